@@ -44,6 +44,7 @@ class _Place:
         calls, took_ns, met_at, rounds: As probes/unused_forwards.py has them.
         as_data: Calls ahead of all models', of which one that is trained was given the result.
         as_look: Calls after backward that were given what a model that is trained had given.
+        unseen: Calls ahead of the first model in a window: what was given before is not known.
         is_out: They are something else.
     """
 
@@ -56,17 +57,18 @@ class _Place:
     rounds: int = 0
     as_data: int = 0
     as_look: int = 0
+    unseen: int = 0
     is_out: bool = False
 
     @property
     def role(self) -> str | None:
         """What all its calls are for, where that is known."""
-        least = _NEARLY_ALL * self.calls
-        if self.as_data >= least:
+        if self.as_data >= _NEARLY_ALL * self.calls:
             return DATA
         if self.is_metric:
             return METRIC
-        return WATCHED if self.as_look >= least and not self.has_buffers else None
+        is_look = self.as_look >= max(_NEARLY_ALL * (self.calls - self.unseen), _ENOUGH_CALLS)
+        return WATCHED if is_look and not self.has_buffers else None
 
 
 @dataclass(slots=True)
@@ -93,15 +95,15 @@ class SideModules:
         self._autograd, self._tensors = autograd, tensors
         self._places: dict[Key, _Place] = {}
         self._begin_step(-1)
-        # What models that are trained gave last, weakly.
-        self._given: list[Any] = []
+        # What models that are trained gave last, weakly; None before the first in a window.
+        self._given: list[Any] | None = None
 
     def open(self) -> None:
         """Begins a window: what came before it is not known."""
         for place in self._places.values():
             place.met_at = -1
         self._begin_step(-1)
-        self._given = []
+        self._given = None
 
     def _begin_step(self, passes: int) -> None:
         self._passes = passes
@@ -168,7 +170,8 @@ class SideModules:
         above = [made for made in self._made if _is_among(made.storages, given)]
         if len(self._made) < _MOST_MADE:
             self._made.append(_Made(place, storages, above))
-        place.as_look += _is_among(self._given, given)
+        place.unseen += self._given is None
+        place.as_look += _is_among(self._given or [], given)
 
     def told(self, passes: int, per_watched: float) -> list[dict[str, Any]]:
         """Returns the lines whose part in training is known.

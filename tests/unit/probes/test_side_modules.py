@@ -75,7 +75,9 @@ def told(recorder: Recorder) -> list[dict[str, Any]]:
 Step = Callable[[int, nn.Module, torch.Tensor, Callable[[torch.Tensor], None]], None]
 
 
-def train(recorder: Recorder, model: nn.Module, step: Step) -> list[dict[str, Any]]:
+def train(
+    recorder: Recorder, model: nn.Module, step: Step, steps: int = STEPS
+) -> list[dict[str, Any]]:
     """Trains; a step gives its loss to what updates by it."""
     recorder.start(
         UnusedForwardsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK
@@ -87,7 +89,7 @@ def train(recorder: Recorder, model: nn.Module, step: Step) -> list[dict[str, An
         loss.backward()
         optimizer.step()
 
-    for number in range(STEPS):
+    for number in range(steps):
         step(number, model, torch.randn(4, 8), update)
         CLOCK.advance(1_000_000_000)
     return told(recorder)
@@ -157,10 +159,19 @@ def looks(step: int, model: nn.Module, inputs: torch.Tensor, update: Any) -> Non
     slow(out.detach())
 
 
+@pytest.mark.parametrize("steps", [STEPS, 10 * STEPS])
 @pytest.mark.parametrize(("step", "role"), [(measures, "metric"), (looks, "watched")])
-def test_what_only_looks(recorder: Recorder, model: nn.Module, step: Step, role: str) -> None:
-    [one] = train(recorder, model, step)
+def test_what_only_looks(
+    recorder: Recorder, model: nn.Module, step: Step, role: str, steps: int
+) -> None:
+    [one] = train(recorder, model, step, steps)
     assert one["role"] == role
+
+
+def test_what_prepares_data_does_so_in_long_runs(recorder: Recorder, model: nn.Module) -> None:
+    [one] = train(recorder, model, prepares, 10 * STEPS)
+    assert one["role"] == "data"
+    assert one["seconds"] == pytest.approx(0.25 * 10 * STEPS, rel=0.1)
 
 
 softmax, flatten, sharpen, normalised = nn.Softmax(1), nn.Flatten(), Slow(), Normalised()
