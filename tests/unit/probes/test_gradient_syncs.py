@@ -35,12 +35,14 @@ def parallel(tmp_path: Path) -> Iterator[DistributedDataParallel]:
     dist.destroy_process_group()
 
 
-def train(recorder: Recorder, model: nn.Module, update: Update) -> list[dict[str, Any]]:
+def train(
+    recorder: Recorder, model: nn.Module, update: Update, updates: int = UPDATES
+) -> list[dict[str, Any]]:
     recorder.start(
         UnusedForwardsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    for _ in range(UPDATES):
+    for _ in range(updates):
         update(model, optimizer)
         CLOCK.advance(1_000_000_000)
     for finish in recorder.session.at_end:
@@ -64,10 +66,11 @@ def averages_each(model: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
+@pytest.mark.parametrize("updates", [UPDATES, 10 * UPDATES])
 def test_gradients_that_are_averaged_after_each_batch(
-    recorder: Recorder, parallel: DistributedDataParallel
+    recorder: Recorder, parallel: DistributedDataParallel, updates: int
 ) -> None:
-    [one] = train(recorder, parallel, averages_each)
+    [one] = train(recorder, parallel, averages_each, updates)
     assert one["class"] == "DistributedDataParallel"
     assert one["batches"] == pytest.approx(4, abs=0.1)
 

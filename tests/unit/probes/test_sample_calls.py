@@ -40,13 +40,14 @@ def train(
     *,
     rows: int = ROWS,
     shape: tuple[int, ...] = (8,),
+    steps: int = STEPS,
 ) -> list[dict[str, Any]]:
     recorder.start(
         UnusedForwardsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK
     )
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    for _ in range(STEPS):
+    for _ in range(steps):
         loss = losses(model, torch.randn(rows, *shape), torch.randn(rows, 1))
         if loss is not None:
             loss.backward()
@@ -77,6 +78,25 @@ def test_a_batch_that_is_taken_apart_is_told(recorder: Recorder, losses: Losses)
     assert file.endswith("test_sample_calls.py")
     code = inspect.getsourcelines(losses)
     assert "model(x" in code[0][line - code[1]]
+
+
+class Timed(nn.Linear):
+    """Takes a millisecond of the fake clock."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        CLOCK.advance(1_000_000)
+        return super().forward(x)
+
+
+def test_so_it_is_in_long_runs(recorder: Recorder) -> None:
+    [one] = train(recorder, row_by_row, Timed(), steps=8 * STEPS)
+    assert one["rows"] == ROWS
+    assert one["each_s"] == pytest.approx(0.001)
+    assert one["seconds"] == pytest.approx(0.001 * ROWS * 8 * STEPS, rel=0.05)
+    assert one["share"] == pytest.approx(1.0)
 
 
 def all_at_once(model: nn.Module, xs: torch.Tensor, ys: torch.Tensor) -> torch.Tensor:
