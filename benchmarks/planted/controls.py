@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from planted.calls_in_order import (
+    acting_one_by_one,
+    averaged_once,
+    cells_by_hand,
+    rare_metric,
+    target_by_module,
+)
 from planted.computing import (
     adversary,
     decaying,
@@ -475,6 +482,11 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         cores_to_spare,
         one_thread_each,
         equal_ranks,
+        averaged_once,
+        cells_by_hand,
+        acting_one_by_one,
+        target_by_module,
+        rare_metric,
         bridged_bursts,
         device_at_work,
         cache_emptied_once,

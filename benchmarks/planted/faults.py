@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from planted.calls import forward_by_sample, needless_averaging, untrained_modules
 from planted.computing import (
     anomaly_detection,
     competing_thread,
@@ -124,12 +125,15 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         repeated_forward,
         constant_in_forward,
         recomputed_forward,
+        forward_by_sample,
+        untrained_modules,
         padded_batches,
         dense_embeddings,
         slow_optimizer,
         optimizer_by_hand,
         slow_rank,
         uneven_ranks,
+        needless_averaging,
         recompiling,
         anomaly_detection,
         double_precision,

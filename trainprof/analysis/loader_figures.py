@@ -262,8 +262,26 @@ class Loader:
 
     @property
     def later_passes(self) -> int:
-        """How many passes begin with an iterator that could have been there before."""
-        return max(self.passes - self.taking_turns, 0)
+        """How many passes begin with an iterator that could have been there before.
+
+        None of them is the first of a loader that the user builds anew for some passes.
+        """
+        return max(self.passes - max(self.taking_turns, self._built_for_passes), 0)
+
+    @property
+    def later_share(self) -> float:
+        """Of the passes after the first, or the first of each that take turns, those that do."""
+        after = self.passes - self.taking_turns
+        return self.later_passes / after if after > 0 else 0.0
+
+    @property
+    def _built_for_passes(self) -> int:
+        """How many loaders the user builds for some passes each, as for each fold of the data."""
+        return 1 if self.is_rebuilt or self.built_by is not None else self.built
+
+    @property
+    def is_of_several(self) -> bool:
+        return self._built_for_passes > 1
 
     @property
     def made_first_s(self) -> float:

@@ -7,6 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from trainprof.analysis.calls_told import (
+    GradientSyncs,
+    SampleCalls,
+    SideModule,
+    gradient_syncs,
+    sample_calls,
+    side_modules,
+)
 from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.constants import Constants, constants
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
@@ -110,6 +118,9 @@ class TorchSettings:
         padding: Of sequences that it is given; None where none were met.
         tiny_numbers: That it computes with; None where none were met.
         constants: That it computes in each step; None where none were met.
+        sample_calls: Of models that are trained, by the line that makes them.
+        side_modules: That have no parameters, by the line that calls them.
+        gradient_syncs: After each of several batches of an update, by the line that calls a model.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
 
@@ -134,6 +145,9 @@ class TorchSettings:
     rarely_used: list[RarelyUsedGradients] = field(default_factory=list)
     forwards: list[UnusedForwards] = field(default_factory=list)
     repeats: list[RepeatedForwards] = field(default_factory=list)
+    sample_calls: list[SampleCalls] = field(default_factory=list)
+    side_modules: list[SideModule] = field(default_factory=list)
+    gradient_syncs: list[GradientSyncs] = field(default_factory=list)
     tables: EmbeddingTables | None = None
     threads_set_at: str | None = None
     recomputes_at: tuple[str, ...] = ()
@@ -177,6 +191,9 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         rarely_used=rarely_used_gradients(told, sites),
         forwards=unused_forwards(told, sites),
         repeats=repeated_forwards(told, sites),
+        sample_calls=sample_calls(told, sites),
+        side_modules=side_modules(told, sites),
+        gradient_syncs=gradient_syncs(told, sites),
         tables=embedding_tables(told, sites),
         threads_set_at=sites.known(_first(told, "threads_set_at")),
         recomputes_at=tuple(

@@ -22,6 +22,8 @@ class UnusedForwards:
         looks: Calls whose graph went without a pass of backward through it: all that were seen.
         share: Of the host's time in forwards with gradients.
         seconds: Of the host, by the calls that were looked at.
+        may_be_target: Another line calls the same module for other tensors, and that is learned
+            from: it may learn to give what these calls do.
     """
 
     site: str | None
@@ -29,6 +31,7 @@ class UnusedForwards:
     looks: int
     share: float
     seconds: float
+    may_be_target: bool = False
 
 
 def unused_forwards(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[UnusedForwards]:
@@ -40,6 +43,7 @@ def unused_forwards(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[Unu
             looks=integer(one.get("looks")) or 0,
             share=share_in(one.get("share")),
             seconds=max(number(one.get("seconds"), 0.0), 0.0),
+            may_be_target=one.get("may_be_target") is True,
         )
         for one in dicts_in(last_note(told, _KEY).get(_KEY))
     ]

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import weakref
 from _thread import get_ident
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
-from trainprof.probes.elements import elements_of, is_container
+from trainprof.probes.given_tensors import GivenTensors
+from trainprof.probes.gradient_syncs import GradientSyncs
 from trainprof.probes.graph_look import Autograd, hook_that_tells
 from trainprof.probes.graph_walk import is_leaf
-from trainprof.probes.kept_value import kept
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.probes.lines_of_modules import Key, LinesOfModules
 from trainprof.probes.middle import median
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher
-from trainprof.probes.repeated_forwards import Given, RepeatedForwards
+from trainprof.probes.repeated_forwards import RepeatedForwards
+from trainprof.probes.sample_calls import SampleCalls
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
+from trainprof.probes.side_modules import SideModules
 
 # Of updates: the first ones are cold, then some are watched, and again from time to time.
 _NOT_THE_FIRST: Final = 4
@@ -32,10 +34,7 @@ _LEAST_GAP: Final = 12
 _GAP_SHARE: Final = 0.4
 # Of the time since the first look, that looks may take.
 _COST_SHARE: Final = 1 / 200
-# A call gives few tensors as a rule, and a model is not as deep.
-_MOST_TENSORS: Final = 16
-_MOST_NESTED: Final = 4
-_MOST_ELEMENTS: Final = 64
+# A model is not as deep.
 _MOST_DEPTH: Final = 2_000
 _MOST_PLACES: Final = 64
 _MOST_KEPT: Final = 1_000
@@ -45,8 +44,6 @@ _MOST_LOOKS: Final = 256
 # A forward of each step has a pass of backward for each model, or some that add up; a validation
 # comes after very many.
 _EVERY_SO_MANY_PASSES: Final = 6
-_Key: TypeAlias = tuple[int, str]
-_PLAIN: Final = (str, bytes, int, float, bool, type(None))
 
 
 @dataclass(slots=True)
@@ -92,7 +89,7 @@ class _Place:
     is_loss: bool = False
     is_used: bool = False
     has_no_graph: bool = False
-    goes_into: set[_Key] = field(default_factory=set)
+    goes_into: set[Key] = field(default_factory=set)
     waiting: list[_Call] = field(default_factory=list)
 
     def ns_in_all(self) -> float:
@@ -100,22 +97,27 @@ class _Place:
         return self.calls * median(self.took_ns)
 
 
+class _Others(Protocol):
+    """What is told of calls, and tells what it makes of them."""
+
+    def open(self) -> None: ...
+
+    def told(self, passes: int, per_watched: float) -> list[dict[str, Any]]: ...
+
+
 class UnusedForwardsProbe:
     """Tells of lines that call modules in each step, and whose results nothing is learned from.
 
     A hook on what such a call gives, and on where its graph begins, tells whether a backward pass
     comes by; it goes with the graph. Where none did until then, for all calls of a line that were
-    looked at, the graph was for nothing.
+    looked at, the graph was for nothing. Others are told of the same calls, and tell of theirs.
     """
 
     name = "unused_forwards"
 
-    def __init__(self) -> None:
-        self._reset()
-
     def _reset(self) -> None:
-        # By the line and the class's name.
-        self._places: dict[_Key, _Place] = {}
+        # By the line, the class's name, and whether it has parameters.
+        self._places: dict[Key, _Place] = {}
         self._thread = 0
         # Of backward while it was watched; of updates: all before the countdown, what it began at,
         # and those that were watched.
@@ -126,14 +128,29 @@ class UnusedForwardsProbe:
         self._is_on = False
         # Whether any backward pass has come by: else nothing can be said of those that did not.
         self._is_told_apart = False
-        self._told: list[_Key] = []
-        self._repeats = RepeatedForwards(self._identified)
-        self._are_repeats_told = False
+        self._told: list[Key] = []
+        self._lines = LinesOfModules(self._tensors.identified)
+        self._repeats = RepeatedForwards(self._tensors.identified)
+        self._samples = SampleCalls(self._torch, self._autograd, self._tensors, self._share_of)
+        self._sides = SideModules(self._autograd, self._tensors)
+        self._syncs = GradientSyncs(self._autograd)
+        self._others_told: set[str] = set()
+
+    def _others(self) -> dict[str, _Others]:
+        """Returns those that are told of the same calls, by what they tell."""
+        return {
+            "repeated_forwards": self._repeats,
+            "sample_calls": self._samples,
+            "side_modules": self._sides,
+            "gradient_syncs": self._syncs,
+        }
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._process = os.getpid()
         self._autograd = Autograd(torch, session)
+        self._tensors = GivenTensors(torch, self._autograd)
+        self._reset()
         self._loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._optimizers = KnownOptimizers(session)
         self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
@@ -188,7 +205,8 @@ class UnusedForwardsProbe:
             self._began_ns = self._began_ns or self._session.now()
             for place in self._places.values():
                 place.met_at = -1
-            self._repeats.open()
+            for other in self._others().values():
+                other.open()
             self._count(_WATCHED if self._watched else _FIRST_WATCHED)
             self._set_watching(is_on=True)
 
@@ -202,11 +220,18 @@ class UnusedForwardsProbe:
         if get_ident() != self._thread or self._depth:
             return
         began_ns = self._session.now()
+        has_parameters = next(parameters_of(call.module), None) is not None
+        key = call.site, type(call.module).__qualname__, has_parameters
+        learns = False
         if self._torch.is_grad_enabled():
             self._repeats.learns(call, self._passes)
-            self._meet_with_gradients(call)
+            learns = self._meet_with_gradients(call, key)
         else:
             self._repeats.meet(call, self._passes)
+        if learns:
+            self._samples.meet(call, key, self._passes)
+            self._syncs.meet(call, key, self._passes)
+        self._sides.meet(call, key, self._passes, learns=learns)
         self._spend(began_ns)
 
     def _spend(self, began_ns: int) -> None:
@@ -216,7 +241,7 @@ class UnusedForwardsProbe:
         if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
             return
         began_ns = self._session.now()
-        key = call.site, call.module
+        key = call.site, call.module, False
         place = self._places.get(key)
         if place is None and len(self._places) < _MOST_PLACES:
             place = self._places[key] = _Place(is_trained=False, is_loss=True)
@@ -224,18 +249,20 @@ class UnusedForwardsProbe:
             self._count_in(place, key, call)
         self._spend(began_ns)
 
-    def _meet_with_gradients(self, call: ModuleCall) -> None:
-        key = call.site, type(call.module).__qualname__
+    def _meet_with_gradients(self, call: ModuleCall, key: Key) -> bool:
+        """Looks at a call; returns whether it is of a model that is trained."""
         place = self._places.get(key)
         if place is None:
             if len(self._places) >= _MOST_PLACES:
-                return
+                return False
             place = self._places[key] = _Place()
             place.is_trained = self._is_trained(call.module)
             place.is_loss = issubclass(type(call.module), self._loss)
+        self._lines.meet(call, key)
         self._count_in(place, key, call)
+        return place.is_trained and not place.is_loss
 
-    def _count_in(self, place: _Place, key: _Key, call: ModuleCall) -> None:
+    def _count_in(self, place: _Place, key: Key, call: ModuleCall) -> None:
         place.calls += 1
         if len(place.took_ns) < _MOST_KEPT:
             place.took_ns.append(call.took_ns)
@@ -246,7 +273,7 @@ class UnusedForwardsProbe:
         if not place.is_used and place.in_vain + len(place.waiting) < _MOST_LOOKS:
             self._look(place, call)
 
-    def _follow(self, call: ModuleCall, key: _Key) -> None:
+    def _follow(self, call: ModuleCall, key: Key) -> None:
         """Notes whose results a call was given: of a maker's its judge learns, though detached."""
         waiting = [
             (place, one)
@@ -257,49 +284,10 @@ class UnusedForwardsProbe:
         if not waiting:
             return
         with self._autograd.unseen():
-            given = {storage.cdata for storage in self._given(call)}
+            given = {storage.cdata for storage in self._tensors.given(call)}
         for place, one in waiting:
             if any(storage.cdata in given for storage in one.storages):
                 place.goes_into.add(key)
-
-    def _given(self, call: ModuleCall) -> list[Any]:
-        tensors = _tensors_in(call.inputs, self._torch.Tensor)
-        return self._storages(islice(tensors, _MOST_TENSORS))
-
-    def _storages(self, tensors: Iterable[Any]) -> list[Any]:
-        """Returns where tensors keep their numbers, weakly, of those that say so."""
-        weak = self._torch.multiprocessing.reductions.StorageWeakRef
-        found = []
-        for tensor in tensors:
-            if self._autograd.is_plain(tensor):
-                try:
-                    found.append(weak(tensor.untyped_storage()))
-                except RuntimeError:  # sparse, or of torch.func
-                    continue
-        return found
-
-    def _identified(self, call: ModuleCall) -> Given | None:
-        """Returns which tensors a call was given; None where there may be others, or are many."""
-        with self._autograd.unseen():
-            tensors = list(islice(_tensors_in(call.inputs, self._torch.Tensor), _MOST_TENSORS + 1))
-            if len(tensors) > _MOST_TENSORS or not all(map(self._autograd.is_plain, tensors)):
-                return None
-            if any(tensor.is_inference() for tensor in tensors):  # nobody counts writes to them
-                return None
-            storages = self._storages(tensors)
-            if len(storages) < len(tensors):
-                return None
-            identities = [
-                (storage.cdata, tensor.storage_offset(), tuple(tensor.shape), tensor._version)
-                for storage, tensor in zip(storages, tensors, strict=True)
-            ]
-        positional, named = call.inputs
-        others = tuple(
-            (name, kept(one))
-            for name, one in (*enumerate(positional), *named.items())
-            if type(one) in _PLAIN
-        )
-        return Given(storages, identities, (*others, *named))
 
     def _is_trained(self, module: Any) -> bool:
         known = {key for one in self._optimizers.alive() for key in parameters_in(one)}
@@ -311,8 +299,8 @@ class UnusedForwardsProbe:
         if not self._autograd.may_hook():
             return
         with self._autograd.unseen():
-            tensors = list(islice(_tensors_in(call.output, self._torch.Tensor), _MOST_TENSORS + 1))
-            if len(tensors) > _MOST_TENSORS or not all(map(self._autograd.is_plain, tensors)):
+            tensors = self._tensors.all_in(call.output)
+            if tensors is None:
                 place.is_used = True  # there may be what was not looked at
                 return
             ends = {tensor.grad_fn for tensor in tensors} - {None}
@@ -324,8 +312,8 @@ class UnusedForwardsProbe:
             hook = hook_that_tells(reached)
             for node in nodes:
                 node.register_prehook(hook)
-            given = {storage.cdata for storage in self._given(call)}
-            storages = [one for one in self._storages(tensors) if one.cdata not in given]
+            given = {storage.cdata for storage in self._tensors.given(call)}
+            storages = [one for one in self._tensors.storages(tensors) if one.cdata not in given]
         place.waiting.append(_Call(weakref.ref(hook), reached, storages))
 
     def _see_whether_used(self, place: _Place) -> None:
@@ -367,31 +355,38 @@ class UnusedForwardsProbe:
             if self._is_told_apart and self._is_in_vain(place) and not self._is_learned_from(key)
         }
         each = (self._updates + self._done()) / max(self._watched, 1)
-        self._tell_repeats(each)
+        self._tell_others(each)
         if not found and not self._told:
             return
         self._told = list(found)
-        forwards = [place for place in self._places.values() if not place.is_loss]
-        all_ns = max(sum(place.ns_in_all() for place in forwards), 1.0)
         told = [
             {
-                "site": site,
-                "class": name,
+                "site": key[0],
+                "class": key[1],
                 "looks": place.in_vain,
-                "share": place.ns_in_all() / all_ns,
+                "share": self._share_of(key),
                 "seconds": place.ns_in_all() * each / 1e9,
+                "may_be_target": self._lines.may_be_target_of(key, self._is_used),
             }
-            for (site, name), place in found.items()
+            for key, place in found.items()
         ]
         self._session.note_state({"unused_forwards": told})
 
-    def _tell_repeats(self, each: float) -> None:
-        told = self._repeats.told(self._passes, each)
-        if told or self._are_repeats_told:
-            self._are_repeats_told = bool(told)
-            self._session.note_state({"repeated_forwards": told})
+    def _tell_others(self, each: float) -> None:
+        for name, other in self._others().items():
+            told = other.told(self._passes, each)
+            if told or name in self._others_told:
+                self._session.note_state({name: told})
+            (self._others_told.add if told else self._others_told.discard)(name)
 
-    def _is_learned_from(self, key: _Key) -> bool:
+    def _share_of(self, key: Key) -> float:
+        """Returns a line's share of what forwards with gradients took, 0 of any others."""
+        forwards = [place for place in self._places.values() if not place.is_loss]
+        place = self._places.get(key)
+        all_ns = sum(one.ns_in_all() for one in forwards)
+        return place.ns_in_all() / max(all_ns, 1.0) if place is not None else 0.0
+
+    def _is_learned_from(self, key: Key) -> bool:
         """Whether what a line's calls give goes, by way of others, into one that is."""
         known, ahead = {key}, [key]
         while ahead:
@@ -400,26 +395,15 @@ class UnusedForwardsProbe:
                 ahead.append(into)
         return any(self._places[one].is_used for one in known)
 
+    def _is_used(self, key: Key) -> bool:
+        return key in self._places and self._places[key].is_used
+
     def _is_in_vain(self, place: _Place) -> bool:
         if place.is_used or place.is_loss or not place.is_trained or place.has_no_graph:
             return False
         is_kept = len(place.waiting) > place.in_vain
         is_often = place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
         return place.in_vain >= _ENOUGH_LOOKS and is_often and not is_kept
-
-
-def _tensors_in(output: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
-    """Yields what a call gave, tensor by tensor, and None for what may hold more of them."""
-    if issubclass(type(output), tensor):
-        yield output
-    elif is_container(output) and depth < _MOST_NESTED:
-        elements = list(islice(elements_of(output), _MOST_ELEMENTS + 1))
-        if len(elements) > _MOST_ELEMENTS:
-            yield None
-        for one in elements[:_MOST_ELEMENTS]:
-            yield from _tensors_in(one, tensor, depth + 1)
-    elif type(output) not in _PLAIN:
-        yield None
 
 
 def _first_of(node: Any) -> Any:

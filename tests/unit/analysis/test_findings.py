@@ -3954,6 +3954,17 @@ def test_of_a_part_of_the_run_and_of_a_device_the_share_is_told() -> None:
         assert finding.evidence["unused_s"] == pytest.approx(seconds)
 
 
+def test_a_call_that_may_make_a_target_is_worth_its_graph_alone() -> None:
+    sure, target = (only(called_in_vain(replace(SAMPLED, may_be_target=x))) for x in (False, True))
+    assert target.recoverable_s == pytest.approx(0.15 * 0.79)
+    assert sure.recoverable_s == pytest.approx(0.5 * 0.79)
+    assert target.predicted_speedup == sure.predicted_speedup  # at most all of the call
+    assert "call it only" in (sure.advice or "")
+    assert "call it only" not in (target.advice or "")
+    assert any("call it only" in one for one in target.cautions)
+    assert all(any("BatchNorm" in one for one in told.cautions) for told in (sure, target))
+
+
 @pytest.mark.parametrize("told", [[], [replace(SAMPLED, seconds=0.02)]])
 def test_forwards_that_are_learned_from_or_short(told: list[UnusedForwards]) -> None:
     assert found(called_in_vain(*told)) == []
@@ -3972,6 +3983,7 @@ def test_a_call_for_the_batch_that_was_trained_on() -> None:
     assert finding.recoverable_s == pytest.approx(0.6)
     assert finding.is_at_most
     assert finding.also == ["the same holds for Net at another line"]
+    assert any("BatchNorm" in one for one in finding.cautions)
 
 
 @pytest.mark.parametrize("told", [[], [RepeatedForwards("train.py:22", "Net", 24, 0.05)]])

@@ -18,6 +18,7 @@ from trainprof.analysis.diagnosis.loader_cautions import (
 )
 from trainprof.analysis.diagnosis.tuneable import may_have_ahead, may_have_workers
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.record.schema import Kind, Topic
 
 
@@ -248,3 +249,50 @@ def test_what_one_loader_of_a_line_forbids_counts_for_all(tmp_path, line: int) -
     assert found.changed_between_passes == (["level"] if is_one else [])
     assert found.changed_in_sampler == (["w"] if is_one else [])
     assert found.may_keep_workers is not is_one
+
+
+def of_folds(built: int, **facts: Any) -> Planted:
+    """Ten passes over loaders that are built one after the other."""
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
+    planted.loader = replace(planted.loader, built=built, **facts)
+    return planted
+
+
+def test_the_first_start_of_each_fold_is_not_saved() -> None:
+    one, folds, halves = (only(of_folds(built)) for built in (1, 5, 2))
+    for finding in (one, folds, halves):
+        assert (finding.id, finding.change) == ("worker_restart", {"persistent_workers": True})
+    assert "for each of the 9 passes after the first: 3" in one.title
+    assert "for each of 5 passes after the first in each of 5 loaders: 3" in folds.title
+    assert "for each of 8 passes after the first in each of 2 loaders: 3" in halves.title
+    assert one.recoverable_s is not None
+    assert folds.recoverable_s == pytest.approx(5 / 9 * one.recoverable_s, rel=1e-6)
+    assert halves.recoverable_s == pytest.approx(8 / 9 * one.recoverable_s, rel=1e-6)
+
+
+def test_one_second_pass_of_many_loaders_is_told_as_such() -> None:
+    planted = of_folds(3)
+    planted.loader = replace(planted.loader, passes=4)
+    assert planted.loader.later_passes == 1
+    assert "for a second pass in one of 3 loaders" in only(planted).title
+
+
+def test_loaders_that_a_library_builds_or_that_each_pass_builds_are_counted_as_before() -> None:
+    assert of_folds(5, built_by="transformers").loader.later_passes == 9
+    anew = of_folds(10)
+    assert anew.loader.is_rebuilt
+    assert anew.loader.later_passes == 9
+    assert "for each of the 9 passes after the first" in only(anew).title
+    assert of_folds(1, taking_turns=2).loader.later_passes == 8
+
+
+def test_workers_for_the_loaders_of_folds_are_started_for_each() -> None:
+    gains = []
+    for built in (1, 5):
+        planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10, spawn_s=Interval.exactly(0.2))
+        planted.loader = replace(planted.loader, built=built)
+        finding = only(planted)
+        assert finding.change.keys() == {"num_workers", "persistent_workers"}
+        assert finding.run_speedup is not None
+        gains.append(finding.run_speedup[1])
+    assert gains[1] < gains[0]

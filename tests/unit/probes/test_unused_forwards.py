@@ -323,6 +323,42 @@ def test_the_target_of_a_function_for_a_loss_is_needed_where_that_is(
     assert bool(told(recorder)) is not is_learned_from
 
 
+def bootstraps(step: int, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """As a critic does: its target is made of what it says of the next state."""
+    target = 0.5 + 0.9 * model(inputs + 1).detach()
+    return (model(inputs * 2) - target).square().mean()
+
+
+def keeps_nothing(step: int, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """What it wants to know of the batch the first call told."""
+    advantage = 0.5 - model(inputs).detach()
+    return (advantage * model(inputs)).mean()
+
+
+def looks_by_another(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+    BESIDE(inputs + 1)
+
+
+BESIDE = Model(*layers())
+
+
+@pytest.mark.parametrize(
+    ("beside", "may_be"), [(bootstraps, True), (keeps_nothing, False), (looks_by_another, False)]
+)
+def test_what_may_be_a_target_is_told_apart(
+    recorder: Recorder, beside: Beside, may_be: bool
+) -> None:
+    start(recorder)
+    train(Model(*layers()), beside, more=BESIDE)
+    found = told(recorder)
+    assert found is not None
+    [one] = found
+    assert one["may_be_target"] is may_be
+    code = inspect.getsourcelines(beside)
+    _, line, _ = json.loads(recorder.read().texts[one["site"]][1])
+    assert "detach" in code[0][line - code[1]] or beside is looks_by_another
+
+
 def test_one_call_of_a_line_that_is_learned_from_speaks_for_all(recorder: Recorder) -> None:
     """Pseudo labels from one view, and a loss of the other, by one line."""
 
@@ -413,6 +449,19 @@ def test_storages_live_no_longer_for_it(recorder: Recorder) -> None:
     start(recorder)
     train(Model(*layers()), makes)
     assert not any(alive)
+
+
+def test_what_prepares_its_input_may_be_of_the_same_class(recorder: Recorder) -> None:
+    changes = Model(nn.Tanh())
+
+    def looks(step: int, model: nn.Module, inputs: torch.Tensor) -> None:
+        model(changes(inputs + 1))
+
+    start(recorder)
+    train(Model(*layers()), looks)
+    found = told(recorder)
+    assert found is not None
+    assert [one["class"] for one in found] == ["Model"]
 
 
 def test_each_line_is_told_apart_and_of_dicts_and_tuples_as_well(recorder: Recorder) -> None:

@@ -79,7 +79,7 @@ class LoaderCase:
 
     @property
     def later_starts_s(self) -> float:
-        """Seconds of those that passes after the first took: the first may take far longer.
+        """Seconds of those that later passes took: the first of a loader may take far longer.
 
         As if all took alike, where nothing tells the first one apart.
         """
@@ -89,7 +89,7 @@ class LoaderCase:
         first_s = loader.first_start_s
         if first_s is None:
             first_s = self.starts_s / loader.passes
-        return max(self.starts_s - loader.taking_turns * first_s, 0.0)
+        return loader.later_share * max(self.starts_s - loader.taking_turns * first_s, 0.0)
 
     @property
     def recorded_starts(self) -> tuple[int, float]:

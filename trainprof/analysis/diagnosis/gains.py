@@ -71,8 +71,11 @@ def of_setting(
     batches, (passes, now_starts_s) = fed.loader.batches_used, fed.recorded_starts
     starting = start_of_workers(fed.inputs, setting)
     later = _resumed(found) if setting.is_persistent else starting
+    # Each of several loaders starts its own workers.
+    firsts = passes - fed.loader.later_passes if fed.loader.is_of_several else 1
     starts_s = [
-        one + (passes - 1) * other for one, other in zip(_of(starting), _of(later), strict=True)
+        firsts * one + (passes - firsts) * other
+        for one, other in zip(_of(starting), _of(later), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
     waited_s = fed.loader.wait_total_s - fed.loader.skipped_s + fed.loader.made_first_s

@@ -15,6 +15,8 @@ When it is wrong: where the step needs what the model gives after its update (a 
 divergence at which PPO ends its epochs).
 
 What to do: take what the first call has given (`output.detach()`), or look in every hundredth step.
+In training mode a call also moves BatchNorm's running statistics and draws dropout's random
+numbers: without it they differ.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.unused_forward import STILL_CALLED
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
@@ -63,7 +66,8 @@ def find(case: Case) -> Finding | None:
         advice="take what the first call gave (.detach()), or do this in every hundredth step",
         cautions=[
             "what the first call gave is from before the update, and in training mode if it was; "
-            "a step that needs more than that (a line search, PPO's divergence) has to keep it"
+            "a step that needs more than that (a line search, PPO's divergence) has to keep it",
+            STILL_CALLED,
         ],
         also=[f"the same holds for {one.name} at {one.site or 'another line'}" for one in told[1:]],
         evidence={

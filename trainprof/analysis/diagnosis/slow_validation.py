@@ -306,6 +306,8 @@ def _with_workers(
     batches = fed.loader.iterations
     passes = max(fed.loader.passes, 1)
     started = 1 if setting.is_persistent else passes
+    if fed.loader.is_of_several and setting.is_persistent:
+        started = passes - fed.loader.later_passes
     longer_s = start_of_workers(fed.inputs, setting).mid - fed.now.first_batch_s.mid
     starts_s = started * max(longer_s, 0.0) + (passes - started) * found.reset_s.mid
     saved_s = [

@@ -13,6 +13,7 @@ from trainprof.analysis.diagnosis import (
     emptied_cache,
     exposed_syncs,
     few_threads,
+    forward_by_sample,
     gc_pauses,
     launch_bound,
     padded_batches,
@@ -22,6 +23,7 @@ from trainprof.analysis.diagnosis import (
     slow_optimizer,
     slow_pass_starts,
     slow_validation,
+    untrained_modules,
     unused_forward,
     worker_restart,
 )
@@ -38,9 +40,10 @@ _IN_STEPS: Final = (
     double_precision.ID,
     recomputed_forward.ID,
     padded_batches.ID,
+    untrained_modules.ID,
 )
 # At most they save twice what they are ranked by.
-_RANKED_BY_HALF: Final = (few_threads.ID, unused_forward.ID)
+_RANKED_BY_HALF: Final = (few_threads.ID, forward_by_sample.ID)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
@@ -132,6 +135,8 @@ def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
 
 
 def _most_saved_s(finding: Finding) -> float:
+    if finding.id == unused_forward.ID:
+        return float(finding.evidence[unused_forward.MOST_S])
     return (finding.recoverable_s or 0.0) * (2 if finding.id in _RANKED_BY_HALF else 1)
 
 

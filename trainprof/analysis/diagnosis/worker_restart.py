@@ -4,9 +4,10 @@ What it means: without persistent_workers=True each pass ends its workers and th
 ones; training waits until they are up and the first batch is made.
 
 How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
-passes after the first, less what the first batch of a pass takes where workers live on (by the
-pipeline model). Where passes are left before their end (break) workers that live on first make all
-that they were asked for, which counts as well.
+passes after the first (of each loader, where some are built for several passes each, as for folds
+of the data), less what the first batch of a pass takes where workers live on (by the pipeline
+model). Where passes are left before their end (break) workers that live on first make all that they
+were asked for, which counts as well.
 
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
@@ -133,17 +134,14 @@ def find(case: Case) -> Finding | None:
     once_s = fed.starts_s - fed.later_starts_s
     is_once_much = fed.exposed * once_s >= _MUCH_ONCE * case.training_s
     # What the sampler takes meanwhile is no matter of workers.
-    each_s = (fed.later_starts_s - (loader.sampler_starts_s or 0.0)) / later
+    each_s = (fed.later_starts_s - _sampler_starts_s(loader)) / later
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     end_s = loader.end_s / loader.passes
     ending = f" and {span(end_s)} to end them" if end_s >= _MUCH_OF_IT * each_s else ""
     around_s = each_s + (end_s if ending else 0.0)
-    again, over, each = "the second pass", ", over another dataset", ""
-    if later > 1:
-        again, over = f"each of the {later} passes after the first", ", each over another dataset"
-        each = "each time "
+    each = "each time " if later > 1 else ""
     title = (
-        f"{who} started again for {again}{over if loader.has_new_datasets else ''}: "
+        f"{who} started again for {_again(loader)}: "
         f"{each}{span(each_s)} until the first batch is there{ending}, "
         f"{percent(fed.exposed * later * around_s / case.training_s)} of training"
     )
@@ -180,6 +178,20 @@ def find(case: Case) -> Finding | None:
         evidence=evidence,
         is_of_making=False,
     )
+
+
+def _again(loader: Loader) -> str:
+    """Returns for which passes workers are started again."""
+    later = loader.later_passes
+    if loader.is_of_several:
+        which = f"each of {later} passes after the first" if later > 1 else "a second pass"
+        return f"{which} in {'each' if later > 1 else 'one'} of {loader.built} loaders"
+    over = ""
+    if loader.has_new_datasets:
+        over = ", each over another dataset" if later > 1 else ", over another dataset"
+    if later == 1:
+        return f"the second pass{over}"
+    return f"each of the {later} passes after the first{over}"
 
 
 def _worthwhile_without(case: Case, fed: LoaderCase) -> Prediction | None:
@@ -298,7 +310,7 @@ def _wants_one_iterator(fed: LoaderCase) -> bool:
 
 
 def _later_s(fed: LoaderCase) -> float:
-    """Returns what all passes but the first took to begin, and workers to end.
+    """Returns what all passes but the first of a loader took to begin, and workers to end.
 
     Workers that live on are ended once.
     """
@@ -309,7 +321,7 @@ def _later_s(fed: LoaderCase) -> float:
 def _saved_by_one_iterator_s(fed: LoaderCase) -> float:
     loader = fed.loader
     # Its workers make batches meanwhile: each is waited for at most so long.
-    sampler_s = 0.0 if loader.is_each_step else loader.sampler_starts_s or 0.0
+    sampler_s = 0.0 if loader.is_each_step else _sampler_starts_s(loader)
     each_s = _made_in_s(loader) / max(loader.num_workers or 0, 1)
     return max(_later_s(fed) - sampler_s - loader.later_passes * each_s, 0.0)
 
@@ -322,8 +334,13 @@ def _saved_by_keeping_s(fed: LoaderCase) -> float:
         # At least: what is gained is told as the most that it may be.
         kept = _played_with_workers_kept(fed.inputs)
         each_s = kept.first_batch_s.low + kept.reset_s.low
-    later_s = _later_s(fed) - (loader.sampler_starts_s or 0.0)
+    later_s = _later_s(fed) - _sampler_starts_s(loader)
     return max(later_s - loader.later_passes * each_s, 0.0)
+
+
+def _sampler_starts_s(loader: Loader) -> float:
+    """Returns the sampler's part of what later passes took to begin."""
+    return loader.later_share * (loader.sampler_starts_s or 0.0)
 
 
 def _made_in_s(loader: Loader) -> float:
