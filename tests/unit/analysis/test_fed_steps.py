@@ -20,6 +20,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.fed_steps import are_all_fed, shares_of_steps
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.ledger import attribute
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.recording import read_recording
 from trainprof.analysis.step_table import step_table
 from trainprof.analysis.timeline import Timeline, build_timeline
@@ -38,6 +39,7 @@ def timeline_of(tmp_path: Any, loop: Loop) -> tuple[Timeline, TrainingProcess, l
     timeline = build_timeline(
         process.events,
         process.facts,
+        BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=run.start,
         end=run.now,

@@ -44,9 +44,9 @@ def test_the_same_places_are_named(tmp_path: Path) -> None:
         # In 3.11 the list is made in a function of its own, between the two.
         of_copy = of_copy[-len(of_frames) :]
         assert of_copy == of_frames
-        texts = [sites.shown(one) for one in of_copy]
+        texts = [sites.shown(one, "/") for one in of_copy]
     lines = _lines_of(sys._getframe())
-    assert texts[1:] == [sites.shown(one) for one in of_frames][1:]
+    assert texts[1:] == [sites.shown(one, "/") for one in of_frames][1:]
     assert len(lines) > 2
     assert all(one == other for one, other in lines)
     assert texts[0].startswith(__file__.removeprefix("/"))
