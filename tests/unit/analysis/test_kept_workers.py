@@ -264,7 +264,7 @@ def test_the_first_start_of_each_fold_is_not_saved() -> None:
         assert (finding.id, finding.change) == ("worker_restart", {"persistent_workers": True})
     assert "for each of the 9 passes after the first: each time 3" in one.title
     assert "for each of 5 passes after the first in each of 5 loaders: each time 3" in folds.title
-    assert "for each of 8 passes after the first in each of 2 loaders: 3" in halves.title
+    assert "for each of 8 passes after the first in each of 2 loaders: each time 3" in halves.title
     assert one.recoverable_s is not None
     assert folds.recoverable_s == pytest.approx(5 / 9 * one.recoverable_s, rel=1e-6)
     assert halves.recoverable_s == pytest.approx(8 / 9 * one.recoverable_s, rel=1e-6)
