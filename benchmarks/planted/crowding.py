@@ -57,8 +57,9 @@ class Computing(nn.Module):
         self.times = max(round({compute_s:.6f} / each), 1)
 
     def forward(self, x):
+        moving = self.field + x.mean()
         for _ in range(self.times):
-            self.field @ self.field
+            moving @ self.field
         return self.out(x)
 """
     return Parts(

@@ -275,6 +275,7 @@ def missed(
 ) -> dict[str, tuple[float, float]]:
     """Returns what does not come out: ledger key to (truth, ledger), in seconds."""
     found = {}
+    looks_s = summary["overhead"]["looks_s"] or 0.0
     for key, names in case.planted.items():
         planted_s = sum(truth[name]["seconds"] for name in names)
         seconds = summary["ledger"]["seconds"][key]
@@ -283,15 +284,16 @@ def missed(
             summary["training"]["steps"], *(truth[name]["count"] for name in names)
         )
         slack_s = max(SHARE * planted_s, CALL_S * calls) + ONCE_S.get(key, 0.0)
-        if abs(seconds - planted_s) > slack_s:
+        # What our closer looks took is said, and no part of the ledger's: the script timed it.
+        over_s = seconds - planted_s
+        if over_s > slack_s or -over_s > slack_s + looks_s:
             found[key] = (planted_s, seconds)
     planted_s = sum(truth[name]["seconds"] for name in case.other)
     other_s = summary["ledger"]["seconds"]["other"]
     # A pause of the garbage collector inside is gc, and is not what was planted.
     rest_s = other_s + summary["ledger"]["seconds"]["gc"]
     slack_s = max(SHARE * planted_s, CALL_S * summary["training"]["steps"])
-    # What our closer looks took is in there, and said to be.
-    looks_s = summary["overhead"]["looks_s"] or 0.0
+    # What our closer looks took is in there.
     most_s = planted_s + looks_s + REST * summary["phases"]["training_s"]
     if other_s > most_s or (case.other and rest_s < planted_s - slack_s):
         found["other"] = (planted_s, other_s)

@@ -20,11 +20,13 @@ class ConstantLine:
         site: The user's.
         step_s: What torch's functions took that it called, of a step, on the host.
         bytes: The most that one of them gave.
+        package: The library that the line calls, and which calls them; None where it does so.
     """
 
     site: str
     step_s: float
     bytes: int
+    package: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,12 @@ def constants(told: Iterable[Mapping[str, Any]], sites: Sites) -> Constants | No
     if not isinstance(found, dict):
         return None
     lines = [
-        ConstantLine(site, step_ns / 1e9, max(integer(one.get("bytes")) or 0, 0))
+        ConstantLine(
+            site,
+            step_ns / 1e9,
+            max(integer(one.get("bytes")) or 0, 0),
+            package if isinstance(package := one.get("package"), str) else None,
+        )
         for one in dicts_in(found.get("lines"))
         if (step_ns := integer(one.get("step_ns")) or 0) > 0
         and (site := sites.known(integer(one.get("site")))) is not None

@@ -24,7 +24,7 @@ from trainprof.probes.patcher import (
 from trainprof.probes.session import ModuleSurround, Session
 from trainprof.probes.step_looks import StepLooks
 
-# Looks in all; those that have to have met the same, after which it ends where that is little.
+# Looks in all; those that have to have met the same. The second ends it where that is little.
 _MOST_LOOKS: Final = 7
 _ENOUGH_LOOKS: Final = 3
 _LEAST_SHARE: Final = 0.01
@@ -41,7 +41,7 @@ _READS: Final = "__get__"
 _WRITES_A_PART: Final = "__setitem__"
 _NO_NUMBERS_YET: Final = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
 # By it torch asks whether a mode, or a subclass of tensors, is to be told of a call.
-_ASKS: Final = "has_torch_function"
+_ASKS: Final = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 _DYNAMO_COUNTERS: Final = "torch._dynamo.utils"
 
 # A place in the code, the function's name, and which of its calls there it is in a step.
@@ -54,7 +54,8 @@ class _Operator:
 
     Attributes:
         digest: Of what it gave when it was met first.
-        site: The user's line, 0 for a library's.
+        site: The user's line, in the model; 0 where none of it is the user's.
+        package: The library that it calls, and which calls torch; None where it does so itself.
         took_ns: In each look that met it.
         bytes: That it gave.
         changes: It gave something else in a later look.
@@ -62,6 +63,7 @@ class _Operator:
 
     digest: int
     site: int
+    package: str | None
     took_ns: list[int] = field(default_factory=list)
     bytes: int = 0
     changes: bool = False
@@ -151,11 +153,12 @@ class ConstantsProbe:
     def _begin_anew(self) -> None:
         self._looks = self._calls = self._compared = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
-        self._thread = self._began_ns = 0
+        self._thread = self._began_ns = self._spent_before_ns = 0
         self._is_told = self._stays = False
         self._written: dict[int, int] = {}
         self._operators: dict[_Key, _Operator] = {}
         self._met: dict[tuple[int, str], int] = {}
+        self._caller: FrameType | None = None
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._patcher = torch, session, patcher
@@ -169,9 +172,9 @@ class ConstantsProbe:
             for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
         )
         _needed(torch._C, "_len_torch_function_stack")
-        self._overrides = torch.overrides
-        self._asks = _needed(torch.overrides, _ASKS)
-        self._asks_without_ours = self._new_question()
+        self._questions = {name: _needed(torch.overrides, name) for name in _ASKS}
+        self._without_ours = {name: self._new_question(x) for name, x in self._questions.items()}
+        self._asking: list[dict[str, Any]] = []
         self._mode = self._new_mode(torch.overrides.TorchFunctionMode)
         self._surround = ModuleSurround(
             patcher.guarded(self._call_begins), patcher.guarded(self._call_ends)
@@ -208,23 +211,32 @@ class ConstantsProbe:
         let_dynamo_skip(watching, and_all_below=True)
         return type("Watching", (base,), {"__torch_function__": watching})()
 
-    def _new_question(self) -> Any:
-        """Returns what answers for torch whether a call is to be told of, as without our mode.
+    def _new_question(self, asks: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns what answers whether a call is to be told of as it is without our mode.
 
-        By it torch's transformers in evaluation mode decide in which of two ways they compute.
+        By it torch's transformers in evaluation mode decide in which of two ways they compute, and
+        its Python functions whether they are called once more, by a mode: with more frames, so that
+        their warnings would stand elsewhere.
         """
-        asks, depth, ident = self._asks, self._modes.depth, get_ident
+        depth, ident = self._modes.depth, get_ident
 
-        def has_torch_function(args: Any) -> Any:
+        def has_torch_function(*args: Any) -> Any:
             if ident() != self._thread or depth() != 1:
-                return asks(args)
+                return asks(*args)
             self._pop()
             try:
-                return asks(args)
+                return asks(*args)
             finally:
                 self._push(self._mode)
 
         return has_torch_function
+
+    def _ask(self, questions: dict[str, Any]) -> None:
+        """Has torch's modules ask these."""
+        for names in self._asking:
+            for name, question in questions.items():
+                if names.get(name) in (self._questions[name], self._without_ours[name]):
+                    names[name] = question
 
     def _first_step(self, _: Any) -> None:
         self._steps.begin(self._counts)
@@ -242,6 +254,11 @@ class ConstantsProbe:
         self._steps.begin_anew()
 
     def _open(self) -> None:
+        self._asking = [
+            vars(module)
+            for name, module in list(modules.items())
+            if name.partition(".")[0] == "torch" and not vars(module).keys().isdisjoint(_ASKS)
+        ]
         self._calls = self._compared = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
         self._met = {}
@@ -258,28 +275,32 @@ class ConstantsProbe:
         self._looks += 1
         if self._looks > _ENOUGH_LOOKS:
             self._note()
-            is_little = self._constant_ns < _LEAST_SHARE * self._forward_ns
-            if self._looks >= _MOST_LOOKS or is_little:
-                self._stop()
+        # The first one knows of no buffer that it stays the same.
+        is_little = self._looks > 1 and self._constant_ns < _LEAST_SHARE * self._forward_ns
+        if self._looks >= _MOST_LOOKS or is_little:
+            self._stop()
         self._steps.spent(began_ns - self._spent_ns)
 
     def _call_begins(self) -> None:
         if self._thread or not self._torch.is_grad_enabled() or not self._may_look():
             return
         self._thread, self._began_ns = get_ident(), self._session.now()
-        setattr(self._overrides, _ASKS, self._asks_without_ours)
+        self._spent_before_ns = self._spent_ns
+        self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
+        self._ask(self._without_ours)
         self._push(self._mode)
 
     def _call_ends(self) -> None:
         if self._thread != get_ident():
             return
         self._take_off()
-        self._forward_ns += self._session.now() - self._began_ns
+        self._caller = None
+        self._surround.spent_ns = self._spent_ns - self._spent_before_ns
+        self._forward_ns += self._session.now() - self._began_ns - self._surround.spent_ns
 
     def _take_off(self) -> None:
         """Takes our mode off; those that the script has put above it stay."""
-        if getattr(self._overrides, _ASKS) is self._asks_without_ours:
-            setattr(self._overrides, _ASKS, self._asks)
+        self._ask(self._questions)
         self._thread = 0
         above = []
         while self._modes.depth():
@@ -350,16 +371,13 @@ class ConstantsProbe:
         digest = 0 if is_partly_raw else self._digest(results)
         if digest is None:
             return False
-        frame: FrameType | None = caller
-        while frame is not None and self._session.sites.is_ours_or_torch(frame.f_code):
-            frame = frame.f_back
+        frame = self._beyond_torch(caller)
         place = self._session.sites.name(frame) if frame is not None else 0
         count = self._met[place, name] = self._met.get((place, name), 0) + 1
         key = place, name, count
         known = self._operators.get(key)
         if known is None:
-            is_own = frame is not None and self._session.sites.is_user_code(frame.f_code)
-            known = self._operators[key] = _Operator(digest, place if is_own else 0)
+            known = self._operators[key] = _Operator(digest, *self._whose(frame))
         elif known.digest != digest:
             known.changes = True
         if known.changes:
@@ -368,6 +386,29 @@ class ConstantsProbe:
         known.bytes = sum(one.numel() * one.element_size() for one in results)
         self._constant_ns += took_ns if known.site else 0
         return True
+
+    def _beyond_torch(self, frame: FrameType | None) -> FrameType | None:
+        """Returns the first frame at and above one that is neither ours nor torch's."""
+        while frame is not None and self._session.sites.is_ours_or_torch(frame.f_code):
+            frame = frame.f_back
+        return frame
+
+    def _whose(self, frame: FrameType | None) -> tuple[int, str | None]:
+        """Returns the user's line inside the model by which a frame is called, and its library.
+
+        A library's own model, which a trainer calls, has none.
+        """
+        sites = self._session.sites
+        if frame is None:
+            return 0, None
+        first = outer = frame
+        while not sites.is_user_code(outer.f_code) and outer is not self._caller:
+            if outer.f_back is None:
+                return 0, None
+            outer = outer.f_back
+        if outer is self._caller:
+            return 0, None
+        return sites.name(outer), None if outer is first else sites.package_of(first.f_code)
 
     def _digest(self, results: list[Any]) -> int | None:
         """Returns what tells numbers from others, by some of them; None where they are too many."""
@@ -395,21 +436,28 @@ class ConstantsProbe:
 
     def _note(self) -> None:
         """Tells the lines whose results have been the same in all looks."""
-        took_ns: dict[int, float] = {}
-        octets: dict[int, int] = {}
+        took_ns: dict[tuple[int, str | None], float] = {}
+        octets: dict[tuple[int, str | None], int] = {}
         # In the first look nobody knows of a buffer that it stays the same.
         looks = self._looks - 1
         for one in self._operators.values():
             if one.changes or not one.site or len(one.took_ns) < looks:
                 continue
-            took_ns[one.site] = took_ns.get(one.site, 0) + median(one.took_ns)
-            octets[one.site] = max(octets.get(one.site, 0), one.bytes)
-        lines = sorted(took_ns, key=lambda site: -took_ns[site])[:_MOST_PLACES]
+            place = one.site, one.package
+            took_ns[place] = took_ns.get(place, 0) + median(one.took_ns)
+            octets[place] = max(octets.get(place, 0), one.bytes)
+        lines = sorted(took_ns, key=lambda place: -took_ns[place])[:_MOST_PLACES]
         if not lines and not self._is_told:
             return
         self._is_told = bool(lines)
         told = [
-            {"site": site, "step_ns": round(took_ns[site]), "bytes": octets[site]} for site in lines
+            {
+                "site": place[0],
+                "package": place[1],
+                "step_ns": round(took_ns[place]),
+                "bytes": octets[place],
+            }
+            for place in lines
         ]
         self._session.note_state({"constants": {"looks": self._looks, "lines": told}})
 

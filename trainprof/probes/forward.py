@@ -132,7 +132,9 @@ class ForwardProbe:
                 raise
             finally:
                 if first.surround is not None:
+                    first.surround.spent_ns = 0
                     first.surround.ends()
+                    start += first.surround.spent_ns
                 if thread == first.thread:
                     first.thread = 0
                 else:

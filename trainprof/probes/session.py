@@ -41,15 +41,18 @@ class ModuleCall:
     took_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModuleSurround:
-    """What is to be called, guarded, around each outermost call of a module.
+    """What is to be called around each outermost call of a module.
 
-    `ends` may come without `begins`, where it was put in place meanwhile.
+    Attributes:
+        begins, ends: Guarded. `ends` may come without `begins`, if it was put in place meanwhile.
+        spent_ns: What looks took inside of the call that has just ended: no part of it.
     """
 
     begins: Callable[[], None]
     ends: Callable[[], None]
+    spent_ns: int = 0
 
 
 ModuleWatch = Callable[[ModuleCall], None]

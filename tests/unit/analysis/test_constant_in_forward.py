@@ -45,6 +45,12 @@ def test_it_is_told_by_the_line_of_the_most_time_with_the_others() -> None:
     assert len(finding.cautions) == 1
 
 
+def test_what_a_library_computes_is_told_as_its_own() -> None:
+    [finding] = diagnose(computing(Constants(7, [replace(LINE, package="graphs")]))).findings
+    assert finding.title.startswith("graphs, which the model calls here, computes the same")
+    assert finding.advice.startswith("have graphs keep it, where it can")
+
+
 def test_no_more_is_told_than_forward_takes() -> None:
     [finding] = diagnose(computing(Constants(7, [replace(LINE, step_s=1.0)]))).findings
     assert finding.recoverable_s == pytest.approx(2.0, rel=0.01)
@@ -68,7 +74,7 @@ def test_nothing_is_told_on_a_device() -> None:
 def test_it_is_read_from_what_was_told_last() -> None:
     good = {"site": 1, "step_ns": 3_000_000, "bytes": 8}
     lines: list[Any] = [
-        {**good, "site": 2, "step_ns": 9_000_000},
+        {**good, "site": 2, "step_ns": 9_000_000, "package": "graphs"},
         good,
         {**good, "site": 9},
         {**good, "step_ns": 0},
@@ -77,9 +83,9 @@ def test_it_is_read_from_what_was_told_last() -> None:
     ]
     told = constants([{"constants": {"looks": 4, "lines": lines}, "number": 1}], Sites(SITES, "/x"))
     assert told is not None
-    assert [(one.site, one.step_s) for one in told.lines] == [
-        ("model.py:31", 0.009),
-        ("model.py:26", 0.003),
+    assert [(one.site, one.step_s, one.package) for one in told.lines] == [
+        ("model.py:31", 0.009, "graphs"),
+        ("model.py:26", 0.003, None),
     ]
 
 

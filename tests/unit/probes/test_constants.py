@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +16,24 @@ from support.session import FakeClock, Recorder
 from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
+from trainprof.probes import constants
 from trainprof.probes.compilation import CompilationProbe
 from trainprof.probes.constants import ConstantsProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.session import Probe
+from trainprof.probes.warning_place import WarningPlaceProbe
 from trainprof.record.schema import Topic
 
 CLOCK = FakeClock()
 STEPS, COST_NS = 60, 5_000_000
 EDGES = torch.eye(8).roll(1, 0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have compiled in this process."""
+    monkeypatch.setattr(constants, "_has_compiled", lambda: False)
 
 
 def probes() -> list[Probe]:
@@ -254,6 +264,43 @@ def test_an_error_in_a_step_that_is_looked_at_is_as_without_us(recorder: Recorde
     assert shown() == plain
 
 
+_LIBRARY = """
+def smoothed(edges):
+    degree = edges.sum(1)
+    return dear(torch.diag(degree) - edges)
+
+def inner(model, x):
+    return model(x)
+
+class Whole(torch.nn.Module):
+    def __init__(self, edges):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 1)
+        self.register_buffer("edges", edges)
+
+    def forward(self, x):
+        return self.linear(x + smoothed(self.edges)[:1])
+"""
+_INSTALLED: dict[str, Any] = {"dear": dear, "torch": torch, "__name__": "graphs"}
+exec(compile(_LIBRARY, f"{sysconfig.get_path('purelib')}/graphs/inside.py", "exec"), _INSTALLED)
+
+
+def by_a_library(model: Any, x: torch.Tensor, step: int) -> Any:
+    return _INSTALLED["smoothed"](model.edges)
+
+
+def test_what_a_library_computes_is_told_by_the_line_that_calls_it(recorder: Recorder) -> None:
+    assert lines_of(recorder, by_a_library)[1] == COST_NS / 1e6
+    notes = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "constants" in x]
+    assert {one["package"] for one in notes[-1]["constants"]["lines"]} == {"graphs"}
+
+
+def test_what_a_librarys_own_model_computes_is_not_told(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    train(_INSTALLED["Whole"](EDGES.clone()))
+    assert not any(told(recorder).values())
+
+
 class Encoded(nn.Module):
     """A frozen transformer in evaluation mode, which torch computes in a way of its own."""
 
@@ -289,13 +336,35 @@ def test_a_frozen_transformer_is_computed_in_the_same_way(
         monkeypatch.setattr(
             torch, name, lambda *x, way=way, **y: (ways.append(""), way(*x, **y))[1]
         )
-    asks = torch.overrides.has_torch_function
+    asks = torch.overrides.has_torch_function, torch.nn.functional.has_torch_function_unary
     plain, seen = trained(), len(ways)
     recorder.start(*probes(), now=CLOCK)
     assert trained() == plain
     assert len(ways) == 2 * seen
     assert seen > 0 or dtype is not None
-    assert torch.overrides.has_torch_function is asks
+    assert torch.overrides.has_torch_function is asks[0]
+    assert torch.nn.functional.has_torch_function_unary is asks[1]
+
+
+def test_warnings_stand_where_they_stand_without_us(recorder: Recorder) -> None:
+    def warns(model: Any, x: torch.Tensor, step: int) -> Any:
+        told = nn.Softmax()(x)  # of torch's Python functions, by levels of the stack
+        return told + torch.view_as_complex(x.detach().view(-1, 2)).to(torch.float32).sum()  # C
+
+    def shown() -> set[tuple[str, int]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train(Model(warns))
+        return {(one.filename, one.lineno) for one in caught}
+
+    torch.set_warn_always(True)
+    try:
+        plain = shown()
+        recorder.start(*probes(), WarningPlaceProbe(), now=CLOCK)
+        assert shown() == plain
+    finally:
+        torch.set_warn_always(False)
+    assert len(plain) == 2
 
 
 class Doubled(TorchFunctionMode):
@@ -330,11 +399,13 @@ def test_the_scripts_own_mode_is_left_as_it_is(recorder: Recorder, how: str) -> 
     assert torch._C._len_torch_function_stack() == 0
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
 def test_where_something_was_compiled_no_look_is_taken(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     recorder.start(*probes(), now=CLOCK)
-    recorder.session.compiler.was_asked = True
+    recorder.session.compiler.was_asked = is_asked
+    monkeypatch.setattr(constants, "_has_compiled", lambda: not is_asked)
     train(Model(of_a_buffer))
     assert told(recorder) == {}
 

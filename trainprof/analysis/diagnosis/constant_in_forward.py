@@ -8,7 +8,8 @@ How it is measured: in up to seven steps, ever further apart, torch's functions 
 watched as it calls them. What was given no tensor, or such alone as hold the same numbers as in the
 look before (by where they lie, and by how often they were written to), and gave the same numbers in
 each look (some thousands of them are compared), counts, with the time that it took there. Told are
-lines of the user's code; what a library computes inside is its own affair.
+lines of the user's model: those that call torch, and those that call a library which does. What the
+model of a library computes inside is its own affair.
 
 When it is wrong: what stays the same for these steps may change later: by epoch, by a schedule, or
 with the length of a batch. NumPy's and SciPy's functions are not seen, nor is a loss outside of any
@@ -16,7 +17,8 @@ module. Nothing is told of a model on a GPU, or of one that is compiled.
 
 What to do: compute it once, in `__init__`, and keep it: `self.register_buffer("mask", mask,
 persistent=False)` moves along with the model. Where it depends on a length, keep the longest and
-cut it to size, or keep one for each length (functools.lru_cache).
+cut it to size, or keep one for each length (functools.lru_cache). Some libraries' layers keep it
+themselves, where they are told to: `GCNConv(..., cached=True)` of torch_geometric, on one graph.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ _SAVES: Final = (0.8, 1.0, 1.25)
 _MOST_NAMED: Final = 3
 # Of a line, of all that such lines take, from which on it is named.
 _NAMED_FROM: Final = 0.1
+_KEEPS_IT: Final = "such as cached=True of torch_geometric's GCNConv and SGConv"
 # Bytes, from which on it is said what keeping it takes.
 _MUCH: Final = 64 << 20
 
@@ -63,12 +66,11 @@ def find(case: Case) -> Finding | None:
     with_others = " with those below" if named else ""
     return plain_finding(
         ID,
-        "the model computes here the same in each step, of nothing that the batch brings or that "
-        f"is learnt: about {span(seconds)}{with_others}, {percent(part)} of training",
+        f"{_who(first)} the same in each step, of nothing that the batch brings or that is learnt: "
+        f"about {span(seconds)}{with_others}, {percent(part)} of training",
         gain,
         site=first.site,
-        advice="compute it once, in __init__, and keep it (self.register_buffer(name, value, "
-        "persistent=False)), or anew only where what it depends on has changed",
+        advice=_advice(first),
         cautions=[
             f"it was the same in all {told.looks} steps that were looked at: what changes later, "
             "by epoch or with the length of a batch, has to be computed anew then",
@@ -84,6 +86,22 @@ def find(case: Case) -> Finding | None:
             "bytes": max(one.bytes for one in told.lines),
         },
     )
+
+
+def _who(line: ConstantLine) -> str:
+    if line.package is None:
+        return "the model computes here"
+    return f"{line.package}, which the model calls here, computes"
+
+
+def _advice(line: ConstantLine) -> str:
+    once = (
+        "compute it once, in __init__, and keep it (self.register_buffer(name, value, "
+        "persistent=False)), or anew only where what it depends on has changed"
+    )
+    if line.package is None:
+        return once
+    return f"have {line.package} keep it, where it can ({_KEEPS_IT}), or {once}"
 
 
 def _of_memory(lines: list[ConstantLine]) -> list[str]:
