@@ -41,6 +41,7 @@ class Looks:
         runs: Whether it had a core, or waited for one, while the interpreter was free.
         is_operator: Whether it computed without the interpreter, in the user's own code, torch's or
             that of a library which uses torch.
+        of_arrays: Whether it did so in code of a library that has NumPy or SciPy and no torch.
     """
 
     wanted_ns: Int64
@@ -53,6 +54,7 @@ class Looks:
     is_alone: Bool
     runs: Bool
     is_operator: Bool
+    of_arrays: Bool
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -70,6 +72,7 @@ class Looks:
             self.is_alone[mask],
             self.runs[mask],
             self.is_operator[mask],
+            self.of_arrays[mask],
         )
 
 
@@ -89,6 +92,7 @@ def looks_of(details: Details, thread: int) -> Looks:
         (rows["flags"] & LookFlag.CROWDED) == 0,
         (rows["flags"] & LookFlag.RUNS) > 0,
         (rows["flags"] & LookFlag.OPERATOR) > 0,
+        (rows["flags"] & LookFlag.ARRAYS) > 0,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.code_figures import HotLine, PythonInModel
-from trainprof.analysis.events import Int64
+from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.hot_lines import lines_met
 from trainprof.analysis.ledger import KEY
 from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop
@@ -52,7 +52,7 @@ def python_in_model(
     """
     told = looks.where(looks.wanted_ns >= settled_ns)
     told = told.where(np.argsort(told.wanted_ns, kind="stable"))
-    part, is_held = parts.at(told.wanted_ns), told.held_ns >= HELD_NS
+    part, is_held = parts.at(told.wanted_ns), _is_other_code(told)
     in_model = np.isin(part, [KEY[name] for name in PARTS])
     if np.count_nonzero(in_model & ~told.is_alone) > _CROWDED_SHARE * np.count_nonzero(in_model):
         return None
@@ -80,7 +80,7 @@ def _lines(
     A look that waited for less than the interpreter's switch interval saw where the code let go for
     long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
     """
-    is_held = looks.held_ns >= HELD_NS
+    is_held = _is_other_code(looks)
     is_sure = is_held & looks.is_known
     sure = int(np.count_nonzero(is_sure))
     if sure >= max(MIN_LOOKS, _SURE_SHARE * np.count_nonzero(is_held)):
@@ -91,6 +91,16 @@ def _lines(
     lines = [line for line in met if waited[line.site] >= _OWN_LINE_SHARE * at_all[line.site]]
     behind = met[0] if met and met[0] not in lines else None
     return lines, behind
+
+
+def _is_other_code(looks: Looks) -> Bool:
+    """Whether looks met other code than torch's operators.
+
+    Python that lets nobody else run, or arrays (SciPy's, say), which let others run meanwhile, in
+    such a library's own code: in the user's they look like an operator of torch's.
+    """
+    found: Bool = (looks.held_ns >= HELD_NS) | looks.of_arrays
+    return found
 
 
 def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:

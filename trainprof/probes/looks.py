@@ -70,6 +70,7 @@ class _Seen:
     Attributes:
         watched: Stacks of those that are watched.
         by_torch: Of these, those in code that may have called torch's operators.
+        by_arrays: And those in a library's code that has NumPy or SciPy, and no torch.
         others: All others but ours.
         waiting: Of all, those at a line that waits.
         works: The rest of them; in the end those that do work.
@@ -77,6 +78,7 @@ class _Seen:
 
     watched: dict[int, CopiedFrame] = field(default_factory=dict)
     by_torch: set[int] = field(default_factory=set)
+    by_arrays: set[int] = field(default_factory=set)
     others: list[int] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
     works: set[int] = field(default_factory=set)
@@ -86,8 +88,9 @@ class _Seen:
         waits = LookFlag.WAITS if of in self.waiting else 0
         runs = LookFlag.RUNS if is_running else 0
         operator = LookFlag.OPERATOR if runs and not waits and of in self.by_torch else 0
+        arrays = LookFlag.ARRAYS if runs and not waits and of in self.by_arrays else 0
         crowded = LookFlag.CROWDED if self.works - {of} else 0
-        return waits | runs | operator | crowded
+        return waits | runs | operator | arrays | crowded
 
 
 class LooksProbe:
@@ -280,6 +283,11 @@ class LooksProbe:
         for of, code in codes.items():
             (seen.waiting if code.co_filename in _WAITING_FILES else seen.works).add(of)
         seen.by_torch = {of for of in seen.watched if self._computes_by_torch(of, codes[of])}
+        seen.by_arrays = {
+            of
+            for of in seen.watched
+            if of not in seen.by_torch and self._torch_users.has_arrays(codes[of])
+        }
         seen.others = [of for of in codes if of not in seen.watched]
         return seen
 

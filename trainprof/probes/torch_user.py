@@ -19,8 +19,9 @@ class TorchUsers:
     """
 
     def __init__(self) -> None:
-        # By id, as in CallSites: those judged are kept, so that no id is used again.
-        self._known: dict[int, bool] = {}
+        # By id, as in CallSites: those judged are kept, so that no id is used again. Whether it
+        # has torch, and whether arrays without it.
+        self._known: dict[int, tuple[bool, bool]] = {}
         self._judged: list[CodeType] = []
 
     def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
@@ -36,24 +37,28 @@ class TorchUsers:
             names = names_of()
             if names is None:
                 return False
-            known = self._known[id(code)] = _uses_torch(code, names)
+            known = self._known[id(code)] = _uses(code, names)
             self._judged.append(code)
-        return known
+        return known[0]
+
+    def has_arrays(self, code: CodeType) -> bool:
+        """Says of code that was asked about whether its module has NumPy or SciPy and no torch."""
+        return self._known.get(id(code), (False, False))[1]
 
 
-def _uses_torch(code: CodeType, module: dict[str, Any]) -> bool:
+def _uses(code: CodeType, module: dict[str, Any]) -> tuple[bool, bool]:
+    """Returns whether code may compute by torch, and whether by arrays, as it has no torch."""
     names = code.co_names
     # As a method of tensors, or as what the function imports.
-    if not set(_OF_ARRAYS).isdisjoint(names):
-        return False
-    is_there = False
+    by_arrays = not set(_OF_ARRAYS).isdisjoint(names)
+    has_torch = has_arrays = False
     # At once: its own thread may go on to define names.
     for name, thing in list(dict.items(module)):
         package = _package_of(thing)
-        if package in _OF_ARRAYS and name in names:
-            return False
-        is_there |= package == "torch"
-    return is_there
+        by_arrays |= package in _OF_ARRAYS and name in names
+        has_torch |= package == "torch"
+        has_arrays |= package in _OF_ARRAYS
+    return has_torch and not by_arrays, has_arrays and not has_torch
 
 
 def _package_of(thing: object) -> str:

@@ -258,6 +258,7 @@ class LookFlag(IntEnum):
     POOLED = 8  # waits for threads of a library that it called, which do the work meanwhile
     RUNS = 16  # had a core, or waited for one, while the interpreter was free
     OPERATOR = 32  # the same, in code of the user's or that has torch: as its operators do
+    ARRAYS = 64  # the same, in code of a library's that has NumPy or SciPy and no torch
 
 
 class NextPartsFlag(IntEnum):

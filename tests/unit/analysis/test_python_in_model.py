@@ -28,6 +28,7 @@ def train(
     let_go_at: tuple[int, str] = MATCH,
     is_known: bool = False,
     flags: int = 0,
+    arrays: int = 0,
     first_held: int = 0,
     crowded_of: int = 0,
 ) -> RunSummary:
@@ -39,6 +40,7 @@ def train(
         let_go_at: Where such a look is let through.
         is_known: The code is still there then.
         flags: Of each look besides.
+        arrays: Of those besides that meet it.
         first_held: In so many first steps the looks are kept waiting anyway.
         crowded_of: Of so many steps one is looked at beside another thread at work; 0: none is.
     """
@@ -60,7 +62,7 @@ def train(
                 run.now,
                 site=here if is_python else there,
                 value=held_ns if is_python else 0,
-                flags=told | flags,
+                flags=told | flags | (arrays if is_python else 0),
             )
             run.passes_time(10 * MS)
         with run.span(Kind.BACKWARD):
@@ -70,6 +72,22 @@ def train(
         run.update(optimizer)
     run.stop(loader)
     return run.summary(tmp_path)
+
+
+def test_a_librarys_arrays_are_told_though_they_let_others_run(tmp_path: Path) -> None:
+    flags = LookFlag.RUNS | LookFlag.ARRAYS
+    told = train(FakeRun(), tmp_path, held_ns=0, is_known=True, arrays=flags)
+    [finding] = told.findings
+    assert (finding.id, finding.site) == ("python_in_model", "model.py:31")
+    assert told.python_in_model is not None
+    assert told.python_in_model.seconds["forward"] == pytest.approx(0.6, rel=0.05)
+    assert told.python_in_model.seconds["backward"] == 0
+
+
+def test_what_lets_others_run_in_the_users_own_code_is_not(tmp_path: Path) -> None:
+    flags = LookFlag.RUNS | LookFlag.OPERATOR
+    told = train(FakeRun(), tmp_path, held_ns=0, is_known=True, arrays=flags)
+    assert told.findings == []
 
 
 @pytest.mark.parametrize("is_known", [True, False])

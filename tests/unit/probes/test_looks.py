@@ -18,6 +18,7 @@ from queue import Empty, Queue
 from types import CodeType
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from support.session import Event, Recorder, Recording
@@ -150,7 +151,15 @@ def test_who_runs_while_the_interpreter_is_free_is_told_from_who_sleeps(
 
 @pytest.mark.usefixtures("often", "alone")
 @pytest.mark.parametrize(
-    "work", ["torch", "asleep", "python", "another library", "a library that uses torch"]
+    "work",
+    [
+        "torch",
+        "asleep",
+        "python",
+        "another library",
+        "a library of arrays",
+        "a library that uses torch",
+    ],
 )
 def test_torchs_operators_are_told_from_what_else_lets_others_run(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, work: str
@@ -159,12 +168,13 @@ def test_torchs_operators_are_told_from_what_else_lets_others_run(
     if "library" in work:
         # The frames that call it are a library's then.
         monkeypatch.setattr(CallSites, "is_user_code", lambda *_: False)
-    other = of_library("def compute(data):\n    zlib.crc32(data)\n", zlib=zlib)
+    arrays = {"numpy": numpy} if work == "a library of arrays" else {}
+    other = of_library("def compute(data):\n    zlib.crc32(data)\n", zlib=zlib, **arrays)
 
     def do() -> None:
         if work in ("torch", "a library that uses torch"):
             numbers.softmax(0).exp().sum()
-        elif work == "another library":
+        elif work in ("another library", "a library of arrays"):
             other(data)
         elif work == "asleep":
             time.sleep(0.02)
@@ -177,6 +187,8 @@ def test_torchs_operators_are_told_from_what_else_lets_others_run(
     while probe._looks < 80:
         do()
     met = recorder.read().of(Kind.LOOK)[8:]
+    of_arrays = sum(one.flags & LookFlag.ARRAYS > 0 for one in met)
+    assert of_arrays > len(met) / 2 if arrays else of_arrays == 0
     operators = sum(one.flags & LookFlag.OPERATOR > 0 for one in met)
     is_torch = work in ("torch", "a library that uses torch")
     assert operators > len(met) / 2 if is_torch else operators < len(met) / 4

@@ -67,6 +67,25 @@ def test_a_function_that_names_an_array_library_may_compute_with_that(
     assert is_user_of(frame_of({**names, "exp": numpy.exp}, does)) is is_user
 
 
+@pytest.mark.parametrize(
+    ("names", "has_arrays"),
+    [
+        ({"np": numpy}, True),
+        ({"optimize": ModuleType("scipy.optimize")}, True),
+        ({"np": numpy, "torch": torch}, False),
+        ({"backends": ModuleType("einops")}, False),
+        ({}, False),
+    ],
+)
+def test_a_module_that_has_arrays_and_no_torch_computes_with_those(
+    names: dict[str, Any], has_arrays: bool
+) -> None:
+    users, frame = TorchUsers(), frame_of(names)
+    assert users.has_arrays(frame.f_code) is False  # nobody has asked about it
+    users.has(frame.f_code, lambda: frame.f_globals)
+    assert users.has_arrays(frame.f_code) is has_arrays
+
+
 def test_nothing_of_the_modules_own_runs_for_it() -> None:
     class Meta(type):
         def __getattribute__(cls, name: str) -> Any:

@@ -6,19 +6,21 @@ from that while it goes on.
 
 How it is measured: 25 times a second another thread asks to run. While torch's operators compute it
 may do so at once, while other code runs it has to wait: where it waits for 0.1 ms or longer, such
-code was running. Time between operators that is shorter than that is not counted. And where Python
-reads many values of tensors one by one (an element as a condition, .item()) each read is noted:
-where a forward has 64 or more, all the time from one to the next counts where it is less than 0.1
-ms, with the small operators in it, for one operator on whole tensors would do the same. A loop that
-only writes elements is not known.
+code was running. So it was where it met a library's own code that has NumPy or SciPy and no torch,
+which may let others run meanwhile. Time between operators that is shorter than that is not counted.
+And where Python reads many values of tensors one by one (an element as a condition, .item()) each
+read is noted: where a forward has 64 or more, all the time from one to the next counts where it is
+less than 0.1 ms, with the small operators in it, for one operator on whole tensors would do the
+same. A loop that only writes elements is not known.
 
 When it is wrong: what is compiled (torch.compile) and C++ extensions that keep the interpreter to
 themselves look like Python code. A run with torch.compile is not judged, nor one with torch's
 anomaly detection, which itself puts down the Python stack of each operator. On a GPU such code
 costs nothing while the device still has work queued: there only that counts in which it waits for
-the host to give out work. Code that lets others run meanwhile (NumPy and SciPy on large arrays) is
-not counted. Where looks come late, the operator behind such code is told instead of its line. Where
-another thread of the script's runs Python code now and then, nothing is said: it may be that.
+the host to give out work. NumPy on large arrays that the user's code calls itself lets others run,
+and looks like torch's operators: it is not counted. Where looks come late, the operator behind such
+code is told instead of its line. Where another thread of the script's runs Python code now and
+then, nothing is said: it may be that.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where
 it is made once, or by workers beside training; the rest may do with torch's operators on whole
