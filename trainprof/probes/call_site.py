@@ -25,6 +25,8 @@ KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
+# Libraries that write code for themselves into the temporary directory, in files named by them.
+_WRITERS: Final = ("torch_geometric",)
 # Of a script that executes texts, each of which is code of its own.
 _MOST_CODES: Final = 20_000
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -198,11 +200,14 @@ class CallSites:
         """Tells the same of a file that code stands in."""
         if file.startswith("<"):
             return file.startswith("<ipython") or file in ("<stdin>", _EXECUTED)
-        return not os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
+        is_installed = os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
+        return not is_installed and _written_by(file) is None
 
     def package_of(self, code: CodeType) -> str | None:
         """Returns the installed package that code belongs to, None for the user's and Python's."""
         file = os.path.join(self._cwd, code.co_filename)
+        if (writer := _written_by(file)) is not None:
+            return writer
         inside = max(
             (path for path in self._libraries if file.startswith(path)), key=len, default=""
         )
@@ -223,6 +228,12 @@ class CallSites:
     def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""
         return self.is_ours_or_torch(code) and not self.is_user_code(code)
+
+
+def _written_by(file: str) -> str | None:
+    """Returns the library that has written code of its own to a file elsewhere, None without."""
+    name = os.path.basename(file)
+    return next((one for one in _WRITERS if name.startswith(f"{one}.")), None)
 
 
 def _line_of(frame: Place) -> int:
