@@ -43,10 +43,12 @@ def serial_decoding(draw: Draw) -> Case:
     making_s, batch = compute_s * share / (1 - share), draw.one_of((8, 4))
     style, passes = draw.one_of(WITH_GUARD), 2
     batches = pass_batches(draw, compute_s + making_s, passes)
-    work = f"burn({making_s / batch:.6f})"
+    work = f"burn({making_s / batch:.6f})  {HERE}"
+    # Where workers may as well lose, its own line is the place.
+    burning = BURN.replace("until:\n", f"until:  {HERE}\n").replace("pass\n", f"pass  {HERE}\n")
     parts = Parts(
         loader=f"DataLoader(Pictures(), batch_size={batch}, shuffle=True)  {HERE}",
-        data=BURN + "\n\n" + DATASET.format(samples=batches * batch, work=work),
+        data=burning + "\n\n" + DATASET.format(samples=batches * batch, work=work),
         compute_s=compute_s,
         epochs=passes,
     )

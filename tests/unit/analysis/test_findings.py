@@ -197,7 +197,8 @@ def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> No
     assert found(case_of(planted)) == []  # nobody's line is known
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
     finding = only(case_of(planted))
-    assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
+    assert (finding.id, finding.site, finding.change) == ("serial_loading", "data.py:12", {})
+    assert finding.also[0] == "the loader is built at train.py:41"
     assert finding.advice == "cheaper samples: data.py:12 (decode) first"
     assert finding.title.startswith("90 % of making a batch goes to data.py:12 (decode); the ")
     assert not any("of making a batch goes to" in told for told in finding.also)
@@ -237,7 +238,7 @@ def test_more_workers_that_may_lose_and_promise_little_leave_the_line() -> None:
     assert "too_few_workers" not in found(case_of(planted))
     planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
     finding = only(case_of(planted))
-    assert (finding.id, finding.site, finding.change) == ("too_few_workers", "train.py:41", {})
+    assert (finding.id, finding.site, finding.change) == ("too_few_workers", "data.py:12", {})
     assert "more workers may take as much from training as they give" in finding.title
     assert finding.advice == "cheaper samples: data.py:12 (decode) first"
     assert finding.is_at_most

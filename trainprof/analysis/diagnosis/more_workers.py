@@ -62,7 +62,7 @@ def more_workers(
     of them: nobody knows whether it is work that has to be done, so that the place and the gain
     stay those of the workers. Where they may as well lose, and do not promise enough to be told, or
     much less than that line, or little where one function takes nearly all of it: that samples
-    should be cheaper, by that line.
+    should be cheaper, at that line.
 
     Args:
         case: The run.
@@ -164,10 +164,12 @@ def _by_cheaper_samples(
     workers = call_with(fed.loader, with_workers(fed, setting))
     rerun = rerun_words(case, fed, setting.workers)
     more = "more workers" if fed.loader.num_workers else "workers"
-    line, says_where = fed.hot_line(), True
+    line, site = fed.hot_line(), None
     title = f"{title}; {more} may take as much from training as they give"
+    built: list[str] = []
     if line is not None and not line.is_likely and own_share(line) >= _MOST:
-        title, says_where = f"{where_of_making(fed, line)}; {title}", False
+        title, site = f"{where_of_making(fed, line)}; {title}", line.site
+        built = [f"the loader is built at {fed.loader.site}"]
     return finding(
         case,
         fed,
@@ -176,10 +178,12 @@ def _by_cheaper_samples(
         gain,
         advice=cheaper_samples(line, fed.loader),
         also=[
+            *built,
             f"whether {workers} helps only a rerun tells: {rerun}",
             *made_anew(case, fed),
         ],
-        is_of_making=says_where,
+        site=site,
+        is_of_making=site is None,
     )
 
 
