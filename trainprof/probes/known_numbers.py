@@ -1,0 +1,72 @@
+"""Which tensors hold the same numbers in each step, as far as a few looks tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class KnownNumbers:
+    """Storages that hold, as far as is known, the same numbers in each step.
+
+    By where torch keeps them; a reference is kept to each, weakly, so that no other gets its place.
+    """
+
+    def __init__(self, weak: Callable[[Any], Any]) -> None:
+        self._weak = weak
+        # With how often each had been written to.
+        self._made: dict[int, tuple[Any, int]] = {}
+        self._raw: set[int] = set()
+        self._met: dict[int, tuple[Any, int]] = {}
+        self._met_before: dict[int, tuple[Any, int]] = {}
+        self._changing: set[int] = set()
+
+    def begin(self) -> None:
+        """Begins a look: what was met in the one before, and is the same, is known to stay."""
+        self._met_before, self._met = self._met, {}
+
+    def end(self) -> None:
+        self._made, self._raw, self._changing = {}, set(), set()
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor's numbers were there in the last look, or come of such."""
+        storage = tensor.untyped_storage()
+        key: int = storage._cdata
+        version: int = tensor._version
+        made = self._made.get(key)
+        if made is not None:
+            return made[1] == version
+        if key in self._changing:
+            return False
+        if key not in self._met:
+            self._met[key] = self._weak(storage), version
+        before = self._met_before.get(key)
+        if before is None or before[1] != version:
+            return False
+        return before[0].expired() is False
+
+    def add(self, tensor: Any, *, is_raw: bool = False) -> None:
+        """Notes that a tensor's numbers are now such, or, if `is_raw`, still to be written."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._changing.discard(key)
+        kept = self._made.get(key)
+        weak = self._weak(storage) if kept is None else kept[0]
+        self._made[key] = weak, tensor._version
+        if is_raw:
+            self._raw.add(key)
+        elif kept is None:
+            self._raw.discard(key)
+
+    def is_raw(self, tensor: Any) -> bool:
+        """Whether parts of it may not have been written yet."""
+        return tensor.untyped_storage()._cdata in self._raw
+
+    def drop(self, tensor: Any) -> None:
+        """Notes that a tensor's numbers are others in each step."""
+        key = tensor.untyped_storage()._cdata
+        self._made.pop(key, None)
+        self._changing.add(key)
+
+    def place_of(self, tensor: Any) -> int:
+        return int(tensor.untyped_storage()._cdata)
