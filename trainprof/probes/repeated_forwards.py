@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from trainprof.probes.middle import median
+from trainprof.probes.calls_of_line import LineCalls
 from trainprof.probes.session import ModuleCall
 
 _MOST_PLACES: Final = 64
 _MOST_MODELS: Final = 8
 _MOST_ASKED: Final = 256
-_MOST_KEPT: Final = 1_000
 # So many calls of a line told, nearly all of which were for such a batch.
 _ENOUGH_CALLS: Final = 4
 _NEARLY_ALL: Final = 0.9
-# Once in so many passes of backward at least: a check that comes rarely costs little.
-_EVERY_SO_MANY_PASSES: Final = 6
 # Of a tensor: where it keeps its numbers, which of them, and how often it has been written.
 _Identity: TypeAlias = tuple[int, int, tuple[int, ...], int]
 
@@ -58,22 +55,14 @@ class _Learned:
 
 
 @dataclass(slots=True)
-class _Place:
-    """The calls of modules of one class from one line, without gradients, while it was watched.
+class _Place(LineCalls):
+    """Those without gradients.
 
     Attributes:
-        calls: In all.
         repeats: Of them, for a batch that the module had been called for with gradients.
-        took_ns: By each of them, so far as they are kept.
-        met_at: The last pass of backward before one of them; -1 at the beginning of a window.
-        rounds: How often a pass came between two of them.
     """
 
-    calls: int = 0
     repeats: int = 0
-    took_ns: list[int] = field(default_factory=list)
-    met_at: int = -1
-    rounds: int = 0
 
 
 class RepeatedForwards:
@@ -96,7 +85,7 @@ class RepeatedForwards:
         """Begins a window: what came before it is not known."""
         self._learned.clear()
         for place in self._places.values():
-            place.met_at = -1
+            place.open()
 
     def learns(self, call: ModuleCall, passes: int) -> None:
         """Takes note of a call with gradients, after so many passes of backward."""
@@ -119,11 +108,7 @@ class RepeatedForwards:
             if len(self._places) >= _MOST_PLACES or id(call.module) not in self._learned:
                 return
             place = self._places[key] = _Place()
-        place.calls += 1
-        if len(place.took_ns) < _MOST_KEPT:
-            place.took_ns.append(call.took_ns)
-        before, place.met_at = place.met_at, passes
-        place.rounds += before not in (-1, passes)
+        place.count(call, passes)
         learned = self._learned.get(id(call.module))
         # What is called ahead of backward may be what the loss is made of.
         if learned is None or learned.is_all or passes <= learned.passes:
@@ -144,9 +129,9 @@ class RepeatedForwards:
                 "site": site,
                 "class": name,
                 "calls": place.repeats,
-                "seconds": place.calls * median(place.took_ns) * per_watched / 1e9,
+                "seconds": place.ns_in_all() * per_watched / 1e9,
             }
             for (site, name), place in self._places.items()
             if place.repeats >= max(_ENOUGH_CALLS, _NEARLY_ALL * place.calls)
-            and place.rounds * _EVERY_SO_MANY_PASSES >= passes
+            and place.come_often(passes)
         ]

@@ -8,6 +8,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.calls_of_line import LineCalls
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.given_tensors import GivenTensors, others_in
 from trainprof.probes.graph_look import Autograd
@@ -18,12 +19,9 @@ from trainprof.probes.module_parts import modules_of
 from trainprof.probes.session import ModuleCall
 
 _MOST_PLACES: Final = 64
-_MOST_KEPT: Final = 1_000
 # Batches told, each of which was taken apart, into so many calls.
 _ENOUGH_BATCHES: Final = 4
 _ENOUGH_ROWS: Final = 8
-# Once in so many passes of backward at least.
-_EVERY_SO_MANY_PASSES: Final = 6
 # Calls of a line whose graph and module are gone through: then it is known what it does.
 _MOST_LOOKS: Final = 128
 _MOST_NODES: Final = 2_000
@@ -51,15 +49,11 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Place:
-    """The calls of modules of one class from one line, while it was watched.
+class _Place(LineCalls):
+    """Those of a line.
 
     Attributes:
-        calls: In all.
-        took_ns: By each of them, so far as they are kept.
         batches: Of which each call had a row.
-        met_at: The last pass of backward before one of them; -1 at the beginning of a window.
-        rounds: How often a pass came between two of them.
         row: Of the last one.
         known: Numbers of the rows of its batch that had a call.
         last_node: In the order of nodes of autograd, the last one that it made.
@@ -67,11 +61,7 @@ class _Place:
         is_out: They are something else.
     """
 
-    calls: int = 0
-    took_ns: list[int] = field(default_factory=list)
     batches: int = 0
-    met_at: int = -1
-    rounds: int = 0
     row: _Row | None = None
     known: set[int] = field(default_factory=set)
     last_node: int = -1
@@ -109,7 +99,8 @@ class SampleCalls:
     def open(self) -> None:
         """Begins a window: what came before it is not known."""
         for place in self._places.values():
-            place.met_at, place.row = -1, None
+            place.open()
+            place.row = None
 
     def meet(self, call: ModuleCall, key: Key, passes: int) -> None:
         """Takes note of a call, after so many passes of backward."""
@@ -121,11 +112,7 @@ class SampleCalls:
             place.is_out = self._takes_sequences(call.module)
         if place.is_out:
             return
-        place.calls += 1
-        if len(place.took_ns) < _MOST_KEPT:
-            place.took_ns.append(call.took_ns)
-        before, place.met_at = place.met_at, passes
-        place.rounds += before not in (-1, passes)
+        place.count(call, passes)
         with self._autograd.unseen():
             self._count(place, call, passes)
 
@@ -226,14 +213,14 @@ class SampleCalls:
                 "class": key[1],
                 "rows": place.calls / place.batches,
                 "each_s": median(place.took_ns) / 1e9,
-                "seconds": place.calls * median(place.took_ns) * per_watched / 1e9,
+                "seconds": place.ns_in_all() * per_watched / 1e9,
                 "share": self._share_of(key),
             }
             for key, place in self._places.items()
             if not place.is_out
             and place.batches >= _ENOUGH_BATCHES
             and place.calls >= _ENOUGH_ROWS * place.batches
-            and place.rounds * _EVERY_SO_MANY_PASSES >= passes
+            and place.come_often(passes)
         ]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
+from trainprof.probes.calls_of_line import LineCalls
 from trainprof.probes.given_tensors import GivenTensors
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.lines_of_modules import Key
-from trainprof.probes.middle import median
 from trainprof.probes.module_parts import modules_of
 from trainprof.probes.session import ModuleCall
 
@@ -19,13 +19,10 @@ METRIC: Final = "metric"
 WATCHED: Final = "watched"
 
 _MOST_PLACES: Final = 64
-_MOST_KEPT: Final = 1_000
 _MOST_MADE: Final = 32
 # So many calls of a line told, nearly all of which were alike.
 _ENOUGH_CALLS: Final = 4
 _NEARLY_ALL: Final = 0.9
-# Once in so many passes of backward at least: what comes rarely costs little.
-_EVERY_SO_MANY_PASSES: Final = 6
 _METRICS: Final = ("torchmetrics",)
 # Scripted and quantized.
 _CONVERTED: Final = ("torch.jit", "torch.ao.", "torch.fx", "torch.export")
@@ -34,14 +31,13 @@ _MOST_FRAMES: Final = 200
 
 
 @dataclass(slots=True)
-class _Place:
-    """The calls of modules of one class from one line, while it was watched.
+class _Place(LineCalls):
+    """Those of a line.
 
     Attributes:
         is_metric: By its class.
         has_buffers: It may keep something for later calls.
         state: Which buffers it had, and how often they had been written.
-        calls, took_ns, met_at, rounds: As probes/unused_forwards.py has them.
         as_data: Calls ahead of all models', of which one that is trained was given the result.
         as_look: Calls after backward that were given what a model that is trained had given.
         unseen: Calls ahead of the first model in a window: what was given before is not known.
@@ -51,10 +47,6 @@ class _Place:
     is_metric: bool
     has_buffers: bool
     state: tuple[Any, ...]
-    calls: int = 0
-    took_ns: list[int] = field(default_factory=list)
-    met_at: int = -1
-    rounds: int = 0
     as_data: int = 0
     as_look: int = 0
     unseen: int = 0
@@ -101,7 +93,7 @@ class SideModules:
     def open(self) -> None:
         """Begins a window: what came before it is not known."""
         for place in self._places.values():
-            place.met_at = -1
+            place.open()
         self._begin_step(-1)
         self._given = None
 
@@ -148,11 +140,7 @@ class SideModules:
             place.is_out = _hides_parameters(call.module) or _is_in_loader()
         if place.is_out:
             return
-        place.calls += 1
-        if len(place.took_ns) < _MOST_KEPT:
-            place.took_ns.append(call.took_ns)
-        before, place.met_at = place.met_at, passes
-        place.rounds += before not in (-1, passes)
+        place.count(call, passes)
         tensors = self._tensors.all_in(call.output)
         is_open = tensors is None or place.state != _state_of(call.module)
         # What has a graph is a part of the model.
@@ -186,13 +174,13 @@ class SideModules:
                 "class": name,
                 "role": place.role,
                 "calls": place.calls,
-                "seconds": place.calls * median(place.took_ns) * per_watched / 1e9,
+                "seconds": place.ns_in_all() * per_watched / 1e9,
             }
             for (site, name, _), place in self._places.items()
             if not place.is_out
             and place.calls >= _ENOUGH_CALLS
             and place.role is not None
-            and place.rounds * _EVERY_SO_MANY_PASSES >= passes
+            and place.come_often(passes)
         ]
 
 

@@ -11,13 +11,13 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final, Protocol
 
+from trainprof.probes.calls_of_line import LineCalls
 from trainprof.probes.given_tensors import GivenTensors
 from trainprof.probes.gradient_syncs import GradientSyncs
 from trainprof.probes.graph_look import Autograd, hook_that_tells
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.lines_of_modules import Key, LinesOfModules
-from trainprof.probes.middle import median
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.repeated_forwards import RepeatedForwards
@@ -37,13 +37,9 @@ _COST_SHARE: Final = 1 / 200
 # A model is not as deep.
 _MOST_DEPTH: Final = 2_000
 _MOST_PLACES: Final = 64
-_MOST_KEPT: Final = 1_000
 # So many calls of a line told, none of which a backward pass went through; of so many it is known.
 _ENOUGH_LOOKS: Final = 4
 _MOST_LOOKS: Final = 256
-# A forward of each step has a pass of backward for each model, or some that add up; a validation
-# comes after very many.
-_EVERY_SO_MANY_PASSES: Final = 6
 
 
 @dataclass(slots=True)
@@ -62,14 +58,10 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Place:
-    """The calls of modules of one class from one line, while it was watched.
+class _Place(LineCalls):
+    """Those with gradients enabled.
 
     Attributes:
-        calls: With gradients enabled.
-        took_ns: By each of them, so far as they are kept.
-        met_at: The last pass of backward before one of them; -1 at the beginning of a window.
-        rounds: How often a pass came between two of them.
         in_vain: Calls whose graph went without a pass through it.
         is_trained: An optimizer has some of the module; else its results are needed, as a
             teacher's are.
@@ -80,10 +72,6 @@ class _Place:
         waiting: Calls of which it is not known yet.
     """
 
-    calls: int = 0
-    took_ns: list[int] = field(default_factory=list)
-    met_at: int = -1
-    rounds: int = 0
     in_vain: int = 0
     is_trained: bool = True
     is_loss: bool = False
@@ -91,10 +79,6 @@ class _Place:
     has_no_graph: bool = False
     goes_into: set[Key] = field(default_factory=set)
     waiting: list[_Call] = field(default_factory=list)
-
-    def ns_in_all(self) -> float:
-        """Returns what its calls took; those in which something was compiled as long as others."""
-        return self.calls * median(self.took_ns)
 
 
 class _Others(Protocol):
@@ -204,7 +188,7 @@ class UnusedForwardsProbe:
         else:
             self._began_ns = self._began_ns or self._session.now()
             for place in self._places.values():
-                place.met_at = -1
+                place.open()
             for other in self._others().values():
                 other.open()
             self._count(_WATCHED if self._watched else _FIRST_WATCHED)
@@ -263,12 +247,8 @@ class UnusedForwardsProbe:
         return place.is_trained and not place.is_loss
 
     def _count_in(self, place: _Place, key: Key, call: ModuleCall) -> None:
-        place.calls += 1
-        if len(place.took_ns) < _MOST_KEPT:
-            place.took_ns.append(call.took_ns)
+        place.count(call, self._passes)
         self._follow(call, key)
-        before, place.met_at = place.met_at, self._passes
-        place.rounds += before not in (-1, self._passes)
         self._see_whether_used(place)
         if not place.is_used and place.in_vain + len(place.waiting) < _MOST_LOOKS:
             self._look(place, call)
@@ -402,7 +382,7 @@ class UnusedForwardsProbe:
         if place.is_used or place.is_loss or not place.is_trained or place.has_no_graph:
             return False
         is_kept = len(place.waiting) > place.in_vain
-        is_often = place.rounds * _EVERY_SO_MANY_PASSES >= self._passes
+        is_often = place.come_often(self._passes)
         return place.in_vain >= _ENOUGH_LOOKS and is_often and not is_kept
 
 
