@@ -5,14 +5,16 @@
 Tunes the sample scripts and scripts with planted costs, one after the other, and counts in how many
 trials the forecast held the measured speed-up. Of the planted ones the same script with batches
 that are there already (scripts/planted_loading.py free) tells what the ceiling has to be: baseline,
-ceiling and the two by hand are run in turns, for machines drift. Takes the budget for each script
-and a minute; other processes on the machine spoil it.
+ceiling and the two by hand are run in turns, for machines drift, until two standard errors of how
+far the ceiling is off are 5 %. Takes the budget for each script and up to five minutes; other
+processes on the machine spoil it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -32,6 +34,9 @@ ROOT = Path(__file__).parent.parent
 PLANTED = Path(__file__).parent / "scripts" / "planted_loading.py"
 SAMPLES = ROOT / "sample_scripts"
 LIMITS = Limits(steps=None, killed_after_s=600)
+# How often free data is timed at least, and from which standard error on not again.
+FEWEST_TURNS = 3
+KNOWN = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ def planted(name: str, *words: str) -> Case:
 
 
 CASES = (
+    planted("all asleep, no workers", "0", "12", "0", "6ms"),
+    planted("all asleep, 1 worker", "1", "20", "0", "6ms"),
     planted("asleep, no workers", "0", "12", "0", "12"),
     planted("asleep, 1 worker", "1", "20", "0", "12"),
     planted("busy, no workers", "0", "0", "8", "24"),
@@ -80,10 +87,34 @@ def by_hand_s(case: Case, mode: str) -> float:
     return float(told.split()[0]) / 1e3
 
 
-def ceiling_by_hand(case: Case, directory: Path, turns: int) -> tuple[float, float]:
-    """Returns how many times as fast free data is by hand, and in `tune`'s trials: run in turns."""
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """How many times as fast free data is: the medians of some turns.
+
+    Attributes:
+        by_hand: Where the script itself has its batches.
+        by_trial: In `tune`'s trials.
+        off: By how much the trial tells more, as the mean of the turns.
+        error: The standard error of that, of which the machine's own swings are part.
+    """
+
+    by_hand: float
+    by_trial: float
+    off: float
+    error: float
+
+
+def ceiling_by_hand(case: Case, directory: Path, turns: int) -> Ceilings:
+    """Runs free data by hand and in `tune`'s trials, in turns, until it is known how far it is off.
+
+    Args:
+        case: With planted costs.
+        directory: To run in.
+        turns: At most.
+    """
     runner = ScriptRunner(Script(case.words), RunDirectory(directory), interval_s=0.5)
-    by_hand, by_trial = [], []
+    by_hand: list[float] = []
+    by_trial: list[float] = []
     for turn in range(1, turns + 1):
         real_s, free_s = by_hand_s(case, "real"), by_hand_s(case, "free")
         by_hand.append(real_s / free_s)
@@ -91,7 +122,12 @@ def ceiling_by_hand(case: Case, directory: Path, turns: int) -> tuple[float, flo
         told = json.loads((directory / base.directory / "summary.json").read_text())
         free = runner.run(ceiling((told["loaders"][0]["site"],), None), turn, LIMITS)
         by_trial.append(_step_s(base) / _step_s(free))
-    return statistics.median(by_hand), statistics.median(by_trial)
+        logs = [math.log(its / hands) for its, hands in zip(by_trial, by_hand, strict=True)]
+        error = statistics.stdev(logs) / math.sqrt(turn) if turn > 1 else math.inf
+        if turn >= FEWEST_TURNS and error < KNOWN:
+            break
+    off = math.expm1(statistics.mean(logs))
+    return Ceilings(statistics.median(by_hand), statistics.median(by_trial), off, error)
 
 
 def _step_s(run: Measured) -> float:
@@ -104,8 +140,8 @@ def _step_s(run: Measured) -> float:
 class Score:
     """All trials with a forecast: how many it held, how wide it was; ceilings beside the truth.
 
-    Those that were measured too roughly to tell are counted apart, and the widths of those that
-    count what an earlier trial gave as well.
+    Of those that did not, what was measured so roughly that it may lie in them is counted, too. The
+    widths of those that count what an earlier trial gave stand apart.
     """
 
     held: int = 0
@@ -113,7 +149,7 @@ class Score:
     too_noisy: int = 0
     widths: list[float] = field(default_factory=list)
     learned: list[float] = field(default_factory=list)
-    ceilings: list[float] = field(default_factory=list)
+    ceilings: list[Ceilings] = field(default_factory=list)
 
 
 def judge(
@@ -127,19 +163,17 @@ def judge(
         speed, predicted = trial["speedup"], trial["predicted"]
         held = ""
         if speed is not None and predicted is not None:
-            held = {True: "yes", False: "NO", None: "too noisy"}[trial["held"]]
-            if trial["held"] is None:
-                score.too_noisy += 1
-            else:
-                score.forecasts += 1
-                score.held += trial["held"]
-                width = (predicted[1] - predicted[0]) / speed["mid"]
-                (score.widths if trial["learned_from"] is None else score.learned).append(width)
+            held = {True: "yes", False: "NO", None: "no, but too rough"}[trial["held"]]
+            score.forecasts += 1
+            score.held += trial["held"] is True
+            score.too_noisy += trial["held"] is None
+            width = (predicted[1] - predicted[0]) / speed["mid"]
+            (score.widths if trial["learned_from"] is None else score.learned).append(width)
         by_hand = ""
         if trial["name"] == "ceiling" and turns and case.planted is not None and speed is not None:
-            truth, found = ceiling_by_hand(case, directory / "in_turns", turns)
-            score.ceilings.append(found / truth - 1)
-            by_hand = f"{truth:.2f}x by hand, {found:.2f}x in turns with it"
+            found = ceiling_by_hand(case, directory / "in_turns", turns)
+            score.ceilings.append(found)
+            by_hand = f"{found.by_hand:.2f}x by hand, {found.by_trial:.2f}x in turns with it"
         rows.append(
             [
                 case.name,
@@ -165,7 +199,7 @@ def _measured(speed: dict[str, float | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for each script")
-    parser.add_argument("--turns", type=int, default=5, help="by hand; 0: none")
+    parser.add_argument("--turns", type=int, default=12, help="by hand, at most; 0: none")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--markdown", action="store_true")
     asked = parser.parse_args()
@@ -183,13 +217,13 @@ def main() -> None:
             print(line, flush=True)
     if score.forecasts:
         print(
-            f"\nforecasts that held: {score.held} of {score.forecasts}, "
-            f"besides {score.too_noisy} measured too roughly to tell; "
+            f"\nforecasts that held: {score.held} of {score.forecasts}; of the others "
+            f"{score.too_noisy} may have, by what was measured; "
             f"median width {statistics.median(score.widths + score.learned):.0%} of the speed-up, "
             f"of those by the model alone {statistics.median(score.widths or [0.0]):.0%}"
         )
     if score.ceilings:
-        off = ", ".join(f"{error:+.0%}" for error in score.ceilings)
+        off = ", ".join(f"{one.off:+.0%} (+-{2 * one.error:.0%})" for one in score.ceilings)
         print(f"ceiling against data made free by hand: {off}")
 
 

@@ -11,6 +11,8 @@ from support import proofs
 from support.machine import MACHINE
 
 GOLDEN = Path(__file__).parent / "golden"
+# A property of tests that had to have the machine to themselves: how often.
+ALONE = "alone"
 
 # torch's threads spin while they wait for one another: where tests run side by side they would take
 # the cores from those of the other test. Of tests' processes, too, before any imports torch.
@@ -40,6 +42,27 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     with MACHINE.shared():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    before = MACHINE.times_alone
+    try:
+        return (yield)
+    finally:
+        if MACHINE.times_alone > before:
+            item.user_properties.append((ALONE, MACHINE.times_alone - before))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tells which tests kept the machine from the others: they are what makes a run long."""
+    for report in terminalreporter.getreports("passed"):
+        times = dict(report.user_properties).get(ALONE)
+        if times and report.when == "call":
+            took = f"{report.duration:.0f} s"
+            terminalreporter.write_line(
+                f"measured {times} times more, alone: {report.nodeid}, {took}"
+            )
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
     python planted_loading.py real|free WORKERS ASLEEP_MS BUSY_MS COMPUTE [STEPS]
 
-Each batch sleeps and works for so many ms, computing is a network of so many layers of 256.
+Each batch sleeps and works for so many ms, computing is a network of so many layers of 256; `4ms`
+instead of layers: one layer, and so much sleep, which takes as long on any machine at any time.
 Prints what a steady step took, in ms.
 """
 
@@ -36,11 +37,13 @@ class Planted(Dataset):
 
 
 def main():
-    mode, workers, asleep_ms, busy_ms, layers = sys.argv[1:6]
+    mode, workers, asleep_ms, busy_ms, computing = sys.argv[1:6]
+    asleep_s = float(computing[:-2]) / 1e3 if computing.endswith("ms") else 0.0
+    layers = 1 if asleep_s else int(computing)
     steps = int(sys.argv[6]) if len(sys.argv) > 6 else 150
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    layered = [layer for _ in range(int(layers)) for layer in (nn.Linear(256, 256), nn.ReLU())]
+    layered = [layer for _ in range(layers) for layer in (nn.Linear(256, 256), nn.ReLU())]
     model = nn.Sequential(*layered, nn.Linear(256, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = Planted(steps, float(asleep_ms) / 1e3, float(busy_ms) / 1e3)
@@ -52,6 +55,7 @@ def main():
         before = time.perf_counter()
         for batch in batches:
             loss = model(batch).square().mean()
+            time.sleep(asleep_s)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -29,6 +29,9 @@ class Machine:
 
     Held by every test, shared; by one that measures again, alone. Who waits to be alone keeps the
     gate shut, else the others would share the machine among them for ever.
+
+    Attributes:
+        times_alone: How often this process measured again.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,6 +40,7 @@ class Machine:
             for name in ("gate", "machine")
         )
         self._is_alone = False
+        self.times_alone = 0
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -50,6 +54,7 @@ class Machine:
 
     def alone(self) -> None:
         """Waits until no other test runs; until the end of this one none does."""
+        self.times_alone += 1
         if not self._is_alone:
             fcntl.flock(self._machine, fcntl.LOCK_UN)
             self._pass(fcntl.LOCK_EX)

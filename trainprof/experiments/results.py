@@ -108,7 +108,9 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
         learned_from=found.learned_from.get(trial.name),
-        held=None if times is None or predicted is None or is_least else _held(times, predicted),
+        held=None
+        if times is None or predicted is None or is_least
+        else whether_held(times, predicted),
         measured_by=BY_BATCHES if trial.data == "alone" else BY_TRAINING,
         steps_speedup=_of_steps(found, trial),
         run_speedup=None if is_base else of_whole_runs(found, trial),
@@ -140,12 +142,17 @@ def _results(runs: Sequence[Measured]) -> list[Measured]:
     return [one for one in ended if one.outcome != CUT_SHORT] or ended
 
 
-def _held(measured: Times, predicted: tuple[float, float]) -> bool | None:
-    """Returns whether a forecast came true, None where what was measured is too noisy to tell."""
+def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
+    """Returns whether a forecast came true, None where what was measured is too noisy to tell.
+
+    So is what was measured beside the forecast and more roughly than that is: it may lie in it.
+    """
     low, high = predicted
-    if measured.is_telling or measured.low is None or measured.high is None:
-        return low <= measured.mid <= high
-    return None if measured.low <= high and low <= measured.high else False
+    is_inside = low <= measured.mid <= high
+    if measured.low is None or measured.high is None or measured.low > high or measured.high < low:
+        return is_inside
+    is_rougher = measured.high * low > high * measured.low
+    return None if not measured.is_telling or (is_rougher and not is_inside) else is_inside
 
 
 def _steps_per_s(runs: Sequence[Measured]) -> float | None:

@@ -22,10 +22,16 @@ from trainprof.analysis.tuning import (
     LOADER_ALONE,
     OK,
     OUT_OF_MEMORY,
+    Times,
 )
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.found import Found
-from trainprof.experiments.results import recommended_of, summary_of_tune, trials_of
+from trainprof.experiments.results import (
+    recommended_of,
+    summary_of_tune,
+    trials_of,
+    whether_held,
+)
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import WARM_UP, Measured, baseline, ceiling
 
@@ -128,6 +134,26 @@ def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
     # As noisy as it is, it tells that this one was wrong.
     found.predicted[CEILING] = (1e6, 2e6)
     assert next(row for row in trials_of(found) if row.name == CEILING).held is False
+
+
+@pytest.mark.parametrize(
+    ("measured", "predicted", "held"),
+    [
+        ((1.3, 1.5, 1.7), (1.4, 2.0), True),
+        ((0.8, 1.5, 2.8), (1.4, 2.0), True),  # rough, but it is what was said
+        ((1.2, 1.3, 1.42), (1.4, 2.0), False),  # beside it, and known better than it was said
+        ((0.9, 1.3, 1.9), (1.4, 2.0), None),  # it may lie in it
+        ((0.9, 1.1, 1.3), (1.4, 2.0), False),  # it cannot
+        ((None, 1.3, None), (1.4, 2.0), False),
+        ((0.3, 1.5, 7.5), (1.4, 2.0), None),
+    ],
+)
+def test_what_is_measured_beside_a_forecast_refutes_it_if_it_is_known_better(
+    measured: tuple[float | None, float, float | None],
+    predicted: tuple[float, float],
+    held: bool | None,
+) -> None:
+    assert whether_held(Times(*measured), predicted) is held
 
 
 def test_losses_tell_whether_a_change_alters_the_numbers() -> None:
