@@ -1,11 +1,13 @@
 """How often `compare` is wrong: false alarms between equal runs, and planted slow-downs found.
 
     python benchmarks/compare_false_alarms.py [--pairs 200] [--real 10] [--real-steps 400]
+        [--asleep-ms 0]
 
 Simulated: step times that follow one another are alike (AR(1)), and each run as a whole is a
 little fast or slow (run-level noise). Real: scripts/two_ms.py, --real-steps of about 2 ms in a new
-process each, equal and slowed runs in turn; --real 0 leaves them out. An alarm is a verdict
-`faster` or `slower` of two equal sides; to be kept under 5 %.
+process each, equal and slowed runs in turn; --real 0 leaves them out. With --asleep-ms most of a
+step is a wait that takes as long however busy the machine is, as for a device. An alarm is a
+verdict `faster` or `slower` of two equal sides; to be kept under 5 %.
 """
 
 from __future__ import annotations
@@ -87,23 +89,26 @@ def simulated_rates(noise: Noise, repeats: int, pairs: int, seed: int = 1) -> tu
     return alarms / pairs, found / pairs
 
 
-def recorded(parent: Path, number: int, percent: float, steps: int) -> ComparedRun:
+def recorded(
+    parent: Path, number: int, percent: float, steps: int, asleep_ms: float
+) -> ComparedRun:
     """Runs so many steps of the script once, each made `percent` longer."""
     directory = RunDirectory(parent / f"{number}-{percent:g}")
     recording = [sys.executable, "-m", "trainprof", "run", "-q", "-o", str(directory.path)]
-    script = [str(SCRIPT), str(steps), f"{percent:g}"]
+    script = [str(SCRIPT), str(steps), f"{percent:g}", f"{asleep_ms:g}"]
     subprocess.run([*recording, *script], check=True, cwd=parent)
     return read_compared_run(directory, summarize(directory))
 
 
-def real_rates(pairs: int, steps: int) -> None:
+def real_rates(pairs: int, steps: int, asleep_ms: float) -> None:
     """Runs equal and slowed scripts in turn, and prints what `compare` says of them."""
     equal, slowed = [], []
     with tempfile.TemporaryDirectory() as parent:
         for number in range(2 * pairs):
-            equal.append(recorded(Path(parent), number, 0, steps))
+            equal.append(recorded(Path(parent), number, 0, steps, asleep_ms))
             if number % 2 == 0:
-                slowed.append(recorded(Path(parent), number, 100 * PLANTED, steps))
+                run = recorded(Path(parent), number, 100 * PLANTED, steps, asleep_ms)
+                slowed.append(run)
     verdicts = [compare([a], [b]).speedup for a, b in zip(equal[::2], equal[1::2], strict=True)]
     alarms = sum(one.verdict in (FASTER, SLOWER) for one in verdicts)
     print(f"\nreal: {pairs} pairs of equal runs of {steps} steps, {alarms} false alarms")
@@ -135,10 +140,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--real", type=int, default=10)
     parser.add_argument("--real-steps", type=int, default=STEPS)
+    parser.add_argument("--asleep-ms", type=float, default=0.0, help="of each real step")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, {arguments.pairs} simulated pairs of {STEPS} steps a run")
     if not arguments.pairs:
-        real_rates(arguments.real, arguments.real_steps)
+        real_rates(arguments.real, arguments.real_steps, arguments.asleep_ms)
         return
     print(f"{'':<16}{'runs a side':>12}{'false alarms':>14}{f'{PLANTED:.0%} found':>12}")
     for name, noise in CASES.items():
@@ -146,7 +152,7 @@ def main() -> None:
             alarms, found = simulated_rates(noise, repeats, arguments.pairs)
             print(f"{name:<16}{repeats:>12}{alarms:>14.1%}{found:>12.1%}", flush=True)
     if arguments.real:
-        real_rates(arguments.real, arguments.real_steps)
+        real_rates(arguments.real, arguments.real_steps, arguments.asleep_ms)
 
 
 if __name__ == "__main__":

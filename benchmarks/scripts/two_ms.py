@@ -1,6 +1,8 @@
 """A step of about 2 ms, one thread; a second argument makes each step so many percent longer.
 
-python benchmarks/scripts/two_ms.py STEPS [PERCENT]
+python benchmarks/scripts/two_ms.py STEPS [PERCENT] [ASLEEP_MS]
+
+A third one makes it wait so long, as for a device that nothing else slows.
 """
 
 import sys
@@ -11,6 +13,7 @@ from torch import nn
 
 steps = int(sys.argv[1])
 percent = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+asleep_s = float(sys.argv[3]) / 1e3 if len(sys.argv) > 3 else 0.0
 torch.manual_seed(0)
 torch.set_num_threads(1)
 inputs, targets = torch.randn(64, 256), torch.randint(0, 10, (64,))
@@ -26,6 +29,7 @@ def step():
     loss = criterion(model(inputs), targets)
     loss.backward()
     optimizer.step()
+    time.sleep(asleep_s)
 
 
 for _ in range(steps):
