@@ -1294,8 +1294,11 @@ def test_receiving_is_not_blamed_on_workers() -> None:
     )
     planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.019 * STEPS)
     finding = only(case_of(planted))
-    assert finding.id == "slow_receive"
+    assert (finding.id, finding.site) == ("slow_receive", "train.py:41")
     assert "waiting" not in finding.title
+    own = Planted(workers=4)
+    own.inputs, own.loader = planted.inputs, replace(planted.loader, collate_site="data.py:30")
+    assert only(case_of(own)).site == "data.py:30"
     planted.loader = replace(planted.loader, receive_cpu_s=0.001 * STEPS)
     plain = only(case_of(planted))
     assert "waiting for its process, which is asked for each tensor" in plain.title

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support import summaries
 from support.cases import Planted, case_of
 from support.events import US, FakeRun
 
@@ -17,9 +18,61 @@ from trainprof.analysis.diagnosis.loader_cautions import (
     one_iterator,
 )
 from trainprof.analysis.diagnosis.tuneable import may_have_ahead, may_have_workers
+from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.record.schema import Kind, Topic
+
+
+def of_one_line(**of_evaluation: Any) -> Finding:
+    """Returns what is said of loaders of training and of evaluation, built by the same line."""
+    training = Planted(workers=2, compute_s=0.02, passes=10, start_s=0.2)
+    training.loader = replace(training.loader, also_builds=["evaluation"])
+    evaluating = Planted(workers=2, compute_s=0.001, passes=10, start_s=0.2, role="evaluation")
+    loader = replace(evaluating.loader, id=1, also_builds=["training"])
+    evaluating.loader = replace(loader, **of_evaluation)
+    case = case_of(training, evaluating, parts={"evaluation": 4.0})
+    return next(one for one in diagnose(case).findings if one.id == "worker_restart")
+
+
+def test_workers_of_all_loaders_of_a_line_are_kept_by_one_change() -> None:
+    alone = of_one_line(site="train.py:60")
+    both = of_one_line()
+    assert "so are" not in alone.title
+    assert "; so are those of the loader of evaluation, built by the same line: " in both.title
+    assert (both.change, both.site) == ({"persistent_workers": True}, alone.site)
+    assert alone.recoverable_s is not None
+    assert both.recoverable_s == pytest.approx(2 * alone.recoverable_s, rel=0.1)
+    # What that change does not keep, or what there is to keep, counts for nothing.
+    for kept in ({"persistent_workers": True}, {"built": 10}):
+        other = of_one_line(**kept)
+        assert "so are" not in other.title
+        assert other.recoverable_s == pytest.approx(alone.recoverable_s, rel=0.01)
+
+
+def test_passes_of_few_batches_that_workers_open_something_for_can_be_kept() -> None:
+    """Two of three batches are a worker's first, and no model tells what the others are."""
+    evaluating = Planted(workers=2, compute_s=0.001, passes=12, start_s=0.0, role="evaluation")
+    wall = summaries.statistics(0.36, n=36, min=0.002, p50=0.5, max=0.6)
+    fetch = replace(summaries.fetch(0.36, 36, workers=2), wall_s=wall)
+    loader = replace(
+        evaluating.loader,
+        iterations=36,
+        fetch=fetch,
+        first_batch_s=summaries.statistics(0.5, n=12),
+        first_start_s=0.5,
+    )
+    fed = next(iter(case_of(Planted(), with_loader(evaluating, loader)).evaluating))
+    assert lost_s(replace(fed, inputs=None)) == pytest.approx(11 * 0.5, rel=0.05)
+    usual = replace(fetch, wall_s=replace(wall, n=1200))
+    fed = replace(fed, loader=replace(loader, fetch=usual), inputs=None)
+    assert lost_s(fed) == pytest.approx(11 * (0.5 - 0.36), rel=0.05)
+
+
+def with_loader(planted: Planted, loader: Loader) -> Planted:
+    planted.loader = replace(loader, id=1)
+    return planted
 
 
 def give(run: FakeRun, loader: int, number: int) -> None:

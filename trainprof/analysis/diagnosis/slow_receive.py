@@ -4,6 +4,8 @@ What it means: between a worker and training, a batch is pickled, sent through a
 tensors travel in shared memory, one request to the worker's process each. Many small tensors and
 Python objects (lists of strings, dictionaries) make that slow, and no number of workers helps.
 
+Its place is collate_fn, where that is the script's own, else the loader.
+
 How it is measured: inside `next` on the loader's iterator, the time after the batch was there; and
 how much of it the training process worked, against waiting for the worker's process to answer.
 
@@ -75,6 +77,8 @@ def find(case: Case) -> Finding | None:
         also=["a worker that is computing answers late: cheaper samples help too"]
         if waits_for_worker
         else [],
+        site=loader.collate_site,
+        is_of_making=waits_for_worker,
         evidence={
             "receive_per_batch_s": each_s,
             "receive_cpu_s": worked_s,

@@ -46,6 +46,7 @@ from trainprof.analysis.diagnosis.loader_cautions import (
     cautions_of_one_iterator,
     needed_first,
     one_iterator,
+    others_of_line,
 )
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
@@ -130,6 +131,7 @@ def find(case: Case) -> Finding | None:
         without, how = shorter_without(fed), _SHORTER
     if without is None and loader.is_of_new_parts:
         without, how = _worthwhile_without(case, fed), _SHORTER
+    beside = [one for one in may_stay if _is_kept_with(one, fed)]
     later = loader.later_passes
     once_s = fed.starts_s - fed.later_starts_s
     is_once_much = fed.exposed * once_s >= _MUCH_ONCE * case.training_s
@@ -165,6 +167,14 @@ def find(case: Case) -> Finding | None:
     if _wants_one_iterator(fed):
         return _for_left_passes(case, fed, title, spent_s, evidence)
     advice, change = _to_keep_them(loader)
+    if beside:
+        more_s = sum(one.exposed * lost_s(one) for one in beside)
+        spent_s += more_s
+        others = others_of_line(replace(loader, also_builds=[one.loader.role for one in beside]))
+        title += (
+            f"; so are those of {others}, built by the same line: "
+            f"{percent(more_s / case.training_s)} more"
+        )
     return finding(
         case,
         fed,
@@ -178,6 +188,16 @@ def find(case: Case) -> Finding | None:
         evidence=evidence,
         is_of_making=False,
     )
+
+
+def _is_kept_with(other: LoaderCase, fed: LoaderCase) -> bool:
+    """Whether the change that keeps a loader's workers keeps those of another one as well."""
+    both = (other.loader, fed.loader)
+    if other is fed or lost_s(other) <= 0 or other.loader.site != fed.loader.site:
+        return False
+    if other.loader.role not in fed.loader.also_builds:
+        return False
+    return not any(one.is_rebuilt or one.is_each_step or one.is_of_new_parts for one in both)
 
 
 def _again(loader: Loader) -> str:
@@ -344,8 +364,15 @@ def _sampler_starts_s(loader: Loader) -> float:
 
 
 def _made_in_s(loader: Loader) -> float:
-    """Returns what making a batch takes, 0 where that is not known."""
-    return loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else 0.0
+    """Returns what making a batch takes, 0 where that is not known.
+
+    At least, where half of them are the first of a worker, which may have to open something.
+    """
+    wall_s = loader.fetch.wall_s if loader.fetch else None
+    if wall_s is None:
+        return 0.0
+    are_mostly_first = 2 * loader.passes * (loader.num_workers or 0) >= wall_s.n
+    return wall_s.min if are_mostly_first and not loader.is_each_step else wall_s.mean
 
 
 def _played_with_workers_kept(inputs: PipelineInputs) -> Prediction:
