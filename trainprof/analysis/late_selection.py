@@ -12,8 +12,7 @@ from trainprof.analysis.hot_lines import FAIR_KNOWN_SHARE, MIN_KNOWN_SHARE, look
 from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, Stack
 from trainprof.analysis.names import Sites
 
-# The function of a stream that gives samples; and of how many lines a damaged log may tell.
-_GIVES: Final = "__iter__"
+# Of how many lines a damaged log may tell.
 _MOST_LINES: Final = 10_000
 
 
@@ -37,9 +36,9 @@ def late_selection_of(
         None where it selects ahead of its work or not at all, and where that is not known.
     """
     told = facts.get("selects_late")
-    if not isinstance(told, list) or [type(one) for one in told] != [int, int, int]:
+    if not isinstance(told, list) or [type(one) for one in told] != [int, int, int, str]:
         return None
-    begins, last, at = told
+    begins, last, at, function = told
     file, _, first = sites[begins].rpartition(":")
     met = looks_at_making(fetches, loader, looks_by)
     known = met.stacks.total()
@@ -48,15 +47,15 @@ def late_selection_of(
     lines = {
         f"{file}:{line}" for line in range(int(first), min(last, int(first) + _MOST_LINES) + 1)
     }
-    ahead = _met_within(met.stacks, lines)
+    ahead = _met_within(met.stacks, lines, function)
     counted = met.asked if known < FAIR_KNOWN_SHARE * met.asked else known
     return LateSelection(f"{file}:{at}", ahead / counted)
 
 
-def _met_within(stacks: Counter[Stack], lines: set[str]) -> int:
-    """Counts the looks that met what was done at one of some lines of a stream's `__iter__`."""
+def _met_within(stacks: Counter[Stack], lines: set[str], function: str) -> int:
+    """Counts the looks that met what was done at one of some lines of a function."""
     return sum(
         count
         for frames, count in stacks.items()
-        if any(site in lines and function == _GIVES for site, function in frames)
+        if any(site in lines and name == function for site, name in frames)
     )

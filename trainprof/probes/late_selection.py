@@ -2,15 +2,15 @@
 
 Told by the text of its `__iter__`: nothing of it is called. Each worker goes through the same
 samples and gives those whose number, modulo the number of workers, is its own: what stands ahead
-of that question is done for all samples in each worker. Whatever is written otherwise, or cannot
-be read, is taken for no such stream.
+of that question is done for all samples in each worker. So is what itertools.islice goes over that
+`__iter__` returns. Whatever is written otherwise, or cannot be read, is taken for no such stream.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Final
@@ -32,11 +32,13 @@ class LateSelection:
     Attributes:
         first, last: All that is done in them is done for all samples.
         at: Where is asked whose a sample is.
+        function: The name of that which those lines are of.
     """
 
     first: int
     last: int
     at: int
+    function: str = "__iter__"
 
 
 def late_selection(code: CodeType, text: str) -> LateSelection | None:
@@ -46,32 +48,60 @@ def late_selection(code: CodeType, text: str) -> LateSelection | None:
         code: Of the function.
         text: Of the file that it stands in.
     """
-    function = _function_of(code, text)
-    found = None if function is None else _Selecting(function).found()
-    # The file may have been changed since it was imported.
-    are_there = found is not None and {found.first, found.at} <= {x for *_, x in code.co_lines()}
-    return found if are_there else None
-
-
-def _function_of(code: CodeType, text: str) -> ast.FunctionDef | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a text that is not ours
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            begins = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            if begins == code.co_firstlineno:
-                return node
-    return None
+    holder, function = _function_of(code, tree)
+    if function is None:
+        return None
+    found = _Selecting(function, _named_functions(tree), _named_functions(holder)).found()
+    # The file may have been changed since it was imported.
+    are_there = found is not None and _own_lines(found, function) <= {
+        line for *_, line in code.co_lines()
+    }
+    return found if are_there else None
+
+
+def _function_of(code: CodeType, tree: ast.AST) -> tuple[ast.AST, ast.FunctionDef | None]:
+    """Returns the function that code was compiled from, and what it stands in."""
+    for holder in ast.walk(tree):
+        for node in ast.iter_child_nodes(holder):
+            if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+                begins = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                if begins == code.co_firstlineno:
+                    return holder, node
+    return tree, None
+
+
+def _named_functions(holder: ast.AST) -> dict[str, ast.FunctionDef]:
+    """Returns the functions that stand right in a file or a class."""
+    body = getattr(holder, "body", ()) if isinstance(holder, (ast.Module, ast.ClassDef)) else ()
+    return {one.name: one for one in body if isinstance(one, ast.FunctionDef)}
+
+
+def _own_lines(found: LateSelection, function: ast.FunctionDef) -> set[int]:
+    """Returns those of the lines told that have to be of a function's own code."""
+    return {found.at} if found.function != function.name else {found.first, found.at}
 
 
 class _Selecting:
-    """What a function's own statements tell of its selection."""
+    """What a function's own statements tell of its selection.
 
-    def __init__(self, function: ast.FunctionDef) -> None:
+    Attributes:
+        of_file, of_class: Functions that it may call by their names, or as its own methods.
+    """
+
+    def __init__(
+        self,
+        function: ast.FunctionDef,
+        of_file: Mapping[str, ast.FunctionDef],
+        of_class: Mapping[str, ast.FunctionDef],
+    ) -> None:
+        self.of_file, self.of_class = of_file, of_class
+        self._function = function
         self._nodes = [*_own_nodes(function)]
         self._stands_for: dict[str, list[ast.expr]] = {}
         for node in self._nodes:
@@ -86,6 +116,8 @@ class _Selecting:
     def found(self) -> LateSelection | None:
         """Returns the one selection that all samples pass; None where there is no such."""
         given = [node for node in self._nodes if isinstance(node, (ast.Yield, ast.YieldFrom))]
+        if not given:
+            return self._returned()
         for node in self._nodes:
             selects = self._selects(node)
             if selects is not None:
@@ -114,6 +146,49 @@ class _Selecting:
             else:
                 continue
             return LateSelection(node.lineno, last, statement.test.lineno), behind
+        return None
+
+    def _returned(self) -> LateSelection | None:
+        """Returns the one selection that is returned where there are workers; else None."""
+        returned = [one for one in self._nodes if isinstance(one, ast.Return) and one.value]
+        alone, among = self._ids_below(is_none=True), self._ids_below(is_none=False)
+        selecting = [one for one in returned if id(one) not in alone]
+        if any(id(one) in among for one in selecting):
+            selecting = [one for one in selecting if id(one) in among]
+        if len(selecting) != 1:
+            return None
+        value = self._meant(selecting[0].value)
+        if not isinstance(value, ast.Call) or not self._is_slice(value):
+            return None
+        source, at = self._meant(value.args[0]), value.lineno
+        if isinstance(source, ast.GeneratorExp):
+            return LateSelection(source.elt.lineno, _end(source.elt), at, "<genexpr>")
+        made = self._made_by(source)
+        if made is None:
+            return None
+        return LateSelection(made.lineno, _end(made), at, made.name)
+
+    def _ids_below(self, *, is_none: bool) -> set[int]:
+        """Returns the ids of what is done where something is None, or is not."""
+        tests = [one for one in self._nodes if isinstance(one, ast.If)]
+        bodies = [one.body for one in tests if _is_of_none(one.test) is is_none]
+        return {id(node) for body in bodies for one in body for node in ast.walk(one)}
+
+    def _meant(self, value: ast.expr | None) -> ast.expr | None:
+        """Returns what a name stands for, where that is one thing; else the value itself."""
+        known = self._stands_for.get(value.id, []) if isinstance(value, ast.Name) else []
+        return known[0] if len(known) == 1 else value
+
+    def _made_by(self, source: ast.expr | None) -> ast.FunctionDef | None:
+        """Returns the function whose work it is to give, or to map, what a value goes over."""
+        if not isinstance(source, ast.Call):
+            return None
+        by = source.args[0] if _name_of(source) == "map" and source.args else source.func
+        if isinstance(by, ast.Name):
+            return self.of_file.get(by.id)
+        of_self = self._function.args.args[0].arg if self._function.args.args else None
+        if isinstance(by, ast.Attribute) and isinstance(by.value, ast.Name):
+            return self.of_class.get(by.attr) if by.value.id == of_self else None
         return None
 
     def _keeps(self, statement: ast.If, loop: ast.For) -> bool:
@@ -203,6 +278,19 @@ class _Selecting:
             return False
         others = [x for x in self._stands_for.get(value.id, ()) if not isinstance(x, ast.Constant)]
         return bool(others) and all(self._is_told(one, names, depth - 1) for one in others)
+
+
+def _is_of_none(test: ast.expr) -> bool | None:
+    """Whether a test holds where something is None: True; where it is not: False; else None."""
+    if isinstance(test, ast.Name):
+        return False
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return True if isinstance(test.operand, ast.Name) else None
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        return None
+    other = test.comparators[0]
+    is_none = isinstance(other, ast.Constant) and other.value is None
+    return isinstance(test.ops[0], ast.Is) if is_none else None
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:

@@ -82,7 +82,7 @@ class LoaderDescriptions:
         # The same of what a class of datasets comes to; by id: its metaclass may not let it hash.
         self._asks: dict[int, tuple[type, bool]] = {}
         # Where a class of streams selects samples that are made; by its id, as above.
-        self._selecting: dict[int, tuple[type, list[int] | None]] = {}
+        self._selecting: dict[int, tuple[type, list[Any] | None]] = {}
         self._guards: list[bool | None] = []
 
     def of(
@@ -166,11 +166,12 @@ class LoaderDescriptions:
         is_own = isinstance(begins, CodeType) and self._sites.is_user_code(begins)
         return begins if is_own else None
 
-    def _selects_late(self, loader: Any) -> list[int] | None:
+    def _selects_late(self, loader: Any) -> list[Any] | None:
         """Returns where a stream leaves out samples that it has made; None where it does not.
 
         That is the place of the first line that is done for all samples, the number of the last
-        one, and that of the line that asks whose a sample is.
+        one, that of the line that asks whose a sample is, and the name of the function that the
+        former are of.
         """
         kind = type(getattr(loader, "dataset", None))
         if id(kind) not in self._selecting:
@@ -179,7 +180,8 @@ class LoaderDescriptions:
             lines = None if begins is None or text is None else late_selection(begins, text)
             told = None
             if begins is not None and lines is not None:
-                told = [self._sites.within(begins, lines.first), lines.last, lines.at]
+                first = self._sites.within(begins, lines.first)
+                told = [first, lines.last, lines.at, lines.function]
             self._selecting[id(kind)] = kind, told
         return self._selecting[id(kind)][1]
 

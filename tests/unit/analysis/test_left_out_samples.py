@@ -26,16 +26,19 @@ def seen(run: FakeRun, *frames: tuple[int, str]) -> int:
     return run.text(Topic.STACK, [*numbers, FETCHED, run.site(50)])
 
 
-def recorded(tmp_path: Path, told: Any, *frames: tuple[tuple[int, str], ...]) -> Loader:
+def recorded(
+    tmp_path: Path, told: Any, *frames: tuple[tuple[int, str], ...], of: str = "__iter__"
+) -> Loader:
     """Returns a loader of a run whose making of batches was met at these frames in turn.
 
     Args:
-        told: Of where it selects samples, the first place apart.
+        told: Of where it selects samples, the first place and the function apart.
+        of: The function.
     """
     run = FakeRun()
     facts = told
     if isinstance(told, list):
-        facts = [run.text(Topic.SITE, ["train.py", FIRST, "__iter__"]), *told]
+        facts = [run.text(Topic.SITE, ["train.py", FIRST, "__iter__"]), *told, of]
     loader, optimizer = run.loader(selects_late=facts, num_workers=2), run.optimizer()
     stacks = [seen(run, *one) for one in frames]
     run.iterate(loader)
@@ -67,6 +70,14 @@ def test_what_is_done_ahead_of_the_selection_is_its_share(tmp_path: Path) -> Non
     assert found.left_out_share == pytest.approx(1 / 3)  # of two workers
     assert replace(found, num_workers=4).left_out_share == pytest.approx(1 / 2)
     assert replace(found, num_workers=1).left_out_share == 0
+
+
+def test_what_a_returned_selection_goes_over_is_met_by_its_own_name(tmp_path: Path) -> None:
+    samples = ((7, "parse"), (LAST, "samples"))
+    found = recorded(tmp_path, [LAST, GIVES], samples, samples, GIVEN, of="samples")
+    assert found.late_selection == LateSelection(f"train.py:{GIVES}", pytest.approx(2 / 3))
+    other = recorded(tmp_path / "other", [LAST, GIVES], PARSES, of="samples")
+    assert other.late_selection == LateSelection(f"train.py:{GIVES}", 0.0)
 
 
 def test_what_is_done_for_a_workers_own_samples_is_none_of_it(tmp_path: Path) -> None:

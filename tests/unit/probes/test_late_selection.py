@@ -128,6 +128,85 @@ def test_lines_ahead_of_the_selection(name: str) -> None:
     assert of_body(body) == expected
 
 
+# Of a stream that returns what goes over its samples: the class's text ahead of `__iter__`.
+STREAM = """\
+import itertools
+
+
+def parsed(line):
+    return line.split()
+
+
+class Stream(IterableDataset):
+    def samples(self):
+        for record in self.records():
+            yield self.decode(record)
+
+    def parse(self, line):
+        return line.split()
+
+"""
+PARSED, SAMPLES, PARSE = (("parsed", 4, 5), ("samples", 9, 11), ("parse", 13, 14))
+ITER = 16
+
+RETURNED = {
+    "a method's": (
+        "info = get_worker_info()\nif info is None:\n    return self.samples()\n"
+        "return islice(self.samples(), info.id, None, info.num_workers)\n",
+        (*SAMPLES, 5),
+    ),
+    "by a name, with workers": (
+        "info = get_worker_info()\nmapped = map(self.parse, open(self.path))\n"
+        "if info is not None:\n"
+        "    mapped = itertools.islice(mapped, info.id, None, info.num_workers)\n"
+        "return mapped\n",
+        None,  # one name for two things
+    ),
+    "torch's own example": (
+        "info = get_worker_info()\nmapped = map(self.parse, open(self.path))\n"
+        "if info is not None:\n"
+        "    return itertools.islice(mapped, info.id, None, info.num_workers)\n"
+        "return mapped\n",
+        (*PARSE, 5),
+    ),
+    "a function's": (
+        f"{INFO}mine = islice(map(parsed, open(self.path)), rank, None, world)\nreturn mine\n",
+        (*PARSED, 4),
+    ),
+    "an expression's": (
+        f"{INFO}made = (self.parse(x) for x in self.lines)\n"
+        "return islice(made, rank, None, world)\n",
+        ("<genexpr>", 19, 19, 5),
+    ),
+    "records": (f"{INFO}return islice(self.lines, rank, None, world)\n", None),
+    "another's samples": (
+        f"{INFO}return islice(self.source.samples(), rank, None, world)\n",
+        None,
+    ),
+    "elsewhere all of them": (
+        f"{INFO}if self.whole == 1:\n    return self.samples()\n"
+        "return islice(self.samples(), rank, None, world)\n",
+        None,
+    ),
+    "what maps them": (
+        f"{INFO}return map(self.parse, islice(self.lines, rank, None, world))\n",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_a_returned_selection_goes_over_is_done_for_all(name: str) -> None:
+    body, expected = RETURNED[name]
+    text = f"{STREAM}    def __iter__(self):\n{textwrap.indent(body, ' ' * 8)}"
+    found = late_selection(code_of(text), text)
+    if expected is None:
+        assert found is None
+        return
+    function, first, last, at = expected
+    assert found == LateSelection(first, last, ITER - 1 + at, function)
+
+
 NONE_OF_IT = {
     "no selection": f"{INFO}for i, x in enumerate(self.made()):\n    yield x\n",
     "of every second sample": (

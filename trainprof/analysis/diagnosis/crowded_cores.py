@@ -28,7 +28,12 @@ from trainprof.analysis.diagnosis.crowding import Crowding, crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inputs
 from trainprof.analysis.diagnosis.loader_change import fewer_workers, finding, made_anew
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.waiting import RUNNABLE_SHARE, UNKNOWN, runnable_share
+from trainprof.analysis.diagnosis.waiting import (
+    LEFT_OUT_SHARE,
+    RUNNABLE_SHARE,
+    UNKNOWN,
+    runnable_share,
+)
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.shared_cpu import shared_cpu
@@ -50,18 +55,28 @@ def find(case: Case) -> Finding | None:
     return next((found for fed in case.feeding if (found := _of_loader(case, fed))), None)
 
 
-def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
+def gain_without_crowding(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what training gains where a loader's workers leave its cores alone.
+
+    None where they take no part of them to speak of, or batches are waited for all the same.
+    """
     workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
     is_explained = fed.cause is not None and fed.cause.name != UNKNOWN
     if not workers or is_explained or fed.inputs is None or fed.measured is None:
         return None
     if waits < case.threshold(ID, "runnable_share", THRESHOLDS["runnable_share"].value):
         return None
-    crowding = crowding_of(fed.inputs)
-    gain = _gain(case, fed, crowding, waits)
+    gain = _gain(case, fed, crowding_of(fed.inputs), waits)
     least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    if gain is None or 1 - 1 / gain.likely < least:
+    return None if gain is None or 1 - 1 / gain.likely < least else gain
+
+
+def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
+    gain = gain_without_crowding(case, fed)
+    if gain is None or fed.inputs is None or leaves_out_much(case, fed):
         return None
+    workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
+    crowding = crowding_of(fed.inputs)
     line, cores = fed.hot_line(), case.cores()
     core = "" if cores is None else f"the {cores:.3g} " if cores != 1 else "the one "
     site = line.site if line is not None and not line.is_likely else None
@@ -92,6 +107,12 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         },
         site=site,
     )
+
+
+def leaves_out_much(case: Case, fed: LoaderCase) -> bool:
+    """Whether much of what workers do is for samples that they leave out: `late_selection`."""
+    least = case.threshold("late_selection", "left_out_share", LEFT_OUT_SHARE)
+    return fed.loader.left_out_share >= least
 
 
 def _fewer_threads(case: Case) -> str:

@@ -5,10 +5,11 @@ worker's own. It asks whose a sample is only once the sample is made (read, deco
 that each of n workers makes n times as many as it gives. More workers make more for nothing.
 
 How it is measured: by the text of the dataset's `__iter__`, the line that compares a running number
-modulo the number of workers with a worker's own (or itertools.islice by them), through which all
-samples go; and by looks at where workers stand while they make batches: how many met them at what
-is done ahead of it. The gain is what the recorded batches would take without the work on samples
-that are left out.
+modulo the number of workers with a worker's own (or itertools.islice by them, also one that is
+returned), through which all samples go; and by looks at where workers stand while they make
+batches: how many met them at what is done ahead of it. The gain is what the recorded batches would
+take without the work on samples that are left out. Where they are there in time, while computing
+lacks the cores that workers take, it is the cores' time of that work.
 
 When it is wrong: where what stands ahead of it is needed for every sample (records are to be read
 one by one to come to the next): then so much of it stays. A stream that selects in other words, or
@@ -22,9 +23,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.code_figures import LateSelection
+from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import gain_without_share
-from trainprof.analysis.diagnosis.gains import larger, of_batches
+from trainprof.analysis.diagnosis.crowded_cores import gain_without_crowding, leaves_out_much
+from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import LATE_SELECTION, LEFT_OUT_SHARE
@@ -50,27 +53,57 @@ _CAUTION: Final = (
 
 def find(case: Case) -> Finding | None:
     fed = of_cause(case, ID, LATE_SELECTION)
-    if fed is None or fed.measured is None or fed.loader.late_selection is None:
+    if fed is None:
+        beside = [_beside_computing(case, one) for one in case.feeding]
+        return next((one for one in beside if one is not None), None)
+    if fed.measured is None or fed.loader.late_selection is None:
         return None
-    selection, workers = fed.loader.late_selection, fed.loader.num_workers or 0
+    selection = fed.loader.late_selection
     gain, measured = gain_without_share(case, fed, fed.loader.left_out_share), fed.measured
     # Late batches set the pace, which is then as much quicker as they are, on whatever cores.
     saved_s = min(measured.wait_s, fed.loader.left_out_share * measured.step_s)
     quicker = of_batches(case, fed, saved_s)
     if gain is None or quicker is None:
         return None
+    waits = (
+        f"training waits {span(measured.wait_s)} of {span(measured.step_s)} a batch, "
+        f"{percent(fed.wait_share)} of its time"
+    )
+    return _told(case, fed, selection, waits, larger(gain, quicker))
+
+
+def _beside_computing(case: Case, fed: LoaderCase) -> Finding | None:
+    """Returns what is to be said where batches are there in time, and computing lacks the cores."""
+    selection, fetch, inputs = fed.loader.late_selection, fed.loader.fetch, fed.inputs
+    whole = gain_without_crowding(case, fed) if leaves_out_much(case, fed) else None
+    if whole is None or selection is None or fetch is None or inputs is None or not fed.measured:
+        return None
+    step_s = fed.measured.step_s
+    # The cores' time that is left out goes, as long as it is cores that all wait for.
+    left_out_s = fed.loader.left_out_share * (fetch.running_s or 0.0) / max(fetch.n, 1)
+    gain = of_batches(case, fed, min(left_out_s / inputs.cores, (1 - 1 / whole.likely) * step_s))
+    if gain is None:
+        return None
+    waits = (
+        f"batches are there in time, but workers take the cores that training computes on, for "
+        f"{span(step_s)} a batch"
+    )
+    return _told(case, fed, selection, waits, gain)
+
+
+def _told(case: Case, fed: LoaderCase, selection: LateSelection, waits: str, gain: Gain) -> Finding:
+    workers = fed.loader.num_workers or 0
     title = (
         f"each of {workers} workers leaves out {workers - 1} of {workers} samples here once they "
         f"are made, as other workers give them: {percent(selection.share)} of making a batch is "
-        f"done ahead of that line, for all of them; training waits {span(measured.wait_s)} of "
-        f"{span(measured.step_s)} a batch, {percent(fed.wait_share)} of its time"
+        f"done ahead of that line, for all of them; {waits}"
     )
     return finding(
         case,
         fed,
         ID,
         title,
-        larger(gain, quicker),
+        gain,
         advice=_ADVICE,
         cautions=[_CAUTION],
         evidence={"ahead_share": selection.share, "left_out_share": fed.loader.left_out_share},
