@@ -40,6 +40,9 @@ def test_workers_of_all_loaders_of_a_line_are_kept_by_one_change() -> None:
     alone = of_one_line(site="train.py:60")
     both = of_one_line()
     assert "so are" not in alone.title
+    [told] = alone.also
+    assert told.startswith("the loader of evaluation at train.py:60 loses ")
+    assert both.also == []
     assert "; so are those of the loader of evaluation, built by the same line: " in both.title
     assert (both.change, both.site) == ({"persistent_workers": True}, alone.site)
     assert alone.recoverable_s is not None

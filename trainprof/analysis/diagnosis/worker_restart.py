@@ -167,6 +167,7 @@ def find(case: Case) -> Finding | None:
     if _wants_one_iterator(fed):
         return _for_left_passes(case, fed, title, spent_s, evidence)
     advice, change = _to_keep_them(loader)
+    apart = [one for one in may_stay if one is not fed and one not in beside]
     if beside:
         more_s = sum(one.exposed * lost_s(one) for one in beside)
         spent_s += more_s
@@ -184,7 +185,14 @@ def find(case: Case) -> Finding | None:
         advice=advice,
         change=change,
         alters=_KEPT,
-        also=fewer_workers(fed) if without is None else [_without(fed)],
+        also=[
+            *(fewer_workers(fed) if without is None else [_without(fed)]),
+            *(
+                f"the loader of {one.loader.role} at {one.loader.site} loses {span(lost)} likewise"
+                for one in apart
+                if (lost := one.exposed * lost_s(one)) >= least * case.training_s
+            ),
+        ],
         evidence=evidence,
         is_of_making=False,
     )
