@@ -101,9 +101,10 @@ def truth_in(output: bytes | str) -> dict[str, Any]:
 
 
 def prove(attempt: Callable[[Path], tuple[Reported, dict[str, Any]]], tmp_path: Path) -> Reported:
-    """Makes a run and compares its costs; once more where the scheduler came between the clocks."""
-    for name in ("first", "second"):
-        directory = tmp_path / name
+    """Makes a run and compares its costs; again where the scheduler came between the clocks."""
+    missed: dict[str, tuple[float, float]] = {}
+    for number in attempts():
+        directory = tmp_path / str(number)
         directory.mkdir()
         told, truth = attempt(directory)
         missed = costs_missed(told, truth)
