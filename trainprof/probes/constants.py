@@ -213,7 +213,9 @@ class ConstantsProbe:
             self._steps.spent(began_ns)
             return
         self._looks += 1
-        self._repeats.end_look(is_first=self._looks == 1)
+        self._repeats.end_look()
+        if (repeated := self._repeats.told()) is not None:
+            self._session.note_state(repeated)
         if self._looks > _ENOUGH_LOOKS:
             self._note()
         # The first one knows of no buffer that it stays the same.
@@ -275,8 +277,7 @@ class ConstantsProbe:
             self._stays = all(held)
             if self._stays:
                 self._written = {self._known.place_of(one): one._version for one in tensors}
-            if all(map(self._is_told_by_storage, tensors)):
-                self._repeats.asked(name, (args, kwargs), tensors)
+            self._repeats.asked(name, args, kwargs)
         self._spent_ns += self._session.now() - began_ns
 
     def _see(
@@ -319,9 +320,11 @@ class ConstantsProbe:
         place = id(frame.f_code), frame.f_lineno
         if not self._repeats.is_repeat(name, place, new) or is_constant:
             return
+        learns = any(one.requires_grad for one in new)
+        if not learns and not self._looks:
+            return  # it may stay the same, which the first look cannot know
         line = Line(*self._whose(frame), _is_parametrized(caller, self._caller))
         if line.site:
-            learns = any(one.requires_grad for one in new)
             self._repeats.count(line, took_ns, learns=learns)
 
     def _is_new(self, tensor: Any) -> bool:
@@ -391,16 +394,14 @@ class ConstantsProbe:
 
     def _is_told_by_storage(self, thing: Any) -> bool:
         """Whether it is torch's own, on the host, and its storage tells all that it holds."""
-        if not self._autograd.is_plain(thing) or thing.is_inference() or thing.is_nested:
+        if not self._autograd.is_plain(thing) or not thing.is_cpu or thing.is_inference():
             return False
-        if thing.device.type != "cpu" or thing.is_conj() or thing.is_neg() or thing.is_quantized:
+        if thing.is_nested or thing.is_conj() or thing.is_neg() or thing.is_quantized:
             return False
         return bool(thing.layout is self._torch.strided)
 
     def _note(self) -> None:
-        """Tells the lines whose results have been the same in all looks, and those that repeat."""
-        if (repeated := self._repeats.told()) is not None:
-            self._session.note_state(repeated)
+        """Tells the lines whose results have been the same in all looks."""
         took_ns: dict[tuple[int, str | None], float] = {}
         octets: dict[tuple[int, str | None], int] = {}
         # In the first look nobody knows of a buffer that it stays the same.

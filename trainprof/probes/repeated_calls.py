@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
@@ -15,6 +15,8 @@ _MOST_PLACES: Final = 16
 # Results whose numbers are compared: of one step, and of those that repeat one call.
 _MOST_COMPARED: Final = 1_024
 _ENOUGH_COMPARED: Final = 3
+# Looks from which on lines are told.
+_ENOUGH_LOOKS: Final = 2
 
 Place = tuple[int, int]
 
@@ -69,8 +71,8 @@ class _Look:
 class RepeatedCalls:
     """Of a few steps that are looked at, those calls that give what another has given.
 
-    They are given what holds the same (ValueNumbers), at the same line, and give the same numbers.
-    Those are compared from the second look on, where the one before has met a repeat.
+    They are given what holds the same (ValueNumbers), at the same line, and give the same numbers:
+    the first one's, or, where no look before has met a repeat there, those of the second.
 
     Args:
         torch: The script's.
@@ -105,27 +107,22 @@ class RepeatedCalls:
     def forget(self) -> None:
         """Leaves out the call that is about to be made."""
         self._key: Hashable | None = None
-        self._given: set[int] = set()
 
     @property
     def took_ns(self) -> int:
         """By repeats, in this look."""
         return self._look.took_ns
 
-    def asked(self, name: str, things: Iterable[Any], tensors: Iterable[Any]) -> None:
-        """Takes in what a function is about to be given, and which tensors that are."""
-        self.forget()
-        if name in NO_NUMBERS_YET:
-            return
-        self._key = self._values.of_call(name, (self._torch.is_grad_enabled(), *things))
-        if self._key is not None:
-            self._given = {one.untyped_storage()._cdata for one in tensors}
+    def asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Takes in what a function is about to be given."""
+        things = self._torch.is_grad_enabled(), args, kwargs
+        self._key = None if name in NO_NUMBERS_YET else self._values.of_call(name, things)
 
     def made(self, results: list[Any]) -> list[Any]:
         """Returns what a call gave that it has computed, if it may be a repeat: no mere views."""
         if self._key is None or not all(map(self._may_be_told, results)):
             return []
-        return [one for one in results if one.untyped_storage()._cdata not in self._given]
+        return [one for one in results if one.untyped_storage()._cdata not in self._values.given]
 
     def is_repeat(self, name: str, place: Place, new: list[Any]) -> bool:
         """Takes in what a call has computed; returns whether that is known to be there already."""
@@ -138,10 +135,11 @@ class RepeatedCalls:
             return False
         self._suspects.add(suspect)
         is_compared = first.digest is not None
-        if is_compared and first.compared < _ENOUGH_COMPARED and not first.differs:
+        if first.compared < _ENOUGH_COMPARED and not first.differs:
             digest = self._digest(new)
-            first.differs = digest is not None and digest != first.digest
-            is_compared = digest is not None
+            first.differs = is_compared and digest is not None and digest != first.digest
+            first.digest = digest if first.digest is None else first.digest
+            is_compared &= digest is not None
             first.compared += 1
         if first.differs:
             return False
@@ -158,18 +156,16 @@ class RepeatedCalls:
         spent.learns_ns += took_ns if learns else 0
         self._look.took_ns += took_ns
 
-    def end_look(self, *, is_first: bool) -> None:
-        """Ends a look; in the first one nothing has been compared."""
+    def end_look(self) -> None:
         self.begin_forward()
-        if not is_first:
-            self._looks.append(self._look.lines)
+        self._looks.append(self._look.lines)
 
     def told(self) -> dict[str, Any] | None:
         """Returns what to note: the lines with repeats in most looks; None where none ever had."""
         lines = {line for look in self._looks for line in look}
         found = [_of_a_step(line, self._looks) for line in lines]
         worth = [one for one in found if one["step_ns"]]
-        if not worth and not self._is_told:
+        if len(self._looks) < _ENOUGH_LOOKS or not (worth or self._is_told):
             return None
         self._is_told = bool(worth)
         worth.sort(key=lambda one: -one["step_ns"])
@@ -181,8 +177,9 @@ class RepeatedCalls:
 
 
 def _of_a_step(line: Line, looks: list[dict[Line, _Spent]]) -> dict[str, Any]:
-    """Returns what a line took in the middle one of all looks: 0 where most have none."""
-    spent = [look.get(line, _Spent()) for look in looks]
+    """Returns what a line took in the middle one of all looks: 0 where only half of them had it."""
+    is_in_most = sum(line in look for look in looks) > len(looks) / 2
+    spent = [look.get(line, _Spent()) for look in looks if is_in_most] or [_Spent()]
     return {
         "site": line.site,
         "package": line.package,

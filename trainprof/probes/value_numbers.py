@@ -30,6 +30,9 @@ class ValueNumbers:
         torch: The script's.
         weak: Makes such a reference.
         may_be_told: Whether a tensor is one whose storage tells all that it holds.
+
+    Attributes:
+        given: Where torch keeps the storages that the last call was given.
     """
 
     def __init__(
@@ -38,7 +41,8 @@ class ValueNumbers:
         self._weak, self._may_be_told = weak, may_be_told
         self._tensor = torch.Tensor
         self._by_hand = torch.autograd.function.BackwardCFunction
-        self._plain = frozenset([*_PLAIN, *(getattr(torch, name) for name in _OF_TORCH)])
+        plain = [*_PLAIN, *(getattr(torch, name) for name in _OF_TORCH)]
+        self._plain = frozenset(map(id, plain))  # a metaclass may have an == of its own
         self.begin()
 
     def begin(self) -> None:
@@ -46,10 +50,11 @@ class ValueNumbers:
         self._numbers: dict[tuple[int, int], int] = {}
         self._kept: dict[int, Any] = {}
         self._next = count()
+        self.given: set[int] = set()
 
     def of_call(self, name: str, things: Iterable[Any]) -> Hashable | None:
         """Returns what is equal for calls of one function of the same; None: nobody can tell."""
-        self._left = _MOST_THINGS
+        self._left, self.given = _MOST_THINGS, set()
         try:
             return (name, *[self._of(one, _DEEPEST) for one in things])
         except _Untold:
@@ -76,10 +81,10 @@ class ValueNumbers:
         kind = type(thing)
         if self._left < 0 or not depth:
             raise _Untold
+        if id(kind) in self._plain:
+            return kind, thing
         if issubclass(kind, self._tensor):
             return self._of_tensor(thing)
-        if any(kind is plain for plain in self._plain):  # a metaclass may have an == of its own
-            return kind, thing
         if kind is slice:
             return kind, *[
                 self._of(one, depth - 1) for one in (thing.start, thing.stop, thing.step)
@@ -99,8 +104,10 @@ class ValueNumbers:
     def _of_tensor(self, tensor: Any) -> Hashable:
         if not self._may_be_told(tensor):
             raise _Untold
+        number = self.of_storage(tensor)
+        self.given.add(tensor.untyped_storage()._cdata)
         return (
-            self.of_storage(tensor),
+            number,
             tensor.storage_offset(),
             tuple(tensor.size()),
             tensor.stride(),
