@@ -213,7 +213,7 @@ class ConstantsProbe:
             self._steps.spent(began_ns)
             return
         self._looks += 1
-        self._repeats.end_look()
+        self._repeats.end_look(_LEAST_SHARE * self._forward_ns)
         if (repeated := self._repeats.told()) is not None:
             self._session.note_state(repeated)
         if self._looks > _ENOUGH_LOOKS:
@@ -318,7 +318,7 @@ class ConstantsProbe:
         if frame is None:
             return
         place = id(frame.f_code), frame.f_lineno
-        if not self._repeats.is_repeat(name, place, new) or is_constant:
+        if not self._repeats.is_repeat(name, place, new, took_ns) or is_constant:
             return
         learns = any(one.requires_grad for one in new)
         if not learns and not self._looks:

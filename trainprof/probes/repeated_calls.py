@@ -64,8 +64,11 @@ class _Spent:
 
 @dataclass(slots=True)
 class _Look:
+    """Of one step: `met_ns` by all that may be repeats, `took_ns` by those that count."""
+
     lines: dict[Line, _Spent] = field(default_factory=dict)
     took_ns: int = 0
+    met_ns: int = 0
 
 
 class RepeatedCalls:
@@ -91,7 +94,7 @@ class RepeatedCalls:
     def begin_anew(self) -> None:
         self._suspects: set[tuple[str, Place]] = set()
         self._looks: list[dict[Line, _Spent]] = []
-        self._is_told = False
+        self._is_told = self._is_over = False
         self.begin_look()
         self.begin_forward()
 
@@ -115,8 +118,11 @@ class RepeatedCalls:
 
     def asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Takes in what a function is about to be given."""
+        if self._is_over or name in NO_NUMBERS_YET:
+            self.forget()
+            return
         things = self._torch.is_grad_enabled(), args, kwargs
-        self._key = None if name in NO_NUMBERS_YET else self._values.of_call(name, things)
+        self._key = self._values.of_call(name, things)
 
     def made(self, results: list[Any]) -> list[Any]:
         """Returns what a call gave that it has computed, if it may be a repeat: no mere views."""
@@ -124,7 +130,7 @@ class RepeatedCalls:
             return []
         return [one for one in results if one.untyped_storage()._cdata not in self._values.given]
 
-    def is_repeat(self, name: str, place: Place, new: list[Any]) -> bool:
+    def is_repeat(self, name: str, place: Place, new: list[Any], took_ns: int) -> bool:
         """Takes in what a call has computed; returns whether that is known to be there already."""
         key, suspect = (self._key, place), (name, place)
         first = self._calls.get(key)
@@ -143,6 +149,7 @@ class RepeatedCalls:
             first.compared += 1
         if first.differs:
             return False
+        self._look.met_ns += took_ns
         # What has not been compared counts as the same ahead: what comes of it is compared itself.
         for one, number in zip(new, first.numbers, strict=True):
             self._values.give(one, number)
@@ -156,9 +163,11 @@ class RepeatedCalls:
         spent.learns_ns += took_ns if learns else 0
         self._look.took_ns += took_ns
 
-    def end_look(self) -> None:
+    def end_look(self, little_ns: float) -> None:
+        """Ends a look; where all that may be repeats took less, there will be no other."""
         self.begin_forward()
         self._looks.append(self._look.lines)
+        self._is_over |= self._look.met_ns < little_ns
 
     def told(self) -> dict[str, Any] | None:
         """Returns what to note: the lines with repeats in most looks; None where none ever had."""

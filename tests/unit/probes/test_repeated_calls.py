@@ -19,6 +19,7 @@ from trainprof.probes.constants import ConstantsProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.session import Probe
+from trainprof.probes.value_numbers import ValueNumbers
 from trainprof.record.schema import Topic
 
 ROUNDS = 4
@@ -301,3 +302,25 @@ def test_nothing_is_noted_of_a_model_without_repeats(recorder: Recorder) -> None
     train(Square(of_nothing_but_buffers))
     notes = recorder.read().notes(Topic.ENVIRONMENT)
     assert not [x for x in notes if "repeated_calls" in x and x["repeated_calls"]["lines"]]
+
+
+def test_numbers_are_given_no_longer_where_the_first_look_met_nothing(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    of_call = ValueNumbers.of_call
+
+    def counted(values: Any, *given: Any) -> Any:
+        begun.append(model.step)
+        return of_call(values, *given)
+
+    monkeypatch.setattr(ValueNumbers, "of_call", counted)
+
+    def beside_a_constant(model: Any, x: torch.Tensor, step: int) -> Any:
+        return dear(model.edges)[:4] + x
+
+    model = Square(beside_a_constant)
+    recorder.start(*probes(), now=CLOCK)
+    train(model)
+    assert len(set(begun)) == 1
+    assert any(x["step_ns"] for x in lines_told(recorder, "constants", __file__).values())
