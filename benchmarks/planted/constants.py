@@ -1,4 +1,4 @@
-"""Models that compute something anew in each forward: what stays the same, or what does not."""
+"""Models that compute something anew in each forward, or in each round of a loop within one."""
 
 from __future__ import annotations
 
@@ -74,6 +74,60 @@ def constant_in_forward(draw: Draw) -> Case:
     files = script(style, smoothing(way, size, compute_s, is_kept=False))
     planted = f"{way}, {size} x {size}, in each forward"
     return Case("constant_in_forward", planted, style, files, "constant_in_forward")
+
+
+_RECURRENT = """\
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn({nodes}, 16) / 4)
+        self.dropout = nn.Dropout(0.1)
+
+    def near(self):
+        near = self.places @ self.places.T{here}
+        return near.relu().softmax(1){here}
+
+    def forward(self, x):
+        {ahead}
+        for _ in range({rounds}):
+            near = {near}
+            x = 0.9 * x + 0.1 * torch.tanh(x @ near[:64, :64])
+        return x
+"""
+
+
+def recurrent(nodes: int, rounds: int, compute_s: float, *, is_ahead: bool) -> Parts:
+    """Returns a model that goes along a graph whose edges are learnt.
+
+    Args:
+        nodes: Of the graph.
+        rounds: Of its loop.
+        compute_s: Of a step, asleep.
+        is_ahead: The edges are computed ahead of the loop; each round leaves out some by chance.
+    """
+    words = {
+        "nodes": nodes,
+        "rounds": rounds,
+        "here": "" if is_ahead else f"  {HERE}",
+        "ahead": "edges = self.near()" if is_ahead else "",
+        "near": "self.dropout(edges)" if is_ahead else "self.near()",
+    }
+    return Parts(
+        loader="DataLoader(samples(130 * 16), batch_size=16)",
+        definitions=_RECURRENT.format(**words).replace("        \n", ""),
+        model="nn.Sequential(Recurrent(), build_model())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+
+
+def repeated_in_forward(draw: Draw) -> Case:
+    """The edges of a graph, of parameters alone, are computed in each round of a loop."""
+    nodes, rounds = draw.one_of((256, 384, 512)), draw.whole(6, 12)
+    compute_s, style = draw.between(0.004, 0.01), draw.one_of(EVERYWHERE)
+    files = script(style, recurrent(nodes, rounds, compute_s, is_ahead=False))
+    planted = f"edges of {nodes} nodes, {rounds} times in each forward"
+    return Case("repeated_in_forward", planted, style, files, "repeated_in_forward")
 
 
 _SIZES = (

@@ -23,7 +23,7 @@ from planted.computing import (
     recomputing,
     taught,
 )
-from planted.constants import smoothing
+from planted.constants import recurrent, smoothing
 from planted.crowding import computing_beside, one_thread_each
 from planted.draw import Draw
 from planted.loading import bursts
@@ -261,6 +261,13 @@ def kept_kernel(draw: Draw) -> Case:
     return _healthy("kept_kernel", "noise in each forward", draw.one_of(EVERYWHERE), parts)
 
 
+def edges_ahead(draw: Draw) -> Case:
+    """What a loop does not change is computed ahead of it; what chance changes, in each round."""
+    compute_s, nodes = draw.between(0.004, 0.01), draw.one_of((256, 384))
+    parts = recurrent(nodes, draw.whole(6, 12), compute_s, is_ahead=True)
+    return _healthy("edges_ahead", "dropout in each round", draw.one_of(EVERYWHERE), parts)
+
+
 def padded_to_the_longest(draw: Draw) -> Case:
     """Texts that are padded to the longest of their batch: shuffled, so that half is padding."""
     longest, batch = draw.one_of((96, 128, 160)), draw.one_of((8, 16))
@@ -467,6 +474,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         small_vocabulary,
         little_recomputed,
         kept_kernel,
+        edges_ahead,
         padded_to_the_longest,
         small_numbers,
         double_on_purpose,

@@ -21,7 +21,7 @@ from planted.computing import (
     unused_forward,
     unused_gradients,
 )
-from planted.constants import constant_in_forward
+from planted.constants import constant_in_forward, repeated_in_forward
 from planted.crowding import crowded_cores, torch_in_workers, worker_threads
 from planted.draw import Draw
 from planted.growing import growing_backward
@@ -124,6 +124,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         unused_forward,
         repeated_forward,
         constant_in_forward,
+        repeated_in_forward,
         recomputed_forward,
         forward_by_sample,
         untrained_modules,

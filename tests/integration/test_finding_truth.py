@@ -31,6 +31,8 @@ SEEDS = {
     "repeated_forward": 9,
     "constant_in_forward": 9,
     "kept_kernel": 9,
+    "repeated_in_forward": 9,
+    "edges_ahead": 9,
     "asked_elsewhere": 9,
     "forward_by_sample": 9,
     "cells_by_hand": 9,

@@ -23,6 +23,7 @@ from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
 from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
+from trainprof.analysis.repeated_calls import RepeatedCalls, repeated_calls
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
@@ -118,6 +119,7 @@ class TorchSettings:
         padding: Of sequences that it is given; None where none were met.
         tiny_numbers: That it computes with; None where none were met.
         constants: That it computes in each step; None where none were met.
+        repeated_calls: Of torch's functions, within one forward; None where none were met.
         sample_calls: Of models that are trained, by the line that makes them.
         side_modules: That have no parameters, by the line that calls them.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
@@ -155,6 +157,7 @@ class TorchSettings:
     padding: Padding | None = None
     tiny_numbers: TinyNumbers | None = None
     constants: Constants | None = None
+    repeated_calls: RepeatedCalls | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -202,6 +205,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         padding=padding(told, sites),
         tiny_numbers=tiny_numbers(told, sites),
         constants=constants(told, sites),
+        repeated_calls=repeated_calls(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

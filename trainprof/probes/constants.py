@@ -1,4 +1,4 @@
-"""Looks for what models compute anew in each step, though nothing that it comes of ever changes."""
+"""Looks for what models compute anew in each step, or again in one, though it comes of the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.graph_look import Autograd
-from trainprof.probes.known_numbers import KnownNumbers
+from trainprof.probes.known_numbers import NO_NUMBERS_YET, KnownNumbers, digest_of
 from trainprof.probes.middle import median
 from trainprof.probes.patcher import (
     HookPointMissing,
@@ -22,6 +22,7 @@ from trainprof.probes.patcher import (
     let_dynamo_skip,
     uncounted,
 )
+from trainprof.probes.repeated_calls import Line, RepeatedCalls
 from trainprof.probes.session import ModuleSurround, Session
 from trainprof.probes.step_looks import StepLooks
 
@@ -32,17 +33,14 @@ _LEAST_SHARE: Final = 0.01
 # Of one step: calls of torch's functions that are seen, and results whose numbers are compared.
 _MOST_CALLS: Final = 20_000
 _MOST_COMPARED: Final = 1_024
-# Of a result: numbers that are compared, and the most that are gone through for them.
-_SAMPLED: Final = 4_096
-_MOST_NUMBERS: Final = 1 << 24
 _MOST_PLACES: Final = 16
 # By the name of a function: one that tells of a tensor, such as its shape, or gives another view of
-# it; one that writes to a part of it; and those whose results have no numbers yet.
+# it; and one that writes to a part of it.
 _READS: Final = "__get__"
 _WRITES_A_PART: Final = "__setitem__"
-_NO_NUMBERS_YET: Final = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
 # By it torch asks whether a mode, or a subclass of tensors, is to be told of a call.
 _ASKS: Final = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_PARAMETRIZES: Final = os.path.join("utils", "parametrize.py")
 _DYNAMO_COUNTERS: Final = "torch._dynamo.utils"
 
 # A place in the code, the function's name, and which of its calls there it is in a step.
@@ -76,8 +74,9 @@ class ConstantsProbe:
     A function mode of torch's is on for so long: it sees which tensors each function is given and
     gives, by whose call, and how long it took the host. What is given no tensor, or such alone as
     hold the same numbers as in the look before, and gives the same in each look, is computed for
-    nothing. On the host alone; where anything has been compiled, or the script has a mode of its
-    own, no look is taken.
+    nothing. So is what repeats, within one such call of a module, what is there already, though
+    it be learnt or come of the batch (RepeatedCalls). On the host alone; where anything has been
+    compiled, or the script has a mode of its own, no look is taken.
     """
 
     name = "constants"
@@ -101,7 +100,11 @@ class ConstantsProbe:
         self._is_transformed = getattr(
             getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
         )
-        self._known = KnownNumbers(torch.multiprocessing.reductions.StorageWeakRef)
+        weak = torch.multiprocessing.reductions.StorageWeakRef
+        self._known, self._repeats = (
+            KnownNumbers(weak),
+            RepeatedCalls(torch, weak, self._is_told_by_storage),
+        )
         self._push, self._pop = (
             _needed(torch._C, name)
             for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
@@ -132,7 +135,7 @@ class ConstantsProbe:
             name = getattr(func, "__name__", "")
             if name == _READS:
                 return func(*args, **kwargs)
-            before(args, kwargs)
+            before(name, args, kwargs)
             start = now()
             try:
                 result = func(*args, **kwargs)
@@ -186,6 +189,7 @@ class ConstantsProbe:
         self._stop()
         self._begin_anew()
         self._known = KnownNumbers(self._torch.multiprocessing.reductions.StorageWeakRef)
+        self._repeats.begin_anew()
         self._steps.begin_anew()
 
     def _open(self) -> None:
@@ -198,6 +202,7 @@ class ConstantsProbe:
         self._forward_ns = self._constant_ns = self._spent_ns = 0
         self._met = {}
         self._known.begin()
+        self._repeats.begin_look()
         self._session.surround_modules(self._surround)
 
     def _close(self, _: Any) -> None:
@@ -208,10 +213,14 @@ class ConstantsProbe:
             self._steps.spent(began_ns)
             return
         self._looks += 1
+        self._repeats.end_look(_LEAST_SHARE * self._forward_ns)
+        if (repeated := self._repeats.told()) is not None:
+            self._session.note_state(repeated)
         if self._looks > _ENOUGH_LOOKS:
             self._note()
         # The first one knows of no buffer that it stays the same.
-        is_little = self._looks > 1 and self._constant_ns < _LEAST_SHARE * self._forward_ns
+        told_ns = self._constant_ns + self._repeats.took_ns
+        is_little = self._looks > 1 and told_ns < _LEAST_SHARE * self._forward_ns
         if self._looks >= _MOST_LOOKS or is_little:
             self._stop()
         self._steps.spent(began_ns - self._spent_ns)
@@ -222,6 +231,7 @@ class ConstantsProbe:
         self._thread, self._began_ns = get_ident(), self._session.now()
         self._spent_before_ns = self._spent_ns
         self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
+        self._repeats.begin_forward()
         self._ask(self._without_ours)
         self._push(self._mode)
 
@@ -252,10 +262,11 @@ class ConstantsProbe:
             return False
         return self._autograd.may_compute() and self._is_transformed() is None
 
-    def _look_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes whether all that a function is about to be given stays as it is."""
+    def _look_at(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes whether all that a function is about to be given stays as it is, and what it is."""
         self._calls += 1
         self._stays = False
+        self._repeats.forget()
         if self._calls > _MOST_CALLS or self._is_transformed() is not None:
             return
         began_ns = self._session.now()
@@ -266,6 +277,7 @@ class ConstantsProbe:
             self._stays = all(held)
             if self._stays:
                 self._written = {self._known.place_of(one): one._version for one in tensors}
+            self._repeats.asked(name, args, kwargs)
         self._spent_ns += self._session.now() - began_ns
 
     def _see(
@@ -286,7 +298,7 @@ class ConstantsProbe:
             tensors = [one for one in gave if self._is_tensor(one)]
             plain = [one for one in tensors if self._may_be_known(one)]
             stays = self._stays and len(plain) == len(tensors)
-            is_raw = name in _NO_NUMBERS_YET
+            is_raw = name in NO_NUMBERS_YET
             if stays and not is_raw and any(map(self._is_new, plain)):
                 stays = self._is_same(name, plain, end - start, caller)
             for one in plain:
@@ -294,7 +306,26 @@ class ConstantsProbe:
                     self._known.add(one, is_raw=is_raw)
                 else:
                     self._known.drop(one)
+            self._see_repeat(name, tensors, end - start, caller, is_constant=stays)
         self._spent_ns += self._session.now() - end
+
+    def _see_repeat(
+        self, name: str, results: list[Any], took_ns: int, caller: FrameType, *, is_constant: bool
+    ) -> None:
+        """Takes in a call that may repeat another; what stays the same counts as that alone."""
+        new = self._repeats.made(results)
+        frame = self._beyond_torch(caller) if new else None
+        if frame is None:
+            return
+        place = id(frame.f_code), frame.f_lineno
+        if not self._repeats.is_repeat(name, place, new, took_ns) or is_constant:
+            return
+        learns = any(one.requires_grad for one in new)
+        if not learns and not self._looks:
+            return  # it may stay the same, which the first look cannot know
+        line = Line(*self._whose(frame), _is_parametrized(caller, self._caller))
+        if line.site:
+            self._repeats.count(line, took_ns, learns=learns)
 
     def _is_new(self, tensor: Any) -> bool:
         """Whether its numbers are: no other view of those that a function was given."""
@@ -346,17 +377,9 @@ class ConstantsProbe:
         return sites.name(outer), None if outer is first else sites.package_of(first.f_code)
 
     def _digest(self, results: list[Any]) -> int | None:
-        """Returns what tells numbers from others, by some of them; None where they are too many."""
-        told: list[object] = []
-        for one in results:
-            self._compared += 1
-            if self._compared > _MOST_COMPARED or one.numel() > _MOST_NUMBERS:
-                return None
-            numbers = one.detach().reshape(-1)
-            some = numbers[:: max(1, len(numbers) // _SAMPLED)].contiguous()
-            octets = self._torch._C.TensorBase.numpy(some.view(self._torch.uint8))
-            told += [one.dtype, tuple(one.shape), octets.tobytes()]
-        return hash(tuple(told))
+        """Returns what tells their numbers from others; None where they are too many."""
+        self._compared += len(results)
+        return digest_of(self._torch, results) if self._compared <= _MOST_COMPARED else None
 
     def _is_tensor(self, thing: Any) -> bool:
         return issubclass(type(thing), self._torch.Tensor)
@@ -366,6 +389,14 @@ class ConstantsProbe:
         if not self._is_tensor(thing) or not self._autograd.is_plain(thing):
             return False
         if thing.requires_grad or thing.is_inference() or thing.device.type != "cpu":
+            return False
+        return bool(thing.layout is self._torch.strided)
+
+    def _is_told_by_storage(self, thing: Any) -> bool:
+        """Whether it is torch's own, on the host, and its storage tells all that it holds."""
+        if not self._autograd.is_plain(thing) or not thing.is_cpu or thing.is_inference():
+            return False
+        if thing.is_nested or thing.is_conj() or thing.is_neg() or thing.is_quantized:
             return False
         return bool(thing.layout is self._torch.strided)
 
@@ -402,6 +433,15 @@ def _needed(owner: Any, name: str) -> Any:
     if found is None:
         raise HookPointMissing(f"{owner.__name__}.{name} does not exist")
     return found
+
+
+def _is_parametrized(frame: FrameType | None, end: FrameType | None) -> bool:
+    """Whether torch's parametrizations stand between a call and what calls the model."""
+    while frame is not None and frame is not end:
+        if frame.f_code.co_filename.endswith(_PARAMETRIZES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _has_compiled() -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sysconfig
 import traceback
 import warnings
@@ -12,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.session import FakeClock, Recorder
+from support.dear_function import CLOCK, COST_NS, EDGES, Model, dear, lines_told, train
+from support.session import Recorder
 from torch import nn
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+from torch.overrides import TorchFunctionMode
 
 from trainprof.probes import constants
 from trainprof.probes.compilation import CompilationProbe
@@ -24,10 +23,6 @@ from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.warning_place import WarningPlaceProbe
 from trainprof.record.schema import Topic
-
-CLOCK = FakeClock()
-STEPS, COST_NS = 60, 5_000_000
-EDGES = torch.eye(8).roll(1, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -40,69 +35,10 @@ def probes() -> list[Probe]:
     return [ForwardProbe(), ConstantsProbe(), OptimizerProbe(), CompilationProbe()]
 
 
-# Stands for one of torch's functions that takes 5 ms, in a file of torch's.
-_DEAR = """
-def dear(x):
-    if has_torch_function((x,)):
-        return handle_torch_function(dear, (x,), x)
-    advance()
-    return torch.linalg.matrix_exp(x)
-"""
-_NAMES: dict[str, Any] = {
-    "has_torch_function": has_torch_function,
-    "handle_torch_function": handle_torch_function,
-    "torch": torch,
-    "advance": lambda: CLOCK.advance(COST_NS),
-}
-exec(compile(_DEAR, torch.__file__, "exec"), _NAMES)
-dear = _NAMES["dear"]
-
-
-class Model(nn.Module):
-    """Adds to its input what `made` gives, of itself, the input and the number of the step."""
-
-    def __init__(self, made: Callable[[Any, torch.Tensor, int], Any]) -> None:
-        super().__init__()
-        self.linear, self.made, self.step = nn.Linear(8, 1), made, 0
-        self.register_buffer("edges", EDGES.clone())
-        self.kept: dict[str, torch.Tensor] = {}
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.step += 1
-        CLOCK.advance(COST_NS)
-        out: torch.Tensor = self.linear(x + self.made(self, x, self.step)[:1, :8])
-        return out
-
-
-def train(model: nn.Module, batches: list[torch.Tensor] | None = None) -> list[float]:
-    torch.manual_seed(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for number in range(STEPS):
-        x = torch.randn(4, 8) if batches is None else batches[number % len(batches)]
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        CLOCK.advance(1_000_000_000)
-        losses.append(loss.item())
-    return losses
-
-
 def told(recorder: Recorder) -> dict[int, float]:
-    """Returns the lines that were told last, by their place from `made`'s first, with their ms."""
-    recording = recorder.read()
-    assert recording.notes(Topic.PROBE_FAILED) == []
-    notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "constants" in x]
-    if not notes:
-        return {}
-    found = {}
-    for one in notes[-1]["constants"]["lines"]:
-        topic, text = recording.texts[one["site"]]
-        file, line, _ = json.loads(text)
-        assert (topic, os.path.basename(file)) == (Topic.SITE, "test_constants.py")
-        found[line] = one["step_ns"] / 1e6
-    return found
+    """Returns the lines that were told last, with their ms."""
+    found = lines_told(recorder, "constants", __file__)
+    return {line: one["step_ns"] / 1e6 for line, one in found.items()}
 
 
 def lines_of(recorder: Recorder, made: Callable[..., Any]) -> dict[int, float]:

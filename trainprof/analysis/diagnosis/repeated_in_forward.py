@@ -1,0 +1,114 @@
+"""Within one forward the model computes the same again and again.
+
+What it means: inside of a loop over time steps or layers, something is computed that the loop does
+not change: a graph's adjacency or weights of parameters alone, the keys of a decoder's attention,
+the bias of a batch's mask. Each but the first gives what is there already, and where it is learnt,
+backward goes through each of them.
+
+How it is measured: in up to seven steps, ever further apart, torch's functions inside the model are
+watched as it calls them. A call counts that was given, by its function and at the same line, what
+another was given within the same outermost call of a module: tensors that nothing has been written
+to since, or results of such calls, and other arguments that are equal; and that gave the same
+numbers (some thousands are compared, of the first calls that repeat one). So random numbers do not
+count, nor do views, nor what stays the same in all steps: constant_in_forward tells that. Told is
+what most steps had. Backward is taken to spend the same share on it as forward does.
+
+When it is wrong: where memory is what matters: what is kept lasts for all of forward. On a GPU, or
+of a model that is compiled, nothing is told; nor of what the model of a library does inside.
+
+What to do: compute it once in each forward, ahead of the loop, and pass it in. What a
+parametrization computes (weight_norm, orthogonal) is kept for as long as a
+`with torch.nn.utils.parametrize.cached():` lasts. Gradients are then added in another order: losses
+may differ by rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.diagnosis.backward_gain import gain_of, spent_in
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.rule import Threshold
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.repeated_calls import RepeatedCalls, RepeatedLine
+from trainprof.analysis.verdict_level import percent
+
+ID: Final = "repeated_in_forward"
+KEYS: Final[tuple[str, ...]] = ("forward",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training: computing again what one forward has computed"),
+}
+# Of forward's part, and of backward's, what goes at least, likely and at most: Python code between
+# the functions goes, too; nobody has timed what backward does for them.
+_SAVES: Final = ((0.8, 0.0), (1.0, 0.8), (1.25, 1.25))
+_MOST_NAMED: Final = 3
+# Of a line, of all that such lines take, from which on it is named.
+_NAMED_FROM: Final = 0.1
+
+
+def find(case: Case) -> Finding | None:
+    told = case.torch.repeated_calls
+    if told is None or case.is_on_device or case.training_s <= 0:
+        return None
+    forward_s, backward_s = _spent_s(case, told)
+    part = (forward_s + backward_s) / case.training_s
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+        return None
+    saved_s = [one * forward_s + other * backward_s for one, other in _SAVES]
+    gain = gain_of(case, saved_s, is_of_whole_run=True)
+    if gain is None:
+        return None
+    first, *others = told.lines
+    named = [one for one in others if one.step_s >= _NAMED_FROM * told.step_s][:_MOST_NAMED]
+    with_others = " with those below" if named else ""
+    and_backward = f" and {span(backward_s)} of backward" if backward_s else ""
+    return plain_finding(
+        ID,
+        f"{_who(first)} again what the same forward has computed, of the same: about "
+        f"{span(forward_s)}{and_backward}{with_others}, {percent(part)} of training",
+        gain,
+        site=first.site,
+        advice=_advice(first),
+        cautions=[
+            "what backward spends on it is taken to be the share that forward does; losses may "
+            "differ by rounding, as gradients are added in another order"
+        ]
+        if backward_s
+        else [],
+        also=[
+            f"so it is at {one.site}, {percent(one.step_s / told.step_s)} of it" for one in named
+        ],
+        evidence={
+            "repeated_s_a_step": told.step_s,
+            "calls_a_step": sum(one.calls for one in told.lines),
+            "backward_s": backward_s,
+            "looks": told.looks,
+            "lines": len(told.lines),
+        },
+    )
+
+
+def _spent_s(case: Case, told: RepeatedCalls) -> tuple[float, float]:
+    """Returns the seconds of forward, and of backward in proportion."""
+    whole_s = spent_in(case, "forward")
+    if whole_s <= 0:
+        return 0.0, 0.0
+    steps = case.summary.training.steps
+    learns = min(told.learns_s * steps / whole_s, 1.0)
+    return min(told.step_s * steps, whole_s), learns * spent_in(case, "backward")
+
+
+def _who(line: RepeatedLine) -> str:
+    if line.is_parametrized:
+        return "a parametrization computes a weight here"
+    if line.package is None:
+        return "the model computes here"
+    return f"{line.package}, which the model calls here, computes"
+
+
+def _advice(line: RepeatedLine) -> str:
+    if line.is_parametrized:
+        return "with torch.nn.utils.parametrize.cached(): around the loop that comes by here"
+    return "compute it once in each forward, ahead of the loop that comes by here, and pass it in"

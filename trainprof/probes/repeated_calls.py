@@ -1,0 +1,199 @@
+"""Which calls of torch's functions, within one forward, repeat another: the same of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.known_numbers import NO_NUMBERS_YET, digest_of
+from trainprof.probes.middle import median
+from trainprof.probes.value_numbers import ValueNumbers
+
+_MOST_PLACES: Final = 16
+# Results whose numbers are compared: of one step, and of those that repeat one call.
+_MOST_COMPARED: Final = 1_024
+_ENOUGH_COMPARED: Final = 3
+# Looks from which on lines are told.
+_ENOUGH_LOOKS: Final = 2
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where calls repeat others.
+
+    Attributes:
+        site: The user's line, in the model.
+        package: The library that it calls, and which calls torch; None where it does so itself.
+        is_parametrized: torch's parametrizations call, for a parameter that the line reads.
+    """
+
+    site: int
+    package: str | None
+    is_parametrized: bool
+
+
+@dataclass(slots=True)
+class _Call:
+    """One that may come again.
+
+    Attributes:
+        numbers: Of the storages that it gave.
+        digest: Of what it gave; None where that was not worth while.
+        compared: How many repeats gave the same.
+        differs: One did not: it draws random numbers, or reads what nobody sees.
+    """
+
+    numbers: list[int]
+    digest: int | None
+    compared: int = 0
+    differs: bool = False
+
+
+@dataclass(slots=True)
+class _Spent:
+    """By repeats, in one step."""
+
+    calls: int = 0
+    took_ns: int = 0
+    learns_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Look:
+    """Of one step: `met_ns` by all that may be repeats, `took_ns` by those that count."""
+
+    lines: dict[Line, _Spent] = field(default_factory=dict)
+    took_ns: int = 0
+    met_ns: int = 0
+
+
+class RepeatedCalls:
+    """Of a few steps that are looked at, those calls that give what another has given.
+
+    They are given what holds the same (ValueNumbers), at the same line, and give the same numbers:
+    the first one's, or, where no look before has met a repeat there, those of the second.
+
+    Args:
+        torch: The script's.
+        weak: Makes a weak reference to a storage.
+        may_be_told: Whether a tensor is one whose storage tells all that it holds.
+    """
+
+    def __init__(
+        self, torch: ModuleType, weak: Callable[[Any], Any], may_be_told: Callable[[Any], bool]
+    ) -> None:
+        self._torch = torch
+        self._values = ValueNumbers(torch, weak, may_be_told)
+        self._may_be_told = may_be_told
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._suspects: set[tuple[str, Place]] = set()
+        self._looks: list[dict[Line, _Spent]] = []
+        self._is_told = self._is_over = False
+        self.begin_look()
+        self.begin_forward()
+
+    def begin_look(self) -> None:
+        self._look, self._compared = _Look(), 0
+
+    def begin_forward(self) -> None:
+        """Forgets what an outermost call of a module has met: another one is given other things."""
+        self._values.begin()
+        self._calls: dict[tuple[Hashable, Place], _Call] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Leaves out the call that is about to be made."""
+        self._key: Hashable | None = None
+
+    @property
+    def took_ns(self) -> int:
+        """By repeats, in this look."""
+        return self._look.took_ns
+
+    def asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Takes in what a function is about to be given."""
+        if self._is_over or name in NO_NUMBERS_YET:
+            self.forget()
+            return
+        things = self._torch.is_grad_enabled(), args, kwargs
+        self._key = self._values.of_call(name, things)
+
+    def made(self, results: list[Any]) -> list[Any]:
+        """Returns what a call gave that it has computed, if it may be a repeat: no mere views."""
+        if self._key is None or not all(map(self._may_be_told, results)):
+            return []
+        return [one for one in results if one.untyped_storage()._cdata not in self._values.given]
+
+    def is_repeat(self, name: str, place: Place, new: list[Any], took_ns: int) -> bool:
+        """Takes in what a call has computed; returns whether that is known to be there already."""
+        key, suspect = (self._key, place), (name, place)
+        first = self._calls.get(key)
+        if first is None or len(first.numbers) != len(new):
+            digest = self._digest(new) if suspect in self._suspects else None
+            numbers = [self._values.of_storage(one) for one in new]
+            self._calls[key] = _Call(numbers, digest)
+            return False
+        self._suspects.add(suspect)
+        is_compared = first.digest is not None
+        if first.compared < _ENOUGH_COMPARED and not first.differs:
+            digest = self._digest(new)
+            first.differs = is_compared and digest is not None and digest != first.digest
+            first.digest = digest if first.digest is None else first.digest
+            is_compared &= digest is not None
+            first.compared += 1
+        if first.differs:
+            return False
+        self._look.met_ns += took_ns
+        # What has not been compared counts as the same ahead: what comes of it is compared itself.
+        for one, number in zip(new, first.numbers, strict=True):
+            self._values.give(one, number)
+        return is_compared
+
+    def count(self, line: Line, took_ns: int, *, learns: bool) -> None:
+        """Counts a repeat; `learns` where backward goes through it, too."""
+        spent = self._look.lines.setdefault(line, _Spent())
+        spent.calls += 1
+        spent.took_ns += took_ns
+        spent.learns_ns += took_ns if learns else 0
+        self._look.took_ns += took_ns
+
+    def end_look(self, little_ns: float) -> None:
+        """Ends a look; where all that may be repeats took less, there will be no other."""
+        self.begin_forward()
+        self._looks.append(self._look.lines)
+        self._is_over |= self._look.met_ns < little_ns
+
+    def told(self) -> dict[str, Any] | None:
+        """Returns what to note: the lines with repeats in most looks; None where none ever had."""
+        lines = {line for look in self._looks for line in look}
+        found = [_of_a_step(line, self._looks) for line in lines]
+        worth = [one for one in found if one["step_ns"]]
+        if len(self._looks) < _ENOUGH_LOOKS or not (worth or self._is_told):
+            return None
+        self._is_told = bool(worth)
+        worth.sort(key=lambda one: -one["step_ns"])
+        return {"repeated_calls": {"looks": len(self._looks), "lines": worth[:_MOST_PLACES]}}
+
+    def _digest(self, results: list[Any]) -> int | None:
+        self._compared += len(results)
+        return digest_of(self._torch, results) if self._compared <= _MOST_COMPARED else None
+
+
+def _of_a_step(line: Line, looks: list[dict[Line, _Spent]]) -> dict[str, Any]:
+    """Returns what a line took in the middle one of all looks: 0 where only half of them had it."""
+    is_in_most = sum(line in look for look in looks) > len(looks) / 2
+    spent = [look.get(line, _Spent()) for look in looks if is_in_most] or [_Spent()]
+    return {
+        "site": line.site,
+        "package": line.package,
+        "is_parametrized": line.is_parametrized,
+        "calls": round(median([one.calls for one in spent])),
+        "step_ns": round(median([one.took_ns for one in spent])),
+        "learns_ns": round(median([one.learns_ns for one in spent])),
+    }
