@@ -91,7 +91,9 @@ class TinyGradients:
         """`guarded` makes hooks safe; `spent` is told since when a look took its time."""
         self._torch, self._session, self._autograd = torch, session, autograd
         self._guarded, self._spent = guarded, spent
-        self._node_at_work = getattr(torch._C, "_current_autograd_node", _nobody)
+        # Of the node whose hook runs; some older torch does not tell.
+        at_work: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", _nobody)
+        self._node_at_work = at_work
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -175,7 +177,7 @@ class TinyGradients:
         if (kind.met - 1) % kind.timed_apart or kind.timed >= _MOST_TIMED:
             return
         node = self._node_at_work()
-        if type(node).__name__ != kind.name:
+        if node is None or type(node).__name__ != kind.name:
             return
         found = times_of(node, [gradient])
         if found is not None:
