@@ -82,14 +82,17 @@ class _Times:
 
 @dataclass(slots=True)
 class _Cost:
-    """What denormals cost: in how many looks, from the first one on that met any."""
+    """What denormals cost: in how many looks, from the first one on that met any.
+
+    Or in how many steps that looks stand for.
+    """
 
     times: _Times = field(default_factory=_Times)
     looks: int = 0
 
-    def add(self, times: _Times) -> None:
+    def add(self, times: _Times, stands_for: int = 1) -> None:
         if times.cost or self.looks:
-            self.looks += 1
+            self.looks += stands_for
             self.times.add(times)
 
     def told(self, name: str) -> dict[str, int]:
@@ -116,7 +119,7 @@ class TinyNumbersProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._looks = self._found = self._calls = 0
+        self._looks = self._found = self._calls = self._looked_at = 0
         self._step = _Times()
         self._operators, self._gradients, self._optimizers = _Cost(), _Cost(), _Cost()
         self._share, self._site = 0.0, 0
@@ -161,7 +164,12 @@ class TinyNumbersProbe:
         self._looks += 1
         self._operators.add(self._step)
         cost, kept = self._behind.end()
-        self._gradients.add(_Times(cost=cost, kept=kept))
+        # Gradients vanish less as a model learns, and looks get rarer: each stands for the steps
+        # since the one before. What is met first later on, for its own.
+        is_late = not self._gradients.looks and self._looks > 1
+        steps = 1 if is_late else self._steps.taken - self._looked_at
+        self._looked_at = self._steps.taken
+        self._gradients.add(_Times(cost=steps * cost, kept=steps * kept), stands_for=steps)
         is_met = self._step.cost > 0 or cost > 0
         is_due = optimizer is not None and self._looks >= _FIRST_OF_STATE
         if is_due and self._autograd.may_compute():

@@ -167,7 +167,27 @@ def test_of_many_operators_some_stand_for_all(recorder: Recorder, timed: list[in
     assert told is not None
     of_a_step = told["gradients_ns"] / told["gradients_looks"]
     assert of_a_step == pytest.approx(321 * 8 * 1_000, rel=0.05)
-    assert len(timed) <= 24 * told["gradients_looks"]
+    assert len(timed) <= 24 * told["looks"]
+
+
+def test_each_look_stands_for_the_steps_before_it(recorder: Recorder) -> None:
+    """A model that learns to remember: its first steps are looked at more often than its last."""
+    met: list[float] = []
+
+    def fading(out: torch.Tensor) -> torch.Tensor:
+        met.append(TINY if len(met) < 20 else 1.0)
+        return (out * met[-1]).sum()
+
+    recorder.start(*probes(), now=CLOCK)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4 * BACK, 1))
+    with torch.no_grad():
+        train(model, lambda out: out.sum(), lambda _: None, is_updated=False)
+    assert met == []
+    with torch.enable_grad():
+        train(model, fading)
+    told = told_by(recorder)
+    assert told is not None
+    assert told["gradients_ns"] / told["gradients_looks"] < 8 * 1_000
 
 
 def test_where_denormals_cost_next_to_nothing_there_are_none(
