@@ -23,10 +23,10 @@ KINDS: Final = frozenset(
 )
 # Of each kind, in the graph of one call of a model: nodes that are hooked, and those timed.
 _MOST_HOOKED: Final = 32
-_MOST_TIMED: Final = 6
+_MOST_TIMED: Final = 4
 # Of so many that are given denormals, at least: where gradients vanish step by step, the first ones
 # are given but few.
-_TIMED_OF: Final = 12
+_TIMED_OF: Final = 8
 # As many times as long as without denormals, at least: by less such times differ on their own.
 _LONGER: Final = 1.25
 # Of the numbers looked at.

@@ -320,20 +320,23 @@ class TinyNumbersProbe:
 
     def _times_of(self, operator: Callable[..., Any], given: list[Any]) -> _Times:
         """Returns how much longer an operator takes for denormals, and what it takes without."""
-        found = self._times_with_and_without(operator, given)
+        found = self._times_with_and_without(operator, given, times=2)
         if found is None:
             return _Times()
         as_is, without = found
         return _Times(cost=max(as_is - without, 0), kept=min(as_is, without))
 
     def _times_with_and_without(
-        self, operator: Callable[..., Any], given: list[Any]
+        self, operator: Callable[..., Any], given: list[Any], times: int = 1
     ) -> tuple[int, int] | None:
-        """Returns what an operator takes as it is given, and with zeros for denormals, ns."""
+        """Returns what an operator takes as it is given, and with zeros for denormals, ns.
+
+        What caches lack is fetched by the first, that without, and counts for no cost.
+        """
         flushed = [self._flushed(one) for one in given]
         try:
-            as_is, without = (
-                min(self._took_ns(operator, one) for _ in range(2)) for one in (given, flushed)
+            without, as_is = (
+                min(self._took_ns(operator, one) for _ in range(times)) for one in (flushed, given)
             )
         except RuntimeError:
             return None
