@@ -30,6 +30,7 @@ from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
 from planted.penalties import penalised
 from planted.precision import double_on_purpose
+from planted.remembering import all_states
 from planted.script import (
     DATASET,
     DIGITS,
@@ -477,6 +478,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         edges_ahead,
         padded_to_the_longest,
         small_numbers,
+        all_states,
         double_on_purpose,
         many_operators,
         deciding_layers,

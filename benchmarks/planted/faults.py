@@ -68,6 +68,7 @@ from planted.pausing import (
 )
 from planted.penalties import rarely_used_gradients
 from planted.ranks import slow_rank, uneven_ranks
+from planted.remembering import vanishing_gradients
 from planted.script import Case
 from planted.starts import (
     iterator_by_step,
@@ -139,6 +140,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         anomaly_detection,
         double_precision,
         tiny_numbers,
+        vanishing_gradients,
         unused_gradients,
         discarded_gradients,
         rarely_used_gradients,

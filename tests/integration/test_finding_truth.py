@@ -47,6 +47,8 @@ SEEDS = {
     "padded_batches": 9,
     "padded_to_the_longest": 9,
     "tiny_numbers": 9,
+    "vanishing_gradients": 9,
+    "all_states": 9,
     "validation_by_hand": 9,
     "validation_without_loaders": 9,
     "slow_environment": 9,

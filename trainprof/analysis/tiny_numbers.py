@@ -27,6 +27,11 @@ class TinyNumbers:
             Older runs do not tell.
         backward_kept_s: And what backward takes for them.
         optimizers_kept_s: Likewise, what optimizers take.
+        gradients_s: What operators took longer in backward for gradients that were such.
+        gradients_kept_s: What these take without.
+        gradients_share: The most of one gradient's numbers that were such.
+        gradients_site: The user's line that calls the first such backward, None where there is
+            none.
     """
 
     looks: int
@@ -38,6 +43,10 @@ class TinyNumbers:
     forward_kept_s: float = 0.0
     backward_kept_s: float = 0.0
     optimizers_kept_s: float = 0.0
+    gradients_s: float = 0.0
+    gradients_kept_s: float = 0.0
+    gradients_share: float = 0.0
+    gradients_site: str | None = None
 
 
 def tiny_numbers(told: Iterable[Mapping[str, Any]], sites: Sites) -> TinyNumbers | None:
@@ -48,7 +57,7 @@ def tiny_numbers(told: Iterable[Mapping[str, Any]], sites: Sites) -> TinyNumbers
     looks = _of(found, "looks")
     if not looks:
         return None
-    site = integer(found.get("site"))
+    site, behind = (integer(found.get(name)) for name in ("site", "gradients_site"))
     return TinyNumbers(
         looks=looks,
         since=_of(found, "since"),
@@ -59,6 +68,10 @@ def tiny_numbers(told: Iterable[Mapping[str, Any]], sites: Sites) -> TinyNumbers
         forward_kept_s=_seconds(found, "operators", "_kept"),
         backward_kept_s=_seconds(found, "operators", "_kept_behind"),
         optimizers_kept_s=_seconds(found, "optimizers", "_kept"),
+        gradients_s=_seconds(found, "gradients"),
+        gradients_kept_s=_seconds(found, "gradients", "_kept"),
+        gradients_share=share_in(found.get("gradients_share", 0.0)),
+        gradients_site=sites.known(behind) if behind else None,
     )
 
 

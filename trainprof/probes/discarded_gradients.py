@@ -282,7 +282,7 @@ class DiscardedGradientsProbe:
             sizes = ((key, (owner, leaf.numel())) for key, (leaf, owner) in reached.items())
             place.reached.update(sizes)
         kinds = {node: _kind(node, whom) for node, whom in needs.items()}
-        return GraphLook(self._session.now, kinds)
+        return GraphLook(self._session, kinds)
 
     def _owners_by_parameter(self) -> dict[int, tuple[Any, int]]:
         """Returns each parameter of an optimizer's, and the bits of those that have it, by id."""

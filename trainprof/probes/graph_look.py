@@ -25,8 +25,10 @@ _SUMMED_NUMBERS: Final = 16_384
 class GraphLook:
     """Times the nodes of one pass, by hooks on them that tell when each begins."""
 
-    def __init__(self, now: Callable[[], int], keys: Mapping[Any, Hashable]) -> None:
+    def __init__(self, session: Session, keys: Mapping[Any, Hashable]) -> None:
         """Hooks each node, unless all have one key; its time goes to its key."""
+        self._session, now = session, session.now
+        session.passes_timed += 1
         self._marks: list[tuple[int, Hashable]] = []
         self._hooks: list[Any] = []
         different = set(keys.values())
@@ -38,6 +40,7 @@ class GraphLook:
 
     def end(self, end_ns: int) -> dict[Any, int]:
         """Lets go of the nodes; returns what those of each key took, ns."""
+        self._session.passes_timed -= 1
         for hook in self._hooks:
             hook.remove()
         took_ns: dict[Any, int] = {}

@@ -16,6 +16,7 @@ from trainprof.probes.known_optimizers import parameters_in
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import ModuleCall, Session
 from trainprof.probes.step_looks import StepLooks
+from trainprof.probes.tiny_gradients import KINDS, TinyGradients
 
 # Looks that are taken, and those of them that are measured.
 _MOST_LOOKS: Final = 24
@@ -81,14 +82,17 @@ class _Times:
 
 @dataclass(slots=True)
 class _Cost:
-    """What denormals cost: in how many looks, from the first one on that met any."""
+    """What denormals cost: in how many looks, from the first one on that met any.
+
+    Or in how many steps that looks stand for.
+    """
 
     times: _Times = field(default_factory=_Times)
     looks: int = 0
 
-    def add(self, times: _Times) -> None:
+    def add(self, times: _Times, stands_for: int = 1) -> None:
         if times.cost or self.looks:
-            self.looks += 1
+            self.looks += stands_for
             self.times.add(times)
 
     def told(self, name: str) -> dict[str, int]:
@@ -105,7 +109,8 @@ class TinyNumbersProbe:
     """Tells what denormal numbers cost: operators are computed again without them, and timed.
 
     On the host alone, in a few steps: what models' operators were given, as their graph keeps it,
-    and what optimizers keep. Where torch flushes such numbers to zero there are none.
+    what backward hands from one to the next, and what optimizers keep. Where torch flushes such
+    numbers to zero there are none.
     """
 
     name = "tiny_numbers"
@@ -114,9 +119,9 @@ class TinyNumbersProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._looks = self._found = self._calls = 0
+        self._looks = self._found = self._calls = self._looked_at = 0
         self._step = _Times()
-        self._operators, self._optimizers = _Cost(), _Cost()
+        self._operators, self._gradients, self._optimizers = _Cost(), _Cost(), _Cost()
         self._share, self._site = 0.0, 0
         self._since: int | None = None
         self._seen: set[int] = set()
@@ -128,6 +133,9 @@ class TinyNumbersProbe:
         self._hooked = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
         self._meets = patcher.guarded(self._meet)
         self._steps = StepLooks(session, self._open, self._close)
+        self._behind = TinyGradients(
+            torch, session, self._autograd, patcher.guarded, self._steps.spent
+        )
         self._counts = patcher.guarded(self._steps.stepped)
         session.at_first_step.append(patcher.guarded(self._first_step))
         patcher.at_fault(self._stop)
@@ -143,6 +151,7 @@ class TinyNumbersProbe:
     def _in_child(self) -> None:
         self._stop()
         self._begin_anew()
+        self._behind.begin_anew()
         self._steps.begin_anew()
 
     def _open(self) -> None:
@@ -154,7 +163,14 @@ class TinyNumbersProbe:
         self._session.tell_modules(self._meets, False)
         self._looks += 1
         self._operators.add(self._step)
-        is_met = self._step.cost > 0
+        cost, kept = self._behind.end()
+        # Gradients vanish less as a model learns, and looks get rarer: each stands for the steps
+        # since the one before. What is met first later on, for its own.
+        is_late = not self._gradients.looks and self._looks > 1
+        steps = 1 if is_late else self._steps.taken - self._looked_at
+        self._looked_at = self._steps.taken
+        self._gradients.add(_Times(cost=steps * cost, kept=steps * kept), stands_for=steps)
+        is_met = self._step.cost > 0 or cost > 0
         is_due = optimizer is not None and self._looks >= _FIRST_OF_STATE
         if is_due and self._autograd.may_compute():
             began_ns = self._session.now()
@@ -177,9 +193,12 @@ class TinyNumbersProbe:
             "looks": self._found,
             "since": self._since,
             **self._operators.told("operators"),
+            **self._gradients.told("gradients"),
             **self._optimizers.told("optimizers"),
             "share": self._share,
             "site": self._site,
+            "gradients_share": self._behind.share,
+            "gradients_site": self._behind.site,
         }
         self._session.note_state({"tiny_numbers": told})
 
@@ -193,7 +212,9 @@ class TinyNumbersProbe:
         with self._autograd.unseen(), self._torch.no_grad():
             outputs = [one for one in _flat(call.output) if self._autograd.is_plain(one)]
             roots = [node for one in outputs if (node := one.grad_fn) is not None]
-            times = self._times_of_graph(roots)
+            nodes = list(_operators_of(roots, self._seen))
+            times = self._times_of_graph([one for one in nodes if _name_of(one) in _OPERANDS])
+            self._behind.follow(nodes, self._share_of_gradient, self._times_with_and_without)
         if times.cost:
             self._site = self._site or call.site
         self._step.add(times)
@@ -206,9 +227,8 @@ class TinyNumbersProbe:
         except (RuntimeError, TypeError):
             return True
 
-    def _times_of_graph(self, roots: list[Any]) -> _Times:
-        """Returns the times of the forward of some operators' graph; none without denormals."""
-        nodes = list(_operators_of(roots, self._seen))
+    def _times_of_graph(self, nodes: list[Any]) -> _Times:
+        """Returns the times of the forward of a graph's operators; none without denormals."""
         apart = -(-len(nodes) // _MOST_OPERATORS) or 1
         met: list[_Operator] = []
         others: list[_Operator] = []
@@ -300,14 +320,27 @@ class TinyNumbersProbe:
 
     def _times_of(self, operator: Callable[..., Any], given: list[Any]) -> _Times:
         """Returns how much longer an operator takes for denormals, and what it takes without."""
+        found = self._times_with_and_without(operator, given, times=2)
+        if found is None:
+            return _Times()
+        as_is, without = found
+        return _Times(cost=max(as_is - without, 0), kept=min(as_is, without))
+
+    def _times_with_and_without(
+        self, operator: Callable[..., Any], given: list[Any], times: int = 1
+    ) -> tuple[int, int] | None:
+        """Returns what an operator takes as it is given, and with zeros for denormals, ns.
+
+        What caches lack is fetched by the first, that without, and counts for no cost.
+        """
         flushed = [self._flushed(one) for one in given]
         try:
-            as_is, without = (
-                min(self._took_ns(operator, one) for _ in range(2)) for one in (given, flushed)
+            without, as_is = (
+                min(self._took_ns(operator, one) for _ in range(times)) for one in (flushed, given)
             )
         except RuntimeError:
-            return _Times()
-        return _Times(cost=max(as_is - without, 0), kept=min(as_is, without))
+            return None
+        return as_is, without
 
     def _took_ns(self, operator: Callable[..., Any], given: list[Any]) -> int:
         began_ns = self._session.now()
@@ -316,6 +349,12 @@ class TinyNumbersProbe:
 
     def _flushed(self, tensor: Any) -> Any:
         return tensor.masked_fill(tensor.abs() < self._tiny[tensor.dtype], 0.0)
+
+    def _share_of_gradient(self, gradient: Any) -> float:
+        """Returns which share of its numbers is denormal; 0 where it is none of the host's."""
+        if not self._is_plain(gradient) or not 0 < gradient.numel() <= _MOST_NUMBERS:
+            return 0.0
+        return self._share_of(gradient)
 
     def _share_of(self, tensor: Any) -> float:
         """Returns which share of a tensor's numbers is denormal, by some of them."""
@@ -363,7 +402,7 @@ def _operators_of(roots: list[Any], numbers: set[int]) -> Iterator[Any]:
         if node in seen or _number_of(node) in numbers or is_leaf(node):
             continue
         seen.add(node)
-        if type(node).__name__ in _OPERANDS:
+        if _name_of(node) in KINDS:
             yield node
         stack.extend(found for found, _ in node.next_functions if found is not None)
     numbers.update(number for node in seen if (number := _number_of(node)) is not None)
@@ -384,6 +423,10 @@ def _gradients_of(node: Any) -> int:
     nexts = node.next_functions
     operands = nexts[:2] if type(node).__name__ == _CONVOLUTION else nexts[-2:]
     return sum(found is not None for found, _ in operands)
+
+
+def _name_of(node: Any) -> str:
+    return type(node).__name__
 
 
 def _number_of(node: Any) -> int | None:

@@ -189,7 +189,7 @@ class UnusedGradientsProbe:
         keys = {
             node: (use_of(whom, in_vain=_NOBODY), node in of_tables) for node, whom in needs.items()
         }
-        return GraphLook(self._session.now, keys)
+        return GraphLook(self._session, keys)
 
     def _owned(self) -> dict[int, Any]:
         """Returns what optimizers have now, by id."""

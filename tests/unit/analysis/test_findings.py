@@ -4524,6 +4524,63 @@ def test_operators_that_took_longer_alone_than_in_their_place() -> None:
     assert finding.recoverable_s == pytest.approx(9.5 / 2, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("gradients_s", "kept_s", "saved_s", "most_s"),
+    [
+        (0.002, 0.0, 2.5, 5.0),
+        (0.004, 0.001, 5.0, 7.5 - 0.6),  # at most what backward takes without them stays, or half
+        (0.02, 0.005, 6.0, 7.5 - 0.75),  # alone they took longer than in their place
+        (0.0002, 0.0, None, 0.0),
+    ],
+)
+def test_denormal_numbers_among_gradients(
+    gradients_s: float, kept_s: float, saved_s: float | None, most_s: float
+) -> None:
+    of_gradients = {"gradients_s": gradients_s, "gradients_kept_s": kept_s}
+    told = TinyNumbers(
+        3, 0, 0.0, 0.0, 0.0, None, **of_gradients, gradients_share=0.4, gradients_site="train.py:9"
+    )
+    # Of 1,250 steps: backward takes 6 ms of each.
+    case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told))
+    if saved_s is None:
+        assert found(case) == []
+        return
+    finding = only(case)
+    assert (finding.id, finding.site) == ("tiny_numbers", "train.py:9")
+    assert finding.recoverable_s == pytest.approx(saved_s, rel=0.01)
+    assert finding.title.startswith("backward, whose gradients vanish on their way back, computes")
+    assert "up to 40 % of those in a tensor" in finding.title
+    assert "fewer steps back" in finding.advice
+    assert finding.run_speedup is not None
+    most = case.wall_s / (case.wall_s - most_s)
+    assert finding.run_speedup == pytest.approx([1, most], rel=0.01)
+
+
+def test_of_a_backward_that_denormal_operands_slow_too_it_counts_once() -> None:
+    told = TinyNumbers(3, 0, 0.0004, 0.0, 0.3, "train.py:12")
+    for gradients_s, saved_s in ((0.001, 9.5 / 4), (0.004, 0.5 + 5.0)):
+        both = replace(told, gradients_s=gradients_s)
+        case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=both))
+        finding = only(case)
+        assert finding.site == "train.py:12"
+        assert finding.recoverable_s == pytest.approx(saved_s, rel=0.01)
+        assert finding.title.startswith("operators of the model compute")
+
+
+def test_what_is_told_of_gradients_is_of_one_look() -> None:
+    told = {
+        "looks": 2,
+        "gradients_ns": 4_000_000,
+        "gradients_kept_ns": 1_000_000,
+        "gradients_looks": 4,
+        "gradients_share": 0.4,
+    }
+    read = tiny_numbers([{"tiny_numbers": told}], Sites({}, "/work"))
+    assert read is not None
+    assert (read.gradients_s, read.gradients_kept_s) == (0.001, 0.00025)
+    assert (read.gradients_share, read.gradients_site) == (0.4, None)
+
+
 @pytest.mark.parametrize("told", [{}, {"looks": 0}, {"looks": "x", "operators_ns": 5}, 7])
 def test_denormal_numbers_that_nobody_tells_of(told: Any) -> None:
     assert tiny_numbers([{"tiny_numbers": told, "number": 1}], Sites({}, "/work")) is None
