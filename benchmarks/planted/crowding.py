@@ -48,7 +48,7 @@ class Pictures(Dataset):
 class Computing(nn.Module):
     def __init__(self):
         super().__init__()
-        self.out, self.field = nn.Linear(64, 1), torch.randn(512, 512)
+        self.out, self.field = nn.Linear(64, 1), torch.randn(512, 512) / 512**0.5
         for _ in range(2):
             began = time.perf_counter()
             for _ in range(20):
@@ -59,7 +59,7 @@ class Computing(nn.Module):
     def forward(self, x):
         moving = self.field + x.mean()
         for _ in range(self.times):
-            moving @ self.field
+            moving = moving @ self.field
         return self.out(x)
 """
     return Parts(

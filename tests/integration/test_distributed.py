@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.machine import attempts
-from support.processes import Ended, run
+from support.processes import Ended, can_be_read, run
 from support.side_by_side import (
     DEADLINE_S,
     LOOP,
@@ -541,7 +540,7 @@ def told_by_daemon(cwd: Path) -> dict[str, Any]:
     go, told = (os.open(cwd / name, os.O_RDWR) for name in ("go", "told"))
     try:
         os.write(go, b"x")
-        assert select.select([told], [], [], DEADLINE_S)[0], "the daemon told nothing"
+        assert can_be_read(told, DEADLINE_S), "the daemon told nothing"
         found = json.loads(os.read(told, 65536))
     finally:
         os.close(go)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.machine import attempts
+from support.processes import can_be_read
 from support.styles import without_compiler
 
 from trainprof.analysis.run_figures import Exit
@@ -179,7 +179,7 @@ def test_a_trial_ends_with_a_tune_that_was_killed(tmp_path: Path) -> None:
     try:
         tune.kill()
         tune.wait()
-        assert select.select([descriptor], [], [], PATIENCE_S)[0]
+        assert can_be_read(descriptor, PATIENCE_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)

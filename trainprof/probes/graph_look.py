@@ -82,7 +82,7 @@ class Autograd:
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._torch, self._session = torch, session
-        self._tensor, self._parameter = torch.Tensor, torch.nn.Parameter
+        self._plain_types = (torch.Tensor, torch.nn.Parameter)
         self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._dispatch_depth = FunctionModes(torch).dispatch_depth
         self.opaque = torch.autograd.function.BackwardCFunction
@@ -121,7 +121,7 @@ class Autograd:
     def is_plain(self, tensor: Any) -> bool:
         """Whether it is torch's own: no library keeps numbers elsewhere, such as other ranks."""
         kind = type(tensor)  # by identity: a class of the script's may have an == of its own
-        return kind is self._tensor or kind is self._parameter
+        return any(kind is plain for plain in self._plain_types)
 
     def is_parameter(self, leaf: Any) -> bool:
         return type(leaf) is self._torch.nn.Parameter
