@@ -41,6 +41,19 @@ class Noisy(nn.Module):
 """
 
 
+def _ahead_of_the_model(
+    modules: str, text: str, words: dict[str, object], compute_s: float
+) -> Parts:
+    """Returns a script whose model begins with these modules, which a text with words defines."""
+    return Parts(
+        loader="DataLoader(samples(130 * 16), batch_size=16)",
+        definitions=text.format(**words).replace("        \n", ""),
+        model=f"nn.Sequential({modules}, build_model())",
+        compute_s=compute_s,
+        epochs=1,
+    )
+
+
 def smoothing(way: str, size: int, compute_s: float, *, is_kept: bool) -> Parts:
     """Returns a model that smooths its input by a kernel, and another that adds noise.
 
@@ -51,20 +64,14 @@ def smoothing(way: str, size: int, compute_s: float, *, is_kept: bool) -> Parts:
         is_kept: The kernel is computed once; the noise is so large that it takes long, too.
     """
     here = "" if is_kept else f"  {HERE}"
-    words = {
+    words: dict[str, object] = {
         "size": size,
         "way": _WAYS[way].format(size=size, here=here),
         "kept": 'self.register_buffer("kept", self.kernel())' if is_kept else "",
         "kernel": "self.kept" if is_kept else "self.kernel()",
         "noise": size if is_kept else 64,
     }
-    return Parts(
-        loader="DataLoader(samples(130 * 16), batch_size=16)",
-        definitions=_MODEL.format(**words).replace("        \n", ""),
-        model="nn.Sequential(Noisy(), Smoothed(), build_model())",
-        compute_s=compute_s,
-        epochs=1,
-    )
+    return _ahead_of_the_model("Noisy(), Smoothed()", _MODEL, words, compute_s)
 
 
 def constant_in_forward(draw: Draw) -> Case:
@@ -105,20 +112,14 @@ def recurrent(nodes: int, rounds: int, compute_s: float, *, is_ahead: bool) -> P
         compute_s: Of a step, asleep.
         is_ahead: The edges are computed ahead of the loop; each round leaves out some by chance.
     """
-    words = {
+    words: dict[str, object] = {
         "nodes": nodes,
         "rounds": rounds,
         "here": "" if is_ahead else f"  {HERE}",
         "ahead": "edges = self.near()" if is_ahead else "",
         "near": "self.dropout(edges)" if is_ahead else "self.near()",
     }
-    return Parts(
-        loader="DataLoader(samples(130 * 16), batch_size=16)",
-        definitions=_RECURRENT.format(**words).replace("        \n", ""),
-        model="nn.Sequential(Recurrent(), build_model())",
-        compute_s=compute_s,
-        epochs=1,
-    )
+    return _ahead_of_the_model("Recurrent()", _RECURRENT, words, compute_s)
 
 
 def repeated_in_forward(draw: Draw) -> Case:

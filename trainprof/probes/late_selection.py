@@ -88,11 +88,7 @@ def _own_lines(found: LateSelection, function: ast.FunctionDef) -> set[int]:
 
 
 class _Selecting:
-    """What a function's own statements tell of its selection.
-
-    Attributes:
-        of_file, of_class: Functions that it may call by their names, or as its own methods.
-    """
+    """What a function's own statements tell of its selection."""
 
     def __init__(
         self,
@@ -100,7 +96,8 @@ class _Selecting:
         of_file: Mapping[str, ast.FunctionDef],
         of_class: Mapping[str, ast.FunctionDef],
     ) -> None:
-        self.of_file, self.of_class = of_file, of_class
+        """`of_file`, `of_class`: what it may call by a name, or as a method of its own."""
+        self._of_file, self._of_class = of_file, of_class
         self._function = function
         self._nodes = [*_own_nodes(function)]
         self._stands_for: dict[str, list[ast.expr]] = {}
@@ -185,10 +182,10 @@ class _Selecting:
             return None
         by = source.args[0] if _name_of(source) == "map" and source.args else source.func
         if isinstance(by, ast.Name):
-            return self.of_file.get(by.id)
+            return self._of_file.get(by.id)
         of_self = self._function.args.args[0].arg if self._function.args.args else None
         if isinstance(by, ast.Attribute) and isinstance(by.value, ast.Name):
-            return self.of_class.get(by.attr) if by.value.id == of_self else None
+            return self._of_class.get(by.attr) if by.value.id == of_self else None
         return None
 
     def _keeps(self, statement: ast.If, loop: ast.For) -> bool:
