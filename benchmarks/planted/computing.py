@@ -110,42 +110,6 @@ def double_precision(draw: Draw) -> Case:
     return Case("double_precision", planted, style, script(style, parts), "double_precision")
 
 
-def decaying(scale: float, share: float, width: int, batch: int) -> Parts:
-    """Returns sounds that have faded out towards their end.
-
-    Args:
-        scale: Of what is left there.
-        share: Of each that is the end.
-        width: Of the model's first layer.
-        batch: Samples in one.
-    """
-    data = f"""\
-{SAMPLERS}
-
-def sounds(count):
-    waves = torch.randn(count, 64)
-    waves[:, {round(64 * (1 - share))}:] *= {scale}
-    return TensorDataset(waves, torch.randn(count, 1))
-"""
-    return Parts(
-        loader=whole_batches(90, batch).replace("samples(", "sounds("),
-        data=data,
-        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
-        compute_s=0.0,
-        epochs=1,
-        setup="torch.manual_seed(1)",
-    )
-
-
-def tiny_numbers(draw: Draw) -> Case:
-    """What is left of sounds that have faded out is too small for the CPU."""
-    share, width, batch = draw.between(0.2, 0.7), draw.one_of((512, 384, 768)), 256
-    style = draw.one_of(EVERYWHERE)
-    planted = f"{share:.0%} of the inputs are 1e-40, {width} numbers a layer".replace("%", " %")
-    files = script(style, decaying(1e-40, share, width, batch))
-    return Case("tiny_numbers", planted, style, files, "tiny_numbers", no_line=True)
-
-
 _RECOMPUTING = """\
 class Blocks(nn.Module):
     def __init__(self):

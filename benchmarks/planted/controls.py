@@ -14,7 +14,6 @@ from planted.calls_in_order import (
 )
 from planted.computing import (
     adversary,
-    decaying,
     hooked,
     looked_at,
     looked_at_again,
@@ -25,6 +24,7 @@ from planted.computing import (
 )
 from planted.constants import recurrent, smoothing
 from planted.crowding import computing_beside, one_thread_each
+from planted.denormals import decaying
 from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work

@@ -16,13 +16,13 @@ from planted.computing import (
     padded_batches,
     recomputed_forward,
     repeated_forward,
-    tiny_numbers,
     too_many_threads,
     unused_forward,
     unused_gradients,
 )
 from planted.constants import constant_in_forward, repeated_in_forward
 from planted.crowding import crowded_cores, torch_in_workers, worker_threads
+from planted.denormals import tiny_numbers
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample

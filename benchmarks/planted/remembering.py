@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planted.denormals import finding_of_denormals
 from planted.draw import Draw
 from planted.script import EVERYWHERE, SAMPLERS, Case, Parts, script, whole_batches
 
@@ -41,7 +42,8 @@ def vanishing_gradients(draw: Draw) -> Case:
     style = draw.one_of(EVERYWHERE)
     files = script(style, remembering("states[:, -1]", width, batch))
     planted = f"the last of 256 states of {width} numbers, batches of {batch}"
-    return Case("vanishing_gradients", planted, style, files, "tiny_numbers", no_line=True)
+    finding = finding_of_denormals()
+    return Case("vanishing_gradients", planted, style, files, finding, no_line=True)
 
 
 def all_states(draw: Draw) -> Case:
