@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from support.machine import attempts
 from support.session import Event, Recorder, Recording
 
 from trainprof.probes import looks
@@ -181,17 +182,23 @@ def test_torchs_operators_are_told_from_what_else_lets_others_run(
         else:
             burn()
 
-    probe = LooksProbe()
-    recorder.start(probe, ForwardProbe())
-    compute()
-    while probe._looks < 80:
-        do()
-    met = recorder.read().of(Kind.LOOK)[8:]
-    of_arrays = sum(one.flags & LookFlag.ARRAYS > 0 for one in met)
-    assert of_arrays > len(met) / 2 if arrays else of_arrays == 0
-    operators = sum(one.flags & LookFlag.OPERATOR > 0 for one in met)
     is_torch = work in ("torch", "a library that uses torch")
+    # Looks so close to one another may find who was made to let go still waiting for a core.
+    for _attempt in attempts():
+        probe = LooksProbe()
+        recorder.start(probe, ForwardProbe())
+        compute()
+        while probe._looks < 80:
+            do()
+        recorder.stop()
+        met = recorder.read().of(Kind.LOOK)[8:]
+        of_arrays = sum(one.flags & LookFlag.ARRAYS > 0 for one in met)
+        operators = sum(one.flags & LookFlag.OPERATOR > 0 for one in met)
+        is_right = operators > len(met) / 2 if is_torch else operators < len(met) / 4
+        if is_right and (of_arrays > len(met) / 2 if arrays else of_arrays == 0):
+            break
     assert operators > len(met) / 2 if is_torch else operators < len(met) / 4
+    assert of_arrays > len(met) / 2 if arrays else of_arrays == 0
 
 
 def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) -> None:
