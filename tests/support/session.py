@@ -121,15 +121,17 @@ def read_recordings(events: Path) -> list[Recording]:
     return sorted(found, key=lambda one: (one.header["role"] != "script", one.header["perf_ns"]))
 
 
-def _reopens(kept: weakref.ref[EventLog]) -> Callable[[], None]:
-    """Returns what makes a forked child write a log of its own; it cannot be unregistered."""
+# Of sessions that are not over.
+_LOGS = weakref.WeakSet[EventLog]()
 
-    def reopen() -> None:
-        log = kept()
-        if log is not None:
-            log.reopen_in_child()
 
-    return reopen
+def _reopen_logs() -> None:
+    """Makes a forked child write logs of its own."""
+    for log in _LOGS:
+        log.reopen_in_child()
+
+
+os.register_at_fork(after_in_child=_reopen_logs)
 
 
 class Recorder:
@@ -150,7 +152,7 @@ class Recorder:
         clock: dict[str, Any] = {} if now is None else {"now": now}
         session = Session(log, cwd=os.getcwd(), options=options, **clock)
         self._sessions.append(session)
-        os.register_at_fork(after_in_child=_reopens(weakref.ref(log)))
+        _LOGS.add(log)
         session.attach(self._torch, probes)
         return session
 
@@ -162,6 +164,13 @@ class Recorder:
     def stop(self) -> None:
         for session in reversed(self._sessions):
             session.detach()
+
+    def close(self) -> None:
+        """Stops, and lets go of the logs' files: what a probe leaves at fork keeps its session."""
+        self.stop()
+        for session in self._sessions:
+            session.log.reopen_in_child()  # which lets go of the file that was its parent's
+            _LOGS.discard(session.log)
 
     def read(self) -> Recording:
         """Returns what this process recorded, an empty recording included."""

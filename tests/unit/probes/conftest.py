@@ -124,7 +124,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     directory.mkdir()
     made = Recorder(directory, torch)
     yield made
-    made.stop()
+    made.close()
 
 
 Outcome = tuple[str, Any]
