@@ -1,0 +1,488 @@
+"""More workers, or cheaper samples: what is advised to a loop that waits for its batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+from support.cases import Planted, case_of
+from support.found import found, hot_line, minded, only
+
+from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.loader_cautions import cautions_of
+from trainprof.analysis.diagnosis.wording import size
+from trainprof.analysis.finding import COSTLY_LINE, LIKELY, MODELLED_WORKERS, WITHOUT_LINE
+from trainprof.analysis.loader_builder import builder_of
+from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.report.gain_words import speedup_words
+
+
+def test_batches_made_between_the_steps_want_workers() -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site) == ("serial_loading", "train.py:41")
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
+    assert finding.advice == "DataLoader(..., num_workers=3, persistent_workers=True)"
+    assert finding.predicted_speedup is not None
+    # Three workers give a batch each 10 ms, as fast as training takes them.
+    low, high = finding.predicted_speedup
+    assert low <= 4.0 <= high < 1.6 * low
+    assert finding.severity == "high"
+    assert not finding.is_at_most
+    assert "30.0 of" in finding.title or "30.0 ms" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("package", "advice", "is_for_all"),
+    [
+        (
+            "transformers",
+            "TrainingArguments(..., dataloader_num_workers=3, dataloader_persistent_workers=True)",
+            True,
+        ),
+        ("timm", "create_loader(..., num_workers=3, persistent_workers=True)", False),
+        (
+            "planted",
+            "num_workers=3, persistent_workers=True for this loader, by the settings of planted, "
+            "which builds it",
+            False,
+        ),
+    ],
+)
+def test_a_loader_that_a_package_builds_is_changed_in_its_settings(
+    package: str, advice: str, is_for_all: bool
+) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, built_by=package)
+    finding = only(case_of(planted))
+    assert (finding.id, finding.advice) == ("serial_loading", advice)
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
+    assert any("and of evaluation" in told for told in finding.cautions) is is_for_all
+    assert finding.evidence["built_by"] == package
+
+
+@pytest.mark.parametrize(
+    ("also", "others"),
+    [
+        (["evaluation"], "the loader of evaluation"),
+        (["training"], "another loader of training"),
+        (["other"], "another loader"),
+        (["evaluation", "training"], "the loader of evaluation and another loader of training"),
+        ([], None),
+    ],
+)
+def test_a_change_counts_for_all_that_a_line_builds(also: list[str], others: str | None) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, also_builds=also)
+    finding = only(case_of(planted))
+    told = [one for one in finding.cautions if "built by the same line" in one]
+    assert told == ([f"it counts for {others}, built by the same line"] if others else [])
+    assert finding.change == {"num_workers": 3, "persistent_workers": True}
+
+
+def test_loaders_that_take_turns_have_one_change() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
+    planted.loader = replace(planted.loader, taking_turns=5)
+    finding = only(case_of(planted))
+    assert finding.change == {"num_workers": 3}  # those of all would live at once
+    assert "the line builds 5 loaders that take turns: all of them together" in finding.also
+
+
+@pytest.mark.parametrize(("turns", "restarts"), [(1, 9), (4, 6), (10, 0)])
+def test_of_loaders_that_take_turns_each_starts_its_workers_once(turns: int, restarts: int) -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, taking_turns=turns)
+    told = [one for one in diagnose(case_of(planted)).findings if one.id == "worker_restart"]
+    assert len(told) == (1 if restarts else 0)
+    for one in told:
+        assert one.recoverable_s == pytest.approx(restarts * 0.1, rel=0.15)
+        many = [x for x in one.cautions if "would keep its own workers" in x]
+        assert [x.split(": ")[1] for x in many] == (
+            [f"{2 * turns} processes at once, each with its memory"] if turns > 1 else []
+        )
+
+
+def test_a_package_that_starts_workers_again_is_told_in_its_own_words() -> None:
+    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
+    planted.loader = replace(planted.loader, built_by="transformers")
+    finding = only(case_of(planted))
+    assert finding.id == "worker_restart"
+    assert finding.advice == "TrainingArguments(..., dataloader_persistent_workers=True)"
+
+
+def test_who_has_to_be_told_a_loaders_arguments() -> None:
+    assert builder_of({"site": 3, "built_at": 5, "built_by": "planted"}) == "planted"
+    # Where no line is the user's, the package's own is named: there they can be changed.
+    assert builder_of({"site": 3, "built_at": 3, "built_by": "planted"}) is None
+    assert builder_of({"site": 3, "built_at": 3, "built_by": "transformers"}) == "transformers"
+    assert builder_of({"site": 3, "built_at": 0, "built_by": None}) is None
+    assert builder_of({"site": 3}) is None  # an older run
+    assert builder_of({"site": 3, "built_by": ["nonsense"]}) is None
+
+
+def test_where_workers_may_take_what_they_give_samples_are_to_be_cheaper() -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.4, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(fetch_s=0.0065, running=1.0, compute_s=0.0155, cores=2, **unsure)
+    assert found(case_of(planted)) == []  # nobody's line is known
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site, finding.change) == ("serial_loading", "data.py:12", {})
+    assert finding.also[0] == "the loader is built at train.py:41"
+    assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+    assert finding.title.startswith("90 % of making a batch goes to data.py:12 (decode); the ")
+    assert not any("of making a batch goes to" in told for told in finding.also)
+    assert finding.is_at_most
+    # Without them a step takes 15.5 ms instead of 22; what remains may get faster besides.
+    assert finding.evidence[LIKELY] == pytest.approx(22 / 15.5, rel=0.02)
+    assert any("num_workers=" in told and "only a rerun" in told for told in finding.also)
+
+
+def test_beside_workers_that_may_lose_is_told_what_a_line_gives() -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.1, 1.2), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(
+        workers=1, fetch_s=0.03, running=1.0, compute_s=0.015, cores=2, is_persistent=True, **unsure
+    )
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", 0.3)])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
+    assert (finding.predicted_speedup or [1.0])[0] < 1
+    # Without three tenths of 30 ms, a batch is made in 21.
+    head = "30 % of making a batch goes to data.py:12 (decode); 1 worker makes batches more slowly"
+    assert finding.title.startswith(head)
+    line = "steps up to about 1.43 x as fast without that line; by the workers alone "
+    assert speedup_words(finding).startswith(line)
+    # Nine tenths give so much more than workers can that only a rerun is left of them.
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("too_few_workers", {})
+    assert finding.evidence[LIKELY] == pytest.approx(2.0, rel=0.02)
+
+
+def test_more_workers_that_may_lose_and_promise_little_leave_the_line() -> None:
+    """The wait is there all the same, and its line is known: that is what is told then."""
+    unsure = {"compute_cores": Interval(1.0, 1.3, 1.6), "receive_s": Interval(0.0, 0.001, 0.02)}
+    planted = Planted(
+        workers=1, fetch_s=0.03, running=1.0, compute_s=0.021, cores=2, is_persistent=True, **unsure
+    )
+    assert "too_few_workers" not in found(case_of(planted))
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.site, finding.change) == ("too_few_workers", "data.py:12", {})
+    assert "more workers may take as much from training as they give" in finding.title
+    assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+    assert finding.is_at_most
+    # Without nine tenths of 30 ms, what is computed is what is left of a step.
+    assert finding.evidence[LIKELY] == pytest.approx(30 / 21, rel=0.1)
+    assert any("num_workers=2) helps only a rerun" in told for told in finding.also)
+
+
+@pytest.mark.parametrize(("share", "comes_first"), [(0.95, True), (0.5, False)])
+def test_one_function_that_takes_nearly_all_comes_ahead_of_workers_that_give_little(
+    share: float, comes_first: bool
+) -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.008, 0.012)}
+    planted = Planted(fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
+    spread = replace(hot_line("making batches", share), line_share=share / 2)
+    planted.loader = replace(planted.loader, hot_lines=[spread])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert (finding.change == {}) is comes_first
+    if comes_first:
+        assert finding.advice == "cheaper samples: data.py:12 (decode) first"
+        # As with data that costs nothing, and not without that line alone.
+        assert finding.evidence[LIKELY] == pytest.approx(44 / 20, rel=0.05)
+
+
+def test_two_functions_that_take_much_are_both_named_the_longer_line_first() -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    spread = replace(hot_line("making batches", 0.5), line_share=0.3)
+    one_line = replace(hot_line("making batches", 0.4), site="data.py:27", function="find")
+    for other, words in (
+        (one_line, "40 % of making a batch goes to data.py:27 (find), 30 % to data.py:12 (decode)"),
+        (replace(one_line, share=0.2), "30 % of making a batch goes to data.py:12 (decode), 50 %"),
+    ):
+        planted.loader = replace(planted.loader, hot_lines=[spread, other])
+        assert any(told.startswith(words) for told in only(case_of(planted)).also)
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.95, True), (0.5, False)])
+def test_a_line_that_would_give_more_than_more_workers_can(share: float, is_told: bool) -> None:
+    # A second worker on two cores halves the 200 ms; without nineteen twentieths 10 ms are left.
+    planted = Planted(
+        workers=1, fetch_s=0.2, running=1.0, compute_s=0.005, cores=2, is_persistent=True
+    )
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=share)])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("too_few_workers", {"num_workers": 2})
+    # Twice as many give twice as much, and next to nothing of a step computes.
+    assert (finding.predicted_speedup or [0.0, 0.0])[1] == pytest.approx(2.0, rel=0.06)
+    more = "cheaper samples first: data.py:12 (decode); meanwhile "
+    assert finding.advice.startswith(more) is is_told
+    assert speedup_words(finding).startswith("steps up to about ") is is_told
+    assert ("; meanwhile DataLoader(..., num_workers=2" in finding.advice) is is_told
+
+
+@pytest.mark.parametrize(("cores", "is_told"), [(2, True), (16, False)])
+def test_a_line_that_would_give_more_than_workers_can_is_told_ahead_of_them(
+    cores: int, is_told: bool
+) -> None:
+    # Two cores make a batch each 45 ms, sixteen each 10; without the line it takes next to none.
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=cores)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.98)])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert finding.change["num_workers"] > 0
+    # Nobody knows whether its work can be spared: what is changed, and gained, are the workers.
+    assert finding.site == "train.py:41"
+    head = "98 % of making a batch goes to data.py:12 (decode); the training process makes"
+    assert finding.title.startswith(head) is is_told
+    first = "cheaper samples first: data.py:12 (decode); meanwhile "
+    assert finding.advice.startswith(first) is is_told
+    assert ("; meanwhile DataLoader(..., num_workers=" in finding.advice) is is_told
+    assert finding.evidence.get(COSTLY_LINE) == ("data.py:12" if is_told else None)
+    assert (finding.evidence.get(WITHOUT_LINE, 0.0) > 8) is is_told
+    told = speedup_words(finding)
+    line = "steps about 8.5 x as fast without that line; by the workers alone "
+    assert told.startswith(line) is is_told
+    # Once is enough.
+    assert any("of making a batch goes to" in told for told in finding.also) is not is_told
+
+
+def test_of_a_line_that_is_named_first_its_neighbours_are_told_behind() -> None:
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=2)
+    other = replace(hot_line("making batches", share=0.27), site="data.py:27", function="find")
+    most = replace(hot_line("making batches", share=0.72), line_share=0.72)
+    planted.loader = replace(planted.loader, hot_lines=[most, other])
+    finding = only(case_of(planted))
+    assert WITHOUT_LINE not in finding.evidence  # two cores give as much
+    planted.loader = replace(planted.loader, hot_lines=[replace(most, line_share=0.8, share=0.98)])
+    finding = only(case_of(planted))
+    assert finding.evidence[WITHOUT_LINE] == pytest.approx(100 / 28, rel=0.03)
+    around = "80 % of making a batch goes to data.py:12 (decode), 98 % with the rest of that "
+    assert finding.title.startswith(f"{around}function; the training process")
+    assert not any("of making a batch" in told for told in finding.also)
+
+
+def test_beside_workers_that_may_lose_the_gain_of_a_line_is_told_once() -> None:
+    planted = Planted(
+        fetch_s=0.15, running=1.0, compute_s=0.04, cores=2, compute_cores=Interval.exactly(2.0)
+    )
+    other = replace(hot_line("making batches", share=0.27), site="data.py:27", function="find")
+    most = replace(hot_line("making batches", share=0.7), line_share=0.7)
+    planted.loader = replace(planted.loader, hot_lines=[most, other])
+    finding = only(case_of(planted))
+    first = "70 % of making a batch goes to data.py:12 (decode), 27 % to data.py:27 (find); the "
+    assert finding.title.startswith(first)
+    assert "; then perhaps " in finding.advice
+    assert not any("steps would be" in told for told in finding.also)
+    assert speedup_words(finding).count(" x as fast") == 1
+
+
+def test_a_line_that_is_nearly_all_of_a_step_has_no_endless_gain() -> None:
+    planted = Planted(fetch_s=0.9, running=1.0, compute_s=0.001, cores=2)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=1.0)])
+    finding = only(case_of(planted))
+    assert "steps about 100 x as fast without that line" in speedup_words(finding)
+
+
+@pytest.mark.parametrize("threads", [2.0, 1.0])
+def test_workers_may_lose_where_threads_that_compute_wait_for_one_another(threads: float) -> None:
+    # Making a batch and computing with it want both cores: what is lost once is lost for all.
+    planted = Planted(
+        fetch_s=0.15,
+        running=1.0,
+        compute_s=0.04,
+        cores=2,
+        compute_cores=Interval.exactly(threads),
+    )
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.7)])
+    finding = only(case_of(planted))
+    assert finding.id == "serial_loading"
+    assert finding.predicted_speedup is not None
+    assert (finding.predicted_speedup[0] < 1) is (threads > 1)
+    first = "cheaper samples first: data.py:12 (decode); then perhaps "
+    assert finding.advice.startswith(first) is (threads > 1)
+    assert ("; then perhaps DataLoader(" in finding.advice) is (threads > 1)
+    assert finding.title.startswith("70 % of making a batch goes to") is (threads > 1)
+
+
+def test_workers_cannot_share_an_open_file() -> None:
+    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    plain = only(case_of(planted))
+    assert not any("open" in told for told in plain.cautions)
+    assert plain.change["num_workers"] > 0
+    planted.loader = replace(planted.loader, open_files=["archive (NpzFile)"])
+    finding = only(case_of(planted))
+    assert any("archive (NpzFile) open" in told for told in finding.cautions)
+    assert any("wrong samples without any error" in told for told in finding.cautions)
+    assert finding.advice.startswith("open what the dataset holds open, archive (NpzFile), in")
+    assert finding.advice.endswith(plain.advice)
+    assert finding.change == {}  # no matter of arguments alone
+    assert finding.evidence[MODELLED_WORKERS] == plain.change["num_workers"]
+
+
+def test_the_gain_of_workers_that_need_something_first_is_the_models() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)  # asleep
+    planted.loader = replace(planted.loader, open_files=["archive (NpzFile)"])
+    finding = only(case_of(planted))
+    assert (finding.is_at_most, finding.change) == (True, {})
+    assert speedup_words(finding).endswith("(a model, not measured)")
+    # What cheaper samples give is all that they take.
+    unsure = {"compute_cores": Interval(1.0, 1.4, 2.0), "receive_s": Interval(0.0, 0.001, 0.012)}
+    planted = Planted(fetch_s=0.0065, running=1.0, compute_s=0.0155, cores=2, **unsure)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches")])
+    assert " as fast if all of it went, up to about " in speedup_words(only(case_of(planted)))
+
+
+def test_workers_cannot_make_batches_on_a_device() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, touches_device=True)
+    finding = only(case_of(planted))
+    assert finding.advice == (
+        "move .to(device) out of the dataset or collate function into the loop, then "
+        f"{plain.advice}"
+    )
+    assert finding.change == {}
+    assert "which a forked worker cannot" in minded(finding)
+    assert "forked worker" not in minded(plain)
+    # Those that there are can: the run shows it.
+    planted = Planted(workers=1, fetch_s=0.06, compute_s=0.02)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, touches_device=True)
+    assert only(case_of(planted)) == plain
+
+
+def with_shared_memory(total: float | None, used: float | None = 0.0) -> dict[str, Any]:
+    """Returns the changes of a summary whose machine has so many MiB of shared memory."""
+    plain = summaries.system()
+    told = {
+        "shm_total_bytes": None if total is None else total * summaries.MIB,
+        "shm_used_bytes": None if used is None else {"min": used * summaries.MIB},
+    }
+    return {"system": replace(plain, memory={**plain.memory, **told})}
+
+
+def test_batches_that_shared_memory_does_not_hold() -> None:
+    """Workers with two batches of a MiB ahead of each."""
+    large = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, batch_bytes=1 * summaries.MIB)
+    finding = only(case_of(large, **with_shared_memory(8.0, used=4.0)))
+    ahead = 2 * finding.change["num_workers"]
+    assert ahead > 4
+    waiting = f"up to {ahead} batches, {size(ahead * summaries.MIB)}, wait in shared memory"
+    said = f"{waiting} (/dev/shm), where 4.00 MiB are"
+    assert said in minded(finding)
+    assert "docker run --shm-size" in minded(finding)
+    enough, unknown = with_shared_memory(64.0), with_shared_memory(None, None)
+    for changes in (enough, unknown, with_shared_memory(4.0, None), {}):
+        assert "/dev/shm" not in minded(only(case_of(large, **changes)))
+    unsized = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
+    assert "/dev/shm" not in minded(only(case_of(unsized, **with_shared_memory(4.0))))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_said"),
+    [
+        ({"prefetch_factor": 8}, True),
+        ({"prefetch_factor": 4}, False),
+        ({"num_workers": 6}, True),
+        ({"num_workers": 1}, False),
+        ({"persistent_workers": True}, False),
+    ],
+)
+def test_more_batches_ahead_may_not_fit_into_shared_memory(
+    change: dict[str, Any], is_said: bool
+) -> None:
+    """Ten batches fit; of two workers there are four ahead now."""
+    planted = Planted(workers=2, fetch_s=0.03, batch_bytes=10 * summaries.MIB)
+    planted.loader = replace(planted.loader, prefetch_factor=2)
+    case = case_of(planted, **with_shared_memory(100.0))
+    told = " ".join(cautions_of(case.feeding[0], change))
+    assert ("/dev/shm" in told) is is_said
+    assert ("batches wait in memory" in told) is (change == {"prefetch_factor": 4})
+
+
+@pytest.mark.parametrize("started_by", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("facts", "first", "minded"),
+    [
+        ({}, "", ""),
+        ({"guards_main": True}, "", ""),
+        ({"guards_main": False}, "put what the script runs under if __name__", ""),
+        (
+            {"unpicklable": ["collate_fn (a lambda)"]},
+            "make collate_fn (a lambda) picklable",
+            "(collate_fn (a lambda) cannot)",
+        ),
+        (
+            {"open_files": ["data (BufferedReader)"]},
+            "open what the dataset holds open",
+            "cannot be given to workers that are started by spawn",
+        ),
+    ],
+)
+def test_workers_that_are_no_forks_need_more(
+    facts: dict[str, Any], first: str, minded: str, started_by: str
+) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    plain = only(case_of(planted))
+    planted.loader = replace(planted.loader, workers_started_by=started_by, **facts)
+    finding = only(case_of(planted))
+    if started_by == "fork" and "open_files" not in facts:
+        assert finding == plain
+        return
+    assert finding.advice.startswith(first)
+    assert finding.change == ({} if first else plain.change)
+    told = " ".join(finding.cautions)
+    assert ("must be picklable" in told) is (started_by == "spawn")
+    assert (minded in told) is (started_by == "spawn" or not minded)
+
+
+def test_workers_start_anew_where_training_changes_the_dataset() -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    planted.loader = replace(planted.loader, changed_between_passes=["level"])
+    finding = only(case_of(planted))
+    assert finding.change.keys() == {"num_workers"}
+    assert "training changes the dataset's level between passes" in minded(finding)
+    planted = Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)
+    assert only(case_of(planted)).change == {"persistent_workers": True}
+    planted.loader = replace(planted.loader, changed_between_passes=["level"])
+    finding = only(case_of(planted))
+    assert (finding.id, finding.change) == ("worker_restart", {})
+    assert finding.advice.startswith("keep the dataset's level, which training changes")
+    assert "workers keep their copy" in minded(finding)
+
+
+def test_the_same_change_is_minded_alike_whoever_advises_it() -> None:
+    kept, own = "workers keep their copy of the dataset", "workers have their own copy"
+    lost = "what workers change in their copy of the dataset does not come back"
+    serial = only(case_of(Planted(fetch_s=0.03, compute_s=0.01)))
+    assert serial.change["persistent_workers"] is True
+    assert kept in minded(serial)
+    assert lost in minded(serial)
+    assert own not in minded(serial)
+    once = only(case_of(Planted(fetch_s=0.03, compute_s=0.01, passes=1)))
+    assert "persistent_workers" not in once.change
+    assert own in minded(once)
+    assert "what they change in theirs does not come back" in minded(once)
+    assert kept not in minded(once)
+    assert lost not in minded(once)
+    restarted = only(case_of(Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)))
+    assert restarted.change == {"persistent_workers": True}
+    assert [one for one in serial.cautions if "persistent" in one or kept in one] == (
+        restarted.cautions
+    )
+    few = only(case_of(Planted(workers=1, fetch_s=0.06, compute_s=0.02)))
+    # There are workers already.
+    assert all(told not in minded(one) for one in (few, restarted) for told in (own, lost))
+
+
+def test_workers_are_added_where_they_sleep() -> None:
+    planted = Planted(workers=1, fetch_s=0.06, compute_s=0.02)
+    finding = only(case_of(planted))
+    assert finding.id == "too_few_workers"
+    assert finding.change["num_workers"] in (3, 4)
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[0] <= 3.0 <= finding.predicted_speedup[1]

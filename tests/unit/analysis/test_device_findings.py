@@ -1,0 +1,463 @@
+"""On a device only that counts in which it had run dry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+from support.cases import Planted, case_of, idle_device, on_device
+from support.found import (
+    compiled,
+    found,
+    handed_over,
+    hot_line,
+    looped,
+    minded,
+    only,
+    with_slow_starts,
+)
+
+from trainprof.analysis.code_figures import HooksInForward, HotLine, PythonInModel
+from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.cheaper_samples import without_line
+from trainprof.analysis.diagnosis.diagnose import diagnose
+from trainprof.analysis.diagnosis.gains import FASTER_REST
+from trainprof.analysis.ledger import LOADER_KEYS
+from trainprof.analysis.optimizer_builder import OptimizerCall
+from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.torch_settings import TorchSettings
+
+
+def test_on_a_device_only_that_counts_in_which_it_had_run_dry() -> None:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"other": 1.0, "gc": 0.5})
+    assert found(on_device(case)) == []
+    assert found(on_device(case, host_s=0.0)) == []
+    assert "python_in_loop" in found(on_device(case, host_s=1.0))
+
+
+@pytest.mark.parametrize(
+    ("python_s", "expected"),
+    [
+        (0.0, ["launch_bound"]),
+        (0.4, ["launch_bound", "python_in_model"]),
+        (1.4, ["python_in_model"]),
+    ],
+)
+def test_what_keeps_the_host_from_giving_out_work_is_counted_once(
+    python_s: float, expected: list[str]
+) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), launch_s=1.0)
+    told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
+    summary = replace(case.summary, python_in_model=told)
+    found_now = diagnose(replace(case, summary=summary)).findings
+    assert [one.id for one in found_now] == expected
+    # Longer than the device waited for the host it cannot have held it up.
+    assert sum(one.recoverable_s or 0.0 for one in found_now) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("python_s", "expected"), [(0.6, ["module_hooks"]), (1.2, ["python_in_model", "module_hooks"])]
+)
+def test_python_code_in_hooks_is_counted_once(python_s: float, expected: list[str]) -> None:
+    parts = {"forward": 1.5}
+    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts=parts)
+    hooks = HooksInForward(looks=100, share=0.4, seconds=0.6, lines=[hot_line("forward")])
+    told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
+    summary = replace(case.summary, python_in_model=told, hooks_in_forward=hooks)
+    found_now = diagnose(replace(case, summary=summary)).findings
+    assert [one.id for one in found_now] == expected
+    assert found_now[-1].site == "data.py:12"
+    assert found_now[-1].is_at_most
+
+
+def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), unknown_s=1.0)
+    assert found(case) == []
+    [device] = case.summary.devices or ()
+    dry = dict.fromkeys(("forward", "backward", "optimizer"), 0.95)
+    keeps_up = replace(case.summary, devices=[replace(device, ran_dry=dry)])
+    assert found(replace(case, summary=keeps_up)) == ["launch_bound"]
+
+
+@pytest.mark.parametrize(
+    ("unfused", "update_s", "told"),
+    [
+        (("AdamW", "SGD"), 2.0, ", fused=True for SGD and AdamW"),
+        (("Muon", "Adagrad"), 2.0, ""),
+        ((), 2.0, ""),  # they are fused, or nobody knows
+        (("AdamW",), 0.1, ""),
+    ],
+)
+@pytest.mark.parametrize("by_lightning", [True, False])
+def test_which_optimizers_of_a_device_are_to_be_fused(
+    unfused: tuple[str, ...], update_s: float, told: str, by_lightning: bool
+) -> None:
+    settings = TorchSettings(
+        unfused=tuple(OptimizerCall(name) for name in unfused), trains_by_lightning=by_lightning
+    )
+    parts = {"optimizer": update_s}
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts=parts, torch=settings)
+    finding = only(on_device(case, launch_s=1.0))
+    assert finding.id == "launch_bound"
+    assert f"{told}; larger batches" in finding.advice
+    assert ("fused" in finding.advice) is bool(told)
+    assert ("Lightning's Trainer ends" in minded(finding)) is (by_lightning and bool(told))
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: bool) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
+    if is_compiled:
+        case = replace(case, summary=replace(case.summary, compilations=[compiled(0, 0.0)]))
+    finding = only(case)
+    assert finding.id == "launch_bound"
+    further = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
+    assert finding.advice.startswith(further if is_compiled else "torch.compile(model), ")
+    assert "clone() those that are kept beyond the step" in minded(finding)
+
+
+@pytest.mark.parametrize("package", [None, "transformers"])
+def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: str | None) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by=package)
+    case = on_device(case_of(planted), launch_s=1.0)
+    plain = only(case)
+    assert "double backward" not in minded(plain)
+    twice = replace(case, torch=replace(case.torch, differentiates_gradients=True))
+    finding = only(twice)
+    assert finding.id == "launch_bound"
+    advice = finding.advice or ""
+    assert "models alone that no gradient of a gradient goes through" in advice
+    assert "torch.cuda.graph around the step" in advice
+    assert "torch.compile(model)" not in advice
+    assert "torch_compile=" not in advice
+    assert "does not currently support double backward" in minded(finding)
+    # What is compiled already goes as it is.
+    further = replace(twice, summary=replace(twice.summary, compilations=[compiled(0, 0.0)]))
+    assert 'mode="reduce-overhead"' in (only(further).advice or "")
+    assert "double backward" not in minded(only(further))
+    around = replace(twice, torch=replace(twice.torch, compiles_to_graphs=True))
+    assert "double backward" in minded(only(around))
+
+
+@pytest.mark.parametrize(
+    ("site", "function", "share", "is_told"),
+    [
+        ("model.py:18", "forward", 0.8, True),
+        ("model.py:18", "forward", 0.3, False),
+        ("train.py:30", "train", 0.9, False),  # where the model is called
+        ("train.py:30", "<module>", 0.9, False),
+    ],
+)
+def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
+    site: str, function: str, share: float, is_told: bool
+) -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
+    lines = [
+        HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
+        HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
+    ]
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    assert (finding.id, finding.site) == ("launch_bound", site)
+    assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("by_lightning", "clips", "change"),
+    [(True, True, {}), (True, False, {"fused": True}), (False, True, {"fused": True})],
+)
+def test_lightning_refuses_fused_optimizers_that_clip(
+    by_lightning: bool, clips: bool, change: dict[str, Any]
+) -> None:
+    settings = replace(looped(), trains_by_lightning=by_lightning)
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    case = case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
+    finding = only(replace(case, clips_gradients=clips))
+    assert (finding.id, finding.change) == ("slow_optimizer", change)
+    assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
+
+
+@pytest.mark.parametrize("may_resume", [True, False])
+def test_a_state_that_is_loaded_takes_fusing_back(may_resume: bool) -> None:
+    settings = replace(looped(), may_resume=may_resume)
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    finding = only(case_of(healthy, parts={"optimizer": 1.0}, torch=settings))
+    assert (finding.id, finding.change) == ("slow_optimizer", {"fused": True})
+    assert ("for g in optimizer.param_groups: g['fused'] = True" in minded(finding)) is may_resume
+
+
+def test_a_device_that_waits_for_copies() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    finding = only(case)
+    assert finding.id == "blocking_copies"
+    assert finding.change == {"pin_memory": True, "non_blocking": True}
+    assert finding.also[0].startswith("that makes copies quicker, and none of them overlap")
+    assert found(on_device(case, copy_s=0.1)) == []
+
+
+@pytest.mark.parametrize(("mib", "is_told"), [(400, True), (1, False), (0, False)])
+def test_what_pinning_takes_is_minded_where_batches_are_large(mib: int, is_told: bool) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    fetch = planted.loader.fetch
+    assert fetch is not None
+    planted.loader = replace(
+        planted.loader, fetch=replace(fetch, batch_bytes=mib * summaries.MIB or None)
+    )
+    finding = only(on_device(case_of(planted), copy_s=0.6))
+    assert finding.id == "blocking_copies"
+    assert ("a batch of 400 MiB is copied once more to be pinned" in minded(finding)) is is_told
+    assert ("64.5 ms to 140 ms" in minded(finding)) is is_told
+
+
+def test_what_is_made_on_a_device_cannot_be_pinned() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, touches_device=True)
+    finding = only(on_device(case_of(planted), copy_s=0.6))
+    assert (finding.id, finding.change, finding.cautions) == ("blocking_copies", {}, [])
+    assert finding.advice.startswith("move .to(device) out of the dataset or collate function")
+    assert "pin_memory" not in finding.advice
+
+
+def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    back = [replace(row, direction="d2h") for row in case.summary.transfers]
+    finding = only(replace(case, summary=replace(case.summary, transfers=back)))
+    assert (finding.id, finding.change) == ("blocking_copies", {})
+    assert "non_blocking" not in finding.advice
+
+
+def test_what_a_library_copies_for_a_line_may_not_be_told_not_to_block() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    by_it = [replace(row, by_library_share=0.5) for row in case.summary.transfers]
+    finding = only(replace(case, summary=replace(case.summary, transfers=by_it)))
+    assert (finding.id, finding.change) == ("blocking_copies", {"pin_memory": True})
+    assert "non_blocking=True for each tensor (a library makes the copies" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("package", "advice"),
+    [
+        (None, "DataLoader(..., pin_memory=True) with .to(device, non_blocking=True)"),
+        (
+            "transformers",
+            "TrainingArguments(..., dataloader_pin_memory=True) with "
+            'accelerator_config={"non_blocking": True}',
+        ),
+    ],
+)
+def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice: str) -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by=package)
+    assert only(on_device(case_of(planted), copy_s=0.6)).advice == advice
+
+
+def test_what_no_loader_gives_is_pinned_by_itself() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    case = replace(case, feeding=[], summary=replace(case.summary, loaders=[]))
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
+    assert finding.advice == ".pin_memory() on the tensor with .to(device, non_blocking=True)"
+    assert "cannot be swapped out" in minded(finding)
+
+
+def test_what_a_loader_that_pins_cannot_pin_needs_a_method() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, pin_memory=True)
+    case = on_device(case_of(planted), copy_s=0.6)
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
+    assert "DataLoader" not in finding.advice
+    assert finding.advice.startswith("a pin_memory() method for the batch's own class")
+    pinned = [replace(row, pinned_share=1.0) for row in case.summary.transfers]
+    told = only(replace(case, summary=replace(case.summary, transfers=pinned)))
+    assert "pin_memory" not in told.advice
+    assert told.cautions == []
+
+
+def pinned_copies(wait_s: float, blocking: bool, built_by: str | None = None) -> Case:
+    """Copies for 0.6 s, in `wait_s` of which the host was in one and the device had nothing."""
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, pin_memory=True, built_by=built_by)
+    case = on_device(case_of(planted), copy_s=0.6)
+    [device] = case.summary.devices or ()
+    share = 0.0 if blocking else 1.0
+    rows = [
+        replace(row, pinned_share=1.0, non_blocking_share=share) for row in case.summary.transfers
+    ]
+    devices = [replace(device, copy_wait_s=wait_s)]
+    return replace(case, summary=replace(case.summary, transfers=rows, devices=devices))
+
+
+@pytest.mark.parametrize(("wait_s", "blocking"), [(0.0, False), (0.0, True), (0.1, True)])
+def test_copies_that_are_pinned_come_between_steps_all_the_same(
+    wait_s: float, blocking: bool
+) -> None:
+    finding = only(pinned_copies(wait_s, blocking))
+    assert (finding.id, finding.change) == ("blocking_copies", {})
+    assert finding.advice.startswith("copy the next batch on a stream of its own")
+    assert "fewer bytes" in finding.advice
+    assert finding.recoverable_s == pytest.approx(0.6)
+    told = [one for one in finding.also if one.startswith("non_blocking=True saves only")]
+    assert len(told) == blocking
+
+
+@pytest.mark.parametrize(
+    ("built_by", "advice", "change"),
+    [
+        (None, ".to(device, non_blocking=True)", {"non_blocking": True}),
+        ("transformers", 'TrainingArguments(..., accelerator_config={"non_blocking": True})', {}),
+    ],
+)
+def test_what_the_host_waits_for_in_pinned_copies_is_all_that_non_blocking_saves(
+    built_by: str | None, advice: str, change: dict[str, bool]
+) -> None:
+    finding = only(pinned_copies(0.5, blocking=True, built_by=built_by))
+    assert (finding.advice, finding.change) == (advice, change)
+    assert finding.recoverable_s == pytest.approx(0.5)
+    assert "do not overlap" in finding.also[0]
+
+
+def test_logits_that_hugging_faces_evaluation_brings_back_are_to_stay() -> None:
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, built_by="transformers")
+    case = on_device(case_of(planted), copy_s=0.6)
+    for each, is_told in ((2_000_000, True), (1_000, False)):
+        rows = [
+            replace(row, direction="d2h", count=4, bytes=4 * each, by_library_share=1.0)
+            for row in case.summary.transfers
+        ]
+        back = replace(case, summary=replace(case.summary, transfers=rows, sync_points=[]))
+        advice = only(back).advice
+        assert ("preprocess_logits_for_metrics" in advice) is is_told
+
+
+def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose() -> None:
+    """No line of the user's makes them: the looks at the wait met the loop alone."""
+    unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.012, 0.03)}
+    planted = Planted(fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
+    case = case_of(planted)
+    assert found(case) == []
+    loop = replace(hot_line("data_wait"), site="train.py:50")
+    seen = replace(case, summary=replace(case.summary, hot_lines=[loop]))
+    finding = only(seen)
+    assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
+    assert finding.advice.startswith("cheaper samples: what comes out the same each time")
+    assert any("helps only a rerun tells" in told for told in finding.also)
+    planted.loader = replace(planted.loader, dataset="Dataset")
+    rows = only(replace(case_of(planted), summary=seen.summary))
+    assert rows.advice.startswith("cheaper samples: of a datasets.Dataset only the columns that")
+    planted.loader = replace(planted.loader, holds_tensors=True)
+    tensors = case_of(planted)
+    assert found(replace(tensors, summary=replace(tensors.summary, hot_lines=[loop]))) == []
+
+
+def test_what_chains_of_syncs_cost_at_most_is_all_of_their_time() -> None:
+    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), sync_s=0.3, unknown_s=0.5)
+    devices = [replace(one, exposed_s={"sync": [0.3, 0.7]}) for one in case.summary.devices or ()]
+    finding = only(replace(case, summary=replace(case.summary, devices=devices)))
+    most = case.settled_s / (case.settled_s - 0.7)
+    assert finding.recoverable_s == pytest.approx(0.3)
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] == pytest.approx(most)
+
+
+def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
+    case = case_of(Planted(workers=2, fetch_s=0.002))
+    finding = only(on_device(case, sync_s=0.6))
+    assert (finding.id, finding.site) == ("exposed_syncs", "train.py:60")
+    assert found(on_device(case, sync_s=0.0)) == []
+
+
+@pytest.mark.parametrize(("loader_s", "expected"), [(6.0, ["serial_loading"]), (0.1, [])])
+def test_a_wait_that_the_device_did_not_feel_is_no_finding(
+    loader_s: float, expected: list[str]
+) -> None:
+    planted = Planted(fetch_s=0.03, compute_s=0.01)
+    device = idle_device({"loader_s": loader_s})
+    case = case_of(planted, devices=[device], device="cuda:0")
+    assert found(case) == expected
+    for finding in diagnose(case).findings:
+        assert finding.predicted_speedup is not None
+        assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9
+
+
+def felt(planted: Planted, idle_s: float, cause: str = "loader_s", **parts: float) -> Case:
+    """Returns a run on a device that was idle for so long because of `cause`."""
+    devices = [idle_device({cause: idle_s})]
+    return case_of(planted, devices=devices, device="cuda:0", parts=parts)
+
+
+def restarted(**changes: Any) -> Planted:
+    plain = {"workers": 2, "fetch_s": 0.004, "compute_s": 0.01, "passes": 10, "start_s": 0.3}
+    return Planted(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("planted", "rule"),
+    [
+        (with_slow_starts(0.1, 0.09), "slow_pass_starts"),
+        (restarted(), "worker_restart"),
+        (handed_over(), "needless_workers"),
+    ],
+)
+def test_of_starts_and_workers_a_device_feels_only_what_it_is_idle_for(
+    planted: Planted, rule: str
+) -> None:
+    host = case_of(planted)
+    assert rule in found(host)
+    waited_s = sum(host.training[key] for key in LOADER_KEYS)
+    gains = []
+    for share in (1.0, 0.5):
+        case = felt(planted, share * waited_s)
+        finding = next(one for one in diagnose(case).findings if one.id == rule)
+        gains.append(finding.recoverable_s or 0.0)
+        assert gains[-1] <= share * waited_s + 1e-9
+        assert finding.predicted_speedup is not None
+        most = case.training_s / (case.training_s - share * waited_s)
+        # What is left for the host may get faster, what the device works does not.
+        most /= 1 - FASTER_REST * (1 - 1 / most)
+        assert finding.predicted_speedup[1] <= most + 1e-9
+    assert gains[1] < 0.7 * gains[0]
+    assert found(felt(planted, 0.001)) == []
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.3, False)])
+def test_a_line_gives_no_more_than_a_device_is_idle_for(share: float, is_told: bool) -> None:
+    # Without the line a step takes a tenth on the host, but the device works for most of the rest.
+    planted = Planted(fetch_s=0.09, running=1.0, compute_s=0.01, cores=2)
+    planted.loader = replace(planted.loader, hot_lines=[hot_line("making batches", share=0.98)])
+    host = case_of(planted)
+    idle_s = share * sum(host.training[key] for key in LOADER_KEYS)
+    finding = only(felt(planted, idle_s))
+    assert finding.id == "serial_loading"
+    assert finding.advice.startswith("cheaper samples first: data.py:12 (decode)") is is_told
+    case = felt(planted, idle_s)
+    on_host, there = (without_line(one, one.feeding[0]) for one in (host, case))
+    assert on_host is not None
+    assert on_host == pytest.approx(8.5, rel=0.05)
+    assert there == pytest.approx(min(on_host, case.training_s / (case.training_s - idle_s)))
+
+
+@pytest.mark.parametrize(("workers", "rule"), [(0, "serial_loading"), (1, "too_few_workers")])
+def test_no_more_workers_than_a_device_can_use(workers: int, rule: str) -> None:
+    # The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
+    planted = Planted(workers=workers, fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
+    host = only(case_of(planted)).change["num_workers"]
+    assert host > 10
+    waited_s = sum(case_of(planted).training[key] for key in LOADER_KEYS)
+    # For half of the waits the device works: it takes some 30 ms a step, for which two will do.
+    finding = only(felt(planted, 0.5 * waited_s))
+    assert finding.id == rule
+    assert finding.change["num_workers"] in (2, 3)
+    assert only(felt(planted, waited_s)).change["num_workers"] == host
+
+
+def test_what_evaluation_waits_for_is_felt_by_what_a_device_is_idle_in_it() -> None:
+    planted = restarted(role="evaluation")
+    waits = [case_of(planted, parts={"evaluation": 4.0})]
+    waits.append(felt(planted, 4.0, "evaluation_s", evaluation=4.0))
+    assert [found(case) for case in waits] == [["worker_restart"]] * 2
+    assert "worker_restart" not in found(felt(planted, 0.1, "evaluation_s", evaluation=4.0))
