@@ -44,6 +44,7 @@ from planted.script import (
     script,
     whole_batches,
 )
+from planted.several_losses import one_backward
 
 # Keeps one core busy until it is ended.
 NEIGHBOUR = "while True: sum(range(10_000))"
@@ -470,6 +471,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         adversaries_apart,
         rare_look,
         lazy_penalty,
+        one_backward,
         hook_of_the_model,
         asked_elsewhere,
         small_vocabulary,

@@ -70,6 +70,7 @@ from planted.penalties import rarely_used_gradients
 from planted.ranks import slow_rank, uneven_ranks
 from planted.remembering import vanishing_gradients
 from planted.script import Case
+from planted.several_losses import repeated_backward
 from planted.starts import (
     iterator_by_step,
     reopened_file,
@@ -144,6 +145,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         unused_gradients,
         discarded_gradients,
         rarely_used_gradients,
+        repeated_backward,
         too_many_threads,
         few_threads,
         worker_threads,

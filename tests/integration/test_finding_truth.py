@@ -26,6 +26,8 @@ SEEDS = {
     "discarded_gradients": 9,
     "rarely_used_gradients": 9,
     "lazy_penalty": 9,
+    "repeated_backward": 9,
+    "one_backward": 9,
     "unused_forward": 9,
     "dense_embeddings": 9,
     "repeated_forward": 9,

@@ -23,6 +23,7 @@ from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
 from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
+from trainprof.analysis.repeated_backward import RepeatedBackward, repeated_backward
 from trainprof.analysis.repeated_calls import RepeatedCalls, repeated_calls
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
@@ -112,6 +113,7 @@ class TorchSettings:
             pass.
         rarely_used: Gradients of autograd.grad that are used at regular intervals only, by the line
             that asks for them.
+        repeated_backward: Passes through a graph again, by the line that begins them.
         forwards: That no backward pass goes through, by the line that calls for them.
         repeats: Forwards without gradients of what was trained on, by the line that calls for them.
         recomputes_at: Lines of the script that ask for forwards to be computed again.
@@ -145,6 +147,7 @@ class TorchSettings:
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
     rarely_used: list[RarelyUsedGradients] = field(default_factory=list)
+    repeated_backward: list[RepeatedBackward] = field(default_factory=list)
     forwards: list[UnusedForwards] = field(default_factory=list)
     repeats: list[RepeatedForwards] = field(default_factory=list)
     sample_calls: list[SampleCalls] = field(default_factory=list)
@@ -192,6 +195,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         rarely_used=rarely_used_gradients(told, sites),
+        repeated_backward=repeated_backward(told, sites),
         forwards=unused_forwards(told, sites),
         repeats=repeated_forwards(told, sites),
         sample_calls=sample_calls(told, sites),

@@ -25,6 +25,7 @@ from trainprof.probes.own_updates import OwnUpdatesProbe
 from trainprof.probes.padding import PaddingProbe
 from trainprof.probes.process_group import ProcessGroupProbe
 from trainprof.probes.rarely_used_gradients import RarelyUsedGradientsProbe
+from trainprof.probes.repeated_backward import RepeatedBackwardProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.sync_debug import FindSyncsProbe
@@ -61,7 +62,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next eight are told by those behind them
+        TorchSettingsProbe(),  # this one and the next nine are told by those behind them
         PaddingProbe(),
         TinyNumbersProbe(),
         ConstantsProbe(),
@@ -69,6 +70,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),
         RarelyUsedGradientsProbe(),
+        RepeatedBackwardProbe(),
         OwnUpdatesProbe(),
         BackwardProbe(),
         OptimizerProbe(),

@@ -13,6 +13,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.names import Sites
 from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
+from trainprof.analysis.repeated_backward import RepeatedBackward, repeated_backward
 from trainprof.analysis.torch_settings import TorchSettings
 from trainprof.analysis.unused_gradients import DiscardedGradients, PartOfModel, UnusedGradients
 
@@ -279,3 +280,62 @@ def test_rarely_used_gradients_are_read_from_what_was_told() -> None:
     told = rarely_used_gradients([{"rarely_used_gradients": both, "number": 1}], Sites({}, ""))
     assert [one.period for one in told] == [16, 4]
     assert told[0].called_from is None
+
+
+TWICE = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.4, False)
+
+
+def gone_through_again(*told: RepeatedBackward) -> Case:
+    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    torch = TorchSettings(repeated_backward=list(told))
+    return case_of(healthy, parts={"backward": 1.2}, torch=torch)
+
+
+def test_a_graph_that_backward_goes_through_again() -> None:
+    case = gone_through_again(TWICE)
+    finding = only(case)
+    assert (finding.id, finding.site) == ("repeated_backward", "train.py:71")
+    assert "2 times in an update: this pass again through what that of train.py:70 kept" in (
+        finding.title
+    )
+    assert "takes about 480 ms, 15 % of training" in finding.title
+    assert finding.recoverable_s == pytest.approx(0.4 * 1.2)
+    assert finding.predicted_speedup is not None
+    low, high = finding.predicted_speedup
+    assert low == pytest.approx(case.training_s / (case.training_s - 0.85 * 0.48), rel=0.01)
+    assert high >= case.training_s / (case.training_s - 1.25 * 0.48)
+    assert "last digits" in minded(finding)
+    assert "reads gradients" not in minded(finding)
+
+
+def test_a_loop_over_losses_is_told_by_its_one_line() -> None:
+    loop = replace(TWICE, first="train.py:71", called_from="train.py:90", passes=3, may_read=True)
+    finding = only(gone_through_again(loop))
+    assert "3 times in an update: this pass, called from train.py:90, again" in finding.title
+    assert "what that of the one before it kept" in finding.title
+    assert "reads gradients" in minded(finding)
+
+
+def test_several_lines_that_go_through_a_graph_again_are_one_finding() -> None:
+    other = replace(TWICE, site=None, first=None, share=0.1)
+    finding = only(gone_through_again(TWICE, other))
+    assert "with those below" in finding.title
+    assert finding.recoverable_s == pytest.approx(0.5 * 1.2)
+    assert finding.also == ["so it goes at another line through what an earlier one kept"]
+
+
+@pytest.mark.parametrize("told", [[], [replace(TWICE, share=0.02)]])
+def test_repeated_passes_that_cost_little(told: list[RepeatedBackward]) -> None:
+    assert found(gone_through_again(*told)) == []
+
+
+def test_repeated_passes_are_read_from_what_was_told() -> None:
+    one = {"site": 1, "first": 0, "passes": 2, "looks": 16, "share": 0.3, "reads": True}
+    for nonsense in ({"passes": 1}, {"passes": "x"}, {"passes": None}):
+        note = {"repeated_backward": [{**one, **nonsense}], "number": 1}
+        assert repeated_backward([note], Sites({}, "")) == []
+    both = [{**one, "share": 0.1, "passes": 3}, one, "x"]
+    told = repeated_backward([{"repeated_backward": both, "number": 1}], Sites({}, ""))
+    assert [one.passes for one in told] == [2, 3]
+    assert told[0].first is None
+    assert told[0].may_read

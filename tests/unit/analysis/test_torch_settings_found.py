@@ -16,6 +16,7 @@ from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import LIKELY
 from trainprof.analysis.names import Sites
 from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.repeated_backward import RepeatedBackward
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.torch_settings import TorchSettings
 
@@ -371,6 +372,20 @@ def test_more_threads_and_less_python_give_more_than_either() -> None:
     assert everything is not None
     # Of 20 ms a step 5 go, and a quarter of the other 15 is left.
     assert everything == pytest.approx(20.1 / (0.1 + 15 / 4), rel=0.15)
+
+
+def test_what_computing_does_not_do_any_more_is_not_shared_out_as_well() -> None:
+    planted = Planted(fetch_s=0.0001, compute_s=0.005)
+    again = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.5, False)
+    torch = replace(ONE_THREAD, repeated_backward=[again])
+    parts = {"backward": 10e-3 * STEPS, "other": 0.1e-3 * STEPS}
+    case = on_cores(case_of(planted, torch=torch, parts=parts), 4.0)
+    told = diagnose(case).findings
+    assert {one.id for one in told} == {"few_threads", "repeated_backward"}
+    everything = together(case, told)
+    assert everything is not None
+    # Of 15 ms of computing 5 go, and a quarter of the other 10 is left.
+    assert everything == pytest.approx(15.2 / (0.2 + 10 / 4), rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,7 @@ LOOK_AT_GRAPHS = {
     "unused_gradients",
     "discarded_gradients",
     "rarely_used_gradients",
+    "repeated_backward",
 }
 PARTS: list[tuple[set[str], Any, str]] = [
     ({"loader", "delivery"}, loaders, "_BaseDataLoaderIter"),

@@ -28,9 +28,11 @@ from trainprof.analysis.diagnosis import (
     worker_restart,
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
+from trainprof.analysis.diagnosis.catalogue import rule_named
 from trainprof.analysis.diagnosis.gains import times_without
 from trainprof.analysis.finding import COMES_ONCE, LOADER_ID, Finding
 from trainprof.analysis.pipeline import predict
+from trainprof.analysis.verdict import COMPUTE_KEYS
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
 _IN_STEPS: Final = (
@@ -82,7 +84,7 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     outside_s = sum(map(_most_saved_s, of_training)) - _begun_twice_s(case, of_training)
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
-    outside_s -= _idle_twice_s(outside, in_steps_s)
+    outside_s -= _idle_twice_s(outside, in_steps_s) + _shared_out_twice_s(case, findings)
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
     if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
         setting = fed.cause.setting if fed.cause is not None else None
@@ -117,6 +119,22 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
     after_s = sum(one.evidence.get(exposed_syncs.AFTER_S) or 0.0 for one in outside)
     others_s = sum(_most_saved_s(one) for one in outside if one.id in _WHILE_IDLE)
     return min(after_s, others_s + in_steps_s)
+
+
+def _shared_out_twice_s(case: Case, findings: Sequence[Finding]) -> float:
+    """Returns what more threads are told to save of computing that the other changes take away."""
+    computing_s = sum(case.training.get(key, 0.0) for key in COMPUTE_KEYS)
+    threads_s = sum(_most_saved_s(one) for one in findings if one.id == few_threads.ID)
+    if not threads_s or computing_s <= 0:
+        return 0.0
+    gone_s = sum(_most_saved_s(one) for one in findings if _is_of_computing(one))
+    return threads_s * min(gone_s / computing_s, 1.0)
+
+
+def _is_of_computing(finding: Finding) -> bool:
+    rule = rule_named(finding.id)
+    keys = () if rule is None or finding.id == few_threads.ID else rule.keys
+    return bool(keys) and set(keys) <= {*COMPUTE_KEYS}
 
 
 def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
