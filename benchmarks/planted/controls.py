@@ -28,6 +28,7 @@ from planted.denormals import decaying
 from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
+from planted.pairs import matrix_products
 from planted.penalties import penalised
 from planted.precision import double_on_purpose
 from planted.remembering import all_states
@@ -472,6 +473,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         rare_look,
         lazy_penalty,
         one_backward,
+        matrix_products,
         hook_of_the_model,
         asked_elsewhere,
         small_vocabulary,

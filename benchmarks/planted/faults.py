@@ -54,6 +54,7 @@ from planted.on_device import (
     launch_bound,
     python_on_device,
 )
+from planted.pairs import broadcast_pairs
 from planted.pausing import (
     batches_by_hand,
     collections_called,
@@ -146,6 +147,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         discarded_gradients,
         rarely_used_gradients,
         repeated_backward,
+        broadcast_pairs,
         too_many_threads,
         few_threads,
         worker_threads,

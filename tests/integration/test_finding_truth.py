@@ -28,6 +28,8 @@ SEEDS = {
     "lazy_penalty": 9,
     "repeated_backward": 9,
     "one_backward": 9,
+    "broadcast_pairs": 9,
+    "matrix_products": 9,
     "unused_forward": 9,
     "dense_embeddings": 9,
     "repeated_forward": 9,

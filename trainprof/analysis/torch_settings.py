@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from trainprof.analysis.broadcast_pairs import BroadcastPairs, broadcast_pairs
 from trainprof.analysis.calls_told import (
     GradientSyncs,
     SampleCalls,
@@ -122,6 +123,7 @@ class TorchSettings:
         tiny_numbers: That it computes with; None where none were met.
         constants: That it computes in each step; None where none were met.
         repeated_calls: Of torch's functions, within one forward; None where none were met.
+        broadcast_pairs: That it compares by large tensors; None where none were met.
         sample_calls: Of models that are trained, by the line that makes them.
         side_modules: That have no parameters, by the line that calls them.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
@@ -161,6 +163,7 @@ class TorchSettings:
     tiny_numbers: TinyNumbers | None = None
     constants: Constants | None = None
     repeated_calls: RepeatedCalls | None = None
+    broadcast_pairs: BroadcastPairs | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -210,6 +213,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         tiny_numbers=tiny_numbers(told, sites),
         constants=constants(told, sites),
         repeated_calls=repeated_calls(told, sites),
+        broadcast_pairs=broadcast_pairs(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

@@ -6,10 +6,12 @@ import os
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from sys import _getframe, modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.graph_look import Autograd
@@ -105,6 +107,7 @@ class ConstantsProbe:
             KnownNumbers(weak),
             RepeatedCalls(torch, weak, self._is_told_by_storage),
         )
+        self._pairs = BroadcastPairs(torch, weak)
         self._push, self._pop = (
             _needed(torch._C, name)
             for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
@@ -190,6 +193,7 @@ class ConstantsProbe:
         self._begin_anew()
         self._known = KnownNumbers(self._torch.multiprocessing.reductions.StorageWeakRef)
         self._repeats.begin_anew()
+        self._pairs.begin_anew()
         self._steps.begin_anew()
 
     def _open(self) -> None:
@@ -203,6 +207,7 @@ class ConstantsProbe:
         self._met = {}
         self._known.begin()
         self._repeats.begin_look()
+        self._pairs.begin_look()
         self._session.surround_modules(self._surround)
 
     def _close(self, _: Any) -> None:
@@ -214,12 +219,14 @@ class ConstantsProbe:
             return
         self._looks += 1
         self._repeats.end_look(_LEAST_SHARE * self._forward_ns)
-        if (repeated := self._repeats.told()) is not None:
-            self._session.note_state(repeated)
+        self._pairs.end_look(self._forward_ns)
+        for told in (self._repeats.told(), self._pairs.told()):
+            if told is not None:
+                self._session.note_state(told)
         if self._looks > _ENOUGH_LOOKS:
             self._note()
         # The first one knows of no buffer that it stays the same.
-        told_ns = self._constant_ns + self._repeats.took_ns
+        told_ns = self._constant_ns + self._repeats.took_ns + self._pairs.took_ns
         is_little = self._looks > 1 and told_ns < _LEAST_SHARE * self._forward_ns
         if self._looks >= _MOST_LOOKS or is_little:
             self._stop()
@@ -232,6 +239,7 @@ class ConstantsProbe:
         self._spent_before_ns = self._spent_ns
         self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
         self._repeats.begin_forward()
+        self._pairs.begin_forward()
         self._ask(self._without_ours)
         self._push(self._mode)
 
@@ -307,6 +315,9 @@ class ConstantsProbe:
                 else:
                     self._known.drop(one)
             self._see_repeat(name, tensors, end - start, caller, is_constant=stays)
+            if name in NAMES and not stays:
+                site_of = partial(self._site_in_model, caller)
+                self._pairs.see(name, args, kwargs, result, end - start, site_of)
         self._spent_ns += self._session.now() - end
 
     def _see_repeat(
@@ -352,6 +363,9 @@ class ConstantsProbe:
         known.bytes = sum(one.numel() * one.element_size() for one in results)
         self._constant_ns += took_ns if known.site else 0
         return True
+
+    def _site_in_model(self, caller: FrameType) -> int:
+        return self._whose(self._beyond_torch(caller))[0]
 
     def _beyond_torch(self, frame: FrameType | None) -> FrameType | None:
         """Returns the first frame at and above one that is neither ours nor torch's."""

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from trainprof.analysis.diagnosis import (
+    broadcast_pairs,
     discarded_gradients,
     double_precision,
     emptied_cache,
@@ -39,6 +40,7 @@ from trainprof.report.units import seconds
 _APART_TIMES: Final = 1.03
 # There a part of a cost goes, and nobody knows how much: what is likely is an estimate.
 _ESTIMATED: Final = (
+    broadcast_pairs.ID,
     discarded_gradients.ID,
     double_precision.ID,
     emptied_cache.ID,

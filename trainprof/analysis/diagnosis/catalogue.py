@@ -7,6 +7,7 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     anomaly_detection,
     blocking_copies,
+    broadcast_pairs,
     competing_thread,
     constant_in_forward,
     crowded_cores,
@@ -95,6 +96,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         repeated_forward,
         constant_in_forward,
         repeated_in_forward,
+        broadcast_pairs,
         recomputed_forward,
         forward_by_sample,
         untrained_modules,

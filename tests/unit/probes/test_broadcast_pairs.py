@@ -1,0 +1,226 @@
+"""Which lines are told to compare vectors by one large tensor, and which are not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.session import FakeClock, Recorder
+from torch import nn
+from torch.nn import functional
+
+from trainprof.probes import constants
+from trainprof.probes.compilation import CompilationProbe
+from trainprof.probes.constants import ConstantsProbe
+from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.optimizer import OptimizerProbe
+from trainprof.record.schema import Topic
+
+LONG, CODES = 16, 64
+# Steps seem to be far apart, so that looks at them cost little.
+APART = FakeClock()
+
+
+def clock() -> int:
+    return APART() + time.perf_counter_ns()
+
+
+def start(recorder: Recorder) -> None:
+    probes = ForwardProbe(), ConstantsProbe(), OptimizerProbe(), CompilationProbe()
+    recorder.start(*probes, now=clock)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have compiled in this process."""
+    monkeypatch.setattr(constants, "_has_compiled", lambda: False)
+
+
+Compares = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Codebook(nn.Module):
+    def __init__(self, compares: Compares, long: int) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.randn(CODES, long))
+        self.compares = compares
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compares(x, self.codes)
+
+
+def train(compares: Compares, *, batch: int = 128, long: int = LONG) -> list[float]:
+    torch.manual_seed(3)
+    model = Codebook(compares, long)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    losses = []
+    for _ in range(40):
+        loss = model(torch.randn(batch, long)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        APART.advance(10_000_000_000)
+    return losses
+
+
+def told(recorder: Recorder, compares: Compares, **how: int) -> dict[int, dict[str, Any]]:
+    """Returns what is told of the lines of a function, by their number in it."""
+    start(recorder)
+    train(compares, **how)
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "broadcast_pairs" in x]
+    lines = notes[-1]["broadcast_pairs"]["lines"] if notes else []
+    found = {}
+    for one in lines:
+        file, line, _ = json.loads(recording.texts[one["site"]][1])
+        assert file == __file__
+        found[line - compares.__code__.co_firstlineno] = one
+    return found
+
+
+def squared_differences(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return ((x.unsqueeze(1) - codes) ** 2).sum(-1)
+
+
+def in_several_lines(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    many, few = len(x), len(codes)
+    x = x.unsqueeze(1).expand(many, few, -1)
+    apart = x - codes.unsqueeze(0).expand(many, few, -1)
+    return torch.pow(apart, 2).mean(2)
+
+
+def multiplied_by_itself(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = codes[None] - x[:, None]
+    return torch.sqrt(torch.sum(apart * apart, dim=[-1]) + 1e-3)
+
+
+def by_norm(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return torch.norm(x[:, None] - codes[None], dim=-1)
+
+
+def by_linalg(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(x[:, None] - codes[None], dim=2)
+
+
+def by_torchs_distance(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return functional.pairwise_distance(x[:, None], codes[None])
+
+
+def products(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.unsqueeze(1) * codes).sum(dim=-1)
+
+
+def of_heads(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    x, codes = x.view(len(x), 2, -1).transpose(0, 1), codes.view(len(codes), 2, -1).transpose(0, 1)
+    return (x[:, :, None] * codes[:, None]).sum(-1)
+
+
+def cosines(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return functional.cosine_similarity(x[:, None], codes[None], dim=-1)
+
+
+FOUND: dict[Compares, tuple[int, str]] = {
+    squared_differences: (1, "distance"),
+    in_several_lines: (3, "distance"),
+    multiplied_by_itself: (1, "distance"),
+    by_norm: (1, "distance"),
+    by_linalg: (1, "distance"),
+    by_torchs_distance: (1, "distance"),
+    products: (1, "product"),
+    of_heads: (2, "product"),
+    cosines: (1, "cosine"),
+}
+
+
+@pytest.mark.parametrize("compares", FOUND, ids=lambda one: one.__name__)
+def test_all_pairs_in_one_tensor_are_told_by_the_line(
+    recorder: Recorder, compares: Compares
+) -> None:
+    line, what = FOUND[compares]
+    found = told(recorder, compares)
+    assert found.keys() == {line}
+    one = found[line]
+    assert one["what"] == what
+    assert {one["first"], one["second"]} == {128, CODES}
+    assert one["long"] == (LONG // 2 if compares is of_heads else LONG)
+    assert one["learns"]
+    assert 0 < one["share"] <= 1
+
+
+@pytest.mark.parametrize("compares", FOUND, ids=lambda one: one.__name__)
+def test_training_goes_as_without_us(recorder: Recorder, compares: Compares) -> None:
+    plain = train(compares)
+    start(recorder)
+    assert train(compares) == plain
+
+
+def by_cdist(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return torch.cdist(x, codes)
+
+
+def by_matrix_product(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return functional.normalize(x, dim=1) @ functional.normalize(codes, dim=1).T
+
+
+def scaled(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """One of both is as large as what comes of it."""
+    return (x.unsqueeze(1).repeat(1, CODES, 1) * codes).sum(-1)
+
+
+def of_pairs_that_belong_together(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x * codes.repeat(2, 1)).sum(-1)
+
+
+def added(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """As for additive attention: no product gives that."""
+    return torch.tanh(x[:, None] + codes[None]).sum(-1)
+
+
+def weighed(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x[:, None] - codes[None]).abs().sum(-1)
+
+
+def to_other_powers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return ((x[:, None] - codes[None]) ** 4).sum(-1)
+
+
+def summed_over_the_others(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return ((x[:, None] - codes[None]) ** 2).sum(1)
+
+
+def kept_whole(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return x[:, None] * codes[None]
+
+
+def by_another_norm(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return torch.norm(x[:, None] - codes[None], p=1, dim=-1)
+
+
+NOT_FOUND = (
+    by_cdist,
+    by_matrix_product,
+    scaled,
+    of_pairs_that_belong_together,
+    added,
+    weighed,
+    to_other_powers,
+    summed_over_the_others,
+    kept_whole,
+    by_another_norm,
+)
+
+
+@pytest.mark.parametrize("compares", NOT_FOUND, ids=lambda one: one.__name__)
+def test_what_no_matrix_product_gives_is_not_told(recorder: Recorder, compares: Compares) -> None:
+    assert told(recorder, compares) == {}
+
+
+@pytest.mark.parametrize("how", [{"long": 3}, {"batch": 7}, {"batch": 16, "long": 8}])
+def test_what_is_small_is_not_told(recorder: Recorder, how: dict[str, int]) -> None:
+    assert told(recorder, squared_differences, **how) == {}
