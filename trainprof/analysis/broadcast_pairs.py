@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ _KEY: Final = "broadcast_pairs"
 PRODUCT: Final = "product"
 DISTANCE: Final = "distance"
 COSINE: Final = "cosine"
+_MOST_TIMES: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class ComparingLine:
         first, second: Vectors of either side.
         long: Numbers of a vector.
         share: Of forward, what that takes.
-        learns: Backward goes through it, too.
+        times: As long as that backward takes for it; 0 where it does not go through it.
     """
 
     site: str
@@ -34,7 +36,7 @@ class ComparingLine:
     second: int
     long: int
     share: float
-    learns: bool
+    times: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def broadcast_pairs(told: Iterable[Mapping[str, Any]], sites: Sites) -> Broadcas
             second=max(integer(one.get("second")) or 1, 1),
             long=max(integer(one.get("long")) or 1, 1),
             share=share,
-            learns=one.get("learns") is True,
+            times=_times(one.get("times")),
         )
         for one in dicts_in(found.get("lines"))
         if (share := share_in(one.get("share"))) > 0
@@ -74,3 +76,8 @@ def broadcast_pairs(told: Iterable[Mapping[str, Any]], sites: Sites) -> Broadcas
     if looks <= 0 or not lines:
         return None
     return BroadcastPairs(looks, sorted(lines, key=lambda one: -one.share))
+
+
+def _times(value: object) -> float:
+    is_known = isinstance(value, (int, float)) and math.isfinite(value)
+    return min(max(float(value), 0.0), _MOST_TIMES) if is_known else 0.0  # type: ignore[arg-type]

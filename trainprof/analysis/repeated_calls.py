@@ -10,6 +10,10 @@ from trainprof.analysis.facts import dicts_in, integer, last_note
 from trainprof.analysis.names import Sites
 
 _KEY: Final = "repeated_calls"
+PARAMETRIZATION: Final = "parametrization"
+WEIGHT_NORM: Final = "weight_norm"
+ATTENTION: Final = "attention"
+_INSIDE: Final = (PARAMETRIZATION, WEIGHT_NORM, ATTENTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,9 @@ class RepeatedLine:
         step_s: What those took, of a step, on the host.
         learns_s: Of it, what backward goes through, too.
         package: The library that the line calls, and which calls them; None where it does so.
-        is_parametrized: torch's parametrizations do.
+        inside: What of torch's does, for the line: PARAMETRIZATION, WEIGHT_NORM or ATTENTION; None
+            where the line does.
+        acts: The line also calls what draws random numbers, or updates running statistics.
     """
 
     site: str
@@ -30,7 +36,8 @@ class RepeatedLine:
     step_s: float
     learns_s: float
     package: str | None = None
-    is_parametrized: bool = False
+    inside: str | None = None
+    acts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,8 @@ def repeated_calls(told: Iterable[Mapping[str, Any]], sites: Sites) -> RepeatedC
             step_ns / 1e9,
             min(max(integer(one.get("learns_ns")) or 0, 0), step_ns) / 1e9,
             package if isinstance(package := one.get("package"), str) else None,
-            one.get("is_parametrized") is True,
+            inside if (inside := one.get("inside")) in _INSIDE else None,
+            one.get("acts") is True,
         )
         for one in dicts_in(found.get("lines"))
         if (step_ns := integer(one.get("step_ns")) or 0) > 0

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.middle import median
+from trainprof.probes.patcher import let_dynamo_skip
 
 # By the names of functions: what is made of two vectors each, number by number.
 _DIFFERENCES: Final = frozenset({"sub", "__sub__", "subtract", "rsub", "__rsub__"})
@@ -40,6 +41,14 @@ _DIFFERENCE: Final = "difference"
 
 
 @dataclass(slots=True)
+class _Back:
+    """What nodes of an autograd graph took, as hooks on them tell."""
+
+    took_ns: int = 0
+    began_ns: int = 0
+
+
+@dataclass(slots=True)
 class _Made:
     """What holds all pairs, number by number, until it is summed up.
 
@@ -47,6 +56,7 @@ class _Made:
         what: PRODUCT, _DIFFERENCE, or DISTANCE: a squared one.
         sizes, along: Its dimensions, and which of them vectors lie in.
         site: Of the line that made it.
+        back: What going back through it takes, so far.
         kept: A weak reference to its storage, so that no other gets its place.
     """
 
@@ -55,21 +65,28 @@ class _Made:
     along: int
     site: int
     took_ns: int
-    learns: bool
+    back: _Back
     kept: Any
 
 
 @dataclass(slots=True)
 class _Line:
-    """What a line took in one step, the share of forward that was, and what it compares."""
+    """What a line took in one step, and what it compares.
+
+    Attributes:
+        backs: What backward took for it.
+        share: Of forward, by the end of the step.
+        times: As long as that backward took; 0 where it did not come by.
+    """
 
     what: str
     first: int = 0
     second: int = 0
     long: int = 0
     took_ns: int = 0
-    learns: bool = False
+    backs: list[_Back] = field(default_factory=list)
     share: float = 0.0
+    times: float = 0.0
 
 
 @dataclass(slots=True)
@@ -83,6 +100,8 @@ class BroadcastPairs:
     Args:
         torch: The script's.
         weak: Makes a weak reference to a storage.
+        now: The clock.
+        may_hook: Whether nothing of the script's would notice a hook on a node.
 
     Attributes:
         took_ns: By such calls, in this look.
@@ -90,6 +109,8 @@ class BroadcastPairs:
 
     torch: ModuleType
     weak: Callable[[Any], Any]
+    now: Callable[[], int]
+    may_hook: Callable[[], bool]
     took_ns: int = 0
     _made: dict[int, _Made] = field(default_factory=dict)
     _lines: dict[int, _Line] = field(default_factory=dict)
@@ -112,6 +133,7 @@ class BroadcastPairs:
         """Ends a look at a step, whose outermost calls of modules took so long."""
         for line in self._lines.values():
             line.share = min(line.took_ns / max(forward_ns, 1), 1.0)
+            line.times = sum(back.took_ns for back in line.backs) / max(line.took_ns, 1)
         self._looks.append(self._lines)
         self.begin_forward()
 
@@ -138,28 +160,46 @@ class BroadcastPairs:
         first, second = args[0], args[1] if len(args) > 1 else kwargs.get("other")
         known = self._known(first)
         if known is not None and (name in _SUMS or name in _NORMS):
-            self._sum_up(known, name, args, kwargs, first, took_ns)
+            self._sum_up(known, name, args, kwargs, result, took_ns)
         elif known is not None and _is_square(name, first, second):
             if known.what == _DIFFERENCE:
-                self._keep(result, DISTANCE, known.along, took_ns + known.took_ns, known.site)
+                self._keep(result, replace(known, what=DISTANCE, took_ns=took_ns + known.took_ns))
         elif name in _WHOLE:
-            self._whole(name, args, kwargs, took_ns, site_of)
+            self._whole(name, args, kwargs, result, took_ns, site_of)
         elif name in _PRODUCTS or name in _DIFFERENCES:
             along = self._along(first, second, tuple(result.size()))
             if along is not None and (site := site_of()):
                 what = PRODUCT if name in _PRODUCTS else _DIFFERENCE
-                self._keep(result, what, along, took_ns, site)
+                sizes = tuple(result.size())
+                self._keep(result, _Made(what, sizes, along, site, took_ns, _Back(), None))
 
     def _known(self, tensor: Any) -> _Made | None:
         if not self._made or type(tensor) is not self.torch.Tensor:
             return None
         return self._made.get(tensor.untyped_storage()._cdata)
 
-    def _keep(self, result: Any, what: str, along: int, took_ns: int, site: int) -> None:
+    def _keep(self, result: Any, made: _Made) -> None:
         storage = result.untyped_storage()
-        sizes, learns = tuple(result.size()), result.requires_grad
-        made = _Made(what, sizes, along, site, took_ns, learns, self.weak(storage))
-        self._made[storage._cdata] = made
+        self._time_back(result, made.back)
+        self._made[storage._cdata] = replace(made, kept=self.weak(storage))
+
+    def _time_back(self, result: Any, back: _Back) -> None:
+        """Has the node that goes back through what was made tell how long that takes."""
+        node = result.grad_fn
+        if node is None or not self.may_hook():
+            return
+        now = self.now
+
+        def begins(_: Any) -> None:
+            back.began_ns = now()
+
+        def has_ended(_: Any, __: Any) -> None:
+            back.took_ns += now() - back.began_ns
+
+        for hook in (begins, has_ended):
+            let_dynamo_skip(hook, and_all_below=True)
+        node.register_prehook(begins)
+        node.register_hook(has_ended)
 
     def _along(self, first: Any, second: Any, sizes: tuple[int, ...]) -> int | None:
         """Returns the dimension of vectors of which all pairs were made; None: they were not."""
@@ -186,6 +226,7 @@ class BroadcastPairs:
         name: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        result: Any,
         took_ns: int,
         site_of: Callable[[], int],
     ) -> None:
@@ -204,8 +245,9 @@ class BroadcastPairs:
             return
         if site := site_of():
             what = COSINE if name in _COSINES else DISTANCE
-            learns = first.requires_grad or second.requires_grad
-            self._count(_Made(what, sizes, along, site, took_ns, learns, None))
+            made = _Made(what, sizes, along, site, took_ns, _Back(), None)
+            self._time_back(result, made.back)
+            self._count(made)
 
     def _sum_up(
         self,
@@ -213,9 +255,10 @@ class BroadcastPairs:
         name: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        given: Any,
+        result: Any,
         took_ns: int,
     ) -> None:
+        given = args[0]
         if name in _NORMS:
             norm = kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None))
             is_complete = made.what == _DIFFERENCE and norm in _EUCLIDEAN
@@ -228,6 +271,7 @@ class BroadcastPairs:
         is_all = is_complete and tuple(given.size()) == made.sizes
         if is_all and isinstance(dims, int) and dims % given.dim() == made.along:
             what = DISTANCE if made.what == _DIFFERENCE else made.what
+            self._time_back(result, made.back)
             self._count(replace(made, what=what, took_ns=made.took_ns + took_ns))
 
     def _count(self, made: _Made) -> None:
@@ -236,7 +280,7 @@ class BroadcastPairs:
         line.first, line.second = others[-2:]
         line.long = made.sizes[made.along]
         line.took_ns += made.took_ns
-        line.learns |= made.learns
+        line.backs.append(made.back)
         self.took_ns += made.took_ns
 
     def told(self) -> dict[str, Any] | None:
@@ -263,7 +307,7 @@ def _told(site: int, looks: list[_Line]) -> dict[str, Any]:
         "first": last.first,
         "second": last.second,
         "long": last.long,
-        "learns": last.learns,
+        "times": median([one.times for one in looks]),
         "share": median([one.share for one in looks]),
     }
 

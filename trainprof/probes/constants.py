@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from _thread import get_ident
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from sys import _getframe, modules
@@ -24,7 +24,15 @@ from trainprof.probes.patcher import (
     let_dynamo_skip,
     uncounted,
 )
-from trainprof.probes.repeated_calls import Line, RepeatedCalls
+from trainprof.probes.repeated_calls import (
+    ACTS,
+    ATTENTION,
+    PARAMETRIZATION,
+    WEIGHT_NORM,
+    Line,
+    RepeatedCalls,
+    acts,
+)
 from trainprof.probes.session import ModuleSurround, Session
 from trainprof.probes.step_looks import StepLooks
 
@@ -42,7 +50,13 @@ _READS: Final = "__get__"
 _WRITES_A_PART: Final = "__setitem__"
 # By it torch asks whether a mode, or a subclass of tensors, is to be told of a call.
 _ASKS: Final = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-_PARAMETRIZES: Final = os.path.join("utils", "parametrize.py")
+# What of torch's calls its functions for a line, by file or by function.
+_INSIDE: Final = {
+    os.path.join("utils", "parametrize.py"): PARAMETRIZATION,
+    os.path.join("utils", "weight_norm.py"): WEIGHT_NORM,
+    os.path.join("utils", "spectral_norm.py"): WEIGHT_NORM,
+}
+_ATTENDS: Final = "multi_head_attention_forward"
 _DYNAMO_COUNTERS: Final = "torch._dynamo.utils"
 
 # A place in the code, the function's name, and which of its calls there it is in a step.
@@ -59,7 +73,8 @@ class _Operator:
         package: The library that it calls, and which calls torch; None where it does so itself.
         took_ns: In each look that met it.
         bytes: That it gave.
-        changes: It gave something else in a later look.
+        changes: It gave something else in a later look, or what is no constant was written to what
+            it gave.
     """
 
     digest: int
@@ -92,6 +107,10 @@ class ConstantsProbe:
         self._thread = self._began_ns = self._spent_before_ns = 0
         self._is_told = self._stays = False
         self._written: dict[int, int] = {}
+        # Of what the call is given: how often it had been written to, by where torch keeps it.
+        self._given: dict[int, int] = {}
+        # Those that made what a storage holds, in this look.
+        self._makers: dict[int, list[_Operator]] = {}
         self._operators: dict[_Key, _Operator] = {}
         self._met: dict[tuple[int, str], int] = {}
         self._caller: FrameType | None = None
@@ -107,7 +126,7 @@ class ConstantsProbe:
             KnownNumbers(weak),
             RepeatedCalls(torch, weak, self._is_told_by_storage),
         )
-        self._pairs = BroadcastPairs(torch, weak)
+        self._pairs = BroadcastPairs(torch, weak, session.now, self._autograd.may_hook)
         self._push, self._pop = (
             _needed(torch._C, name)
             for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
@@ -204,7 +223,7 @@ class ConstantsProbe:
         ]
         self._calls = self._compared = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
-        self._met = {}
+        self._met, self._makers = {}, {}
         self._known.begin()
         self._repeats.begin_look()
         self._pairs.begin_look()
@@ -285,6 +304,7 @@ class ConstantsProbe:
             self._stays = all(held)
             if self._stays:
                 self._written = {self._known.place_of(one): one._version for one in tensors}
+            self._given = self._versions(tensors) if _may_write(name, kwargs) else {}
             self._repeats.asked(name, args, kwargs)
         self._spent_ns += self._session.now() - began_ns
 
@@ -308,17 +328,39 @@ class ConstantsProbe:
             stays = self._stays and len(plain) == len(tensors)
             is_raw = name in NO_NUMBERS_YET
             if stays and not is_raw and any(map(self._is_new, plain)):
-                stays = self._is_same(name, plain, end - start, caller)
+                stays = self._is_same(name, args, plain, end - start, caller)
             for one in plain:
                 if stays:
                     self._known.add(one, is_raw=is_raw)
                 else:
                     self._known.drop(one)
+            if self._given:
+                now = self._versions(one for one in _flat((args, kwargs)) if self._is_tensor(one))
+                self._note_writes(now, is_constant=stays)
+            if name in ACTS and acts(name, args):
+                self._repeats.acts_at(self._site_in_model(caller))
             self._see_repeat(name, tensors, end - start, caller, is_constant=stays)
             if name in NAMES and not stays:
                 site_of = partial(self._site_in_model, caller)
                 self._pairs.see(name, args, kwargs, result, end - start, site_of)
         self._spent_ns += self._session.now() - end
+
+    def _versions(self, tensors: Iterable[Any]) -> dict[int, int]:
+        """Returns how often tensors have been written to, by where torch keeps them."""
+        told = (one for one in tensors if self._is_told_by_storage(one))
+        return {one.untyped_storage()._cdata: one._version for one in told}
+
+    def _note_writes(self, now: dict[int, int], *, is_constant: bool) -> None:
+        """Takes in what a call has left of what it was given: where it wrote, nothing is constant.
+
+        In the first look nobody knows of a buffer that it stays the same, nor of what is written
+        of it.
+        """
+        places = [x for x, version in now.items() if self._given.get(x, version) != version]
+        self._repeats.written(places)
+        for place in [] if is_constant or not self._looks else places:
+            for one in self._makers.get(place, ()):
+                one.changes = True
 
     def _see_repeat(
         self, name: str, results: list[Any], took_ns: int, caller: FrameType, *, is_constant: bool
@@ -334,7 +376,7 @@ class ConstantsProbe:
         learns = any(one.requires_grad for one in new)
         if not learns and not self._looks:
             return  # it may stay the same, which the first look cannot know
-        line = Line(*self._whose(frame), _is_parametrized(caller, self._caller))
+        line = Line(*self._whose(frame), _inside(caller, self._caller))
         if line.site:
             self._repeats.count(line, took_ns, learns=learns)
 
@@ -342,10 +384,17 @@ class ConstantsProbe:
         """Whether its numbers are: no other view of those that a function was given."""
         return bool(self._written.get(self._known.place_of(tensor)) != tensor._version)
 
-    def _is_same(self, name: str, results: list[Any], took_ns: int, caller: FrameType) -> bool:
+    def _is_same(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        results: list[Any],
+        took_ns: int,
+        caller: FrameType,
+    ) -> bool:
         """Takes in what came of nothing but what stays; returns whether it is as in other looks."""
         is_partly_raw = name == _WRITES_A_PART and any(map(self._known.is_raw, results))
-        digest = 0 if is_partly_raw else self._digest(results)
+        digest = hash(_words_of(args[1:])) if is_partly_raw else self._digest(results)
         if digest is None:
             return False
         frame = self._beyond_torch(caller)
@@ -357,6 +406,8 @@ class ConstantsProbe:
             known = self._operators[key] = _Operator(digest, *self._whose(frame))
         elif known.digest != digest:
             known.changes = True
+        for one in results:
+            self._makers.setdefault(self._known.place_of(one), []).append(known)
         if known.changes:
             return False
         known.took_ns.append(took_ns)
@@ -449,19 +500,38 @@ def _needed(owner: Any, name: str) -> Any:
     return found
 
 
-def _is_parametrized(frame: FrameType | None, end: FrameType | None) -> bool:
-    """Whether torch's parametrizations stand between a call and what calls the model."""
+def _inside(frame: FrameType | None, end: FrameType | None) -> str | None:
+    """Returns what of torch's stands between a call and what calls the model, if it is known."""
     while frame is not None and frame is not end:
-        if frame.f_code.co_filename.endswith(_PARAMETRIZES):
-            return True
+        name = frame.f_code.co_filename
+        if frame.f_code.co_name == _ATTENDS:
+            return ATTENTION
+        for ending, what in _INSIDE.items():
+            if name.endswith(ending):
+                return what
         frame = frame.f_back
-    return False
+    return None
+
+
+def _may_write(name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether a function of that name may write to what it is given."""
+    return name.endswith("_") or kwargs.get("out") is not None
 
 
 def _has_compiled() -> bool:
     """Whether torch's compiler has gone through any code in this process."""
     frames = getattr(modules.get(_DYNAMO_COUNTERS), "counters", {}).get("frames")
     return bool(frames)
+
+
+def _words_of(things: Any) -> str:
+    """Returns what tells numbers, slices and shapes from others: where something is written."""
+    if is_container(things):
+        return f"({' '.join(map(_words_of, elements_of(things)))})"
+    if type(things) is slice:
+        return f"[{' '.join(map(_words_of, (things.start, things.stop, things.step)))}]"
+    is_plain = type(things) in (int, float, bool, str, type(None))
+    return repr(things) if is_plain else type(things).__name__
 
 
 def _flat(things: Any) -> Iterator[Any]:

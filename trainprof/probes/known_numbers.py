@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from math import gcd
 from types import ModuleType
 from typing import Any, Final
 
 # Functions, by name, whose results have no numbers yet.
 NO_NUMBERS_YET: Final = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
-# Of a result: numbers that are compared, and the most that are gone through for them.
-_SAMPLED: Final = 4_096
+# Of a result: the most bytes that are all gone through, and numbers that are compared of more.
+_ALL_BYTES: Final = 1 << 18
+_SAMPLED: Final = 8_192
 _MOST_NUMBERS: Final = 1 << 24
 
 
@@ -80,13 +83,25 @@ class KnownNumbers:
 
 
 def digest_of(torch: ModuleType, results: list[Any]) -> int | None:
-    """Returns what tells numbers from others, by some of them; None where they are too many."""
+    """Returns what tells numbers from others, of large ones by some; None: they are too many."""
     told: list[object] = []
     for one in results:
         if one.numel() > _MOST_NUMBERS:
             return None
         numbers = one.detach().reshape(-1)
-        some = numbers[:: max(1, len(numbers) // _SAMPLED)].contiguous()
-        octets = torch._C.TensorBase.numpy(some.view(torch.uint8))
-        told += [one.dtype, tuple(one.shape), octets.tobytes()]
+        if numbers.numel() * numbers.element_size() > _ALL_BYTES:
+            numbers = numbers[:: _apart(tuple(one.shape))]
+        octets = torch._C.TensorBase.numpy(numbers.contiguous().view(torch.uint8))
+        told += [one.dtype, tuple(one.shape), zlib.crc32(octets)]
     return hash(tuple(told))
+
+
+def _apart(shape: tuple[int, ...]) -> int:
+    """Returns how far apart numbers of a tensor are compared: in all of its rows and columns."""
+    numbers = 1
+    for size in shape:
+        numbers *= size
+    apart = max(1, numbers // _SAMPLED)
+    while any(gcd(apart, size) > 1 for size in shape):
+        apart += 1
+    return apart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
@@ -12,11 +12,31 @@ from trainprof.probes.middle import median
 from trainprof.probes.value_numbers import ValueNumbers
 
 _MOST_PLACES: Final = 16
-# Results whose numbers are compared: of one step, and of those that repeat one call.
+# Results whose numbers are compared: of one step, and of those that repeat one call; then each so
+# many.
 _MOST_COMPARED: Final = 1_024
 _ENOUGH_COMPARED: Final = 3
+_COMPARED_EACH: Final = 4
 # Looks from which on lines are told.
 _ENOUGH_LOOKS: Final = 2
+# Functions, by name, that draw random numbers: what they give may be the same by chance.
+_DRAWS: Final = frozenset(
+    {
+        *("bernoulli", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"),
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+        *("normal", "multinomial", "poisson", "binomial", "gumbel_softmax", "rrelu"),
+    }
+)
+# Calls that do more than compute: fewer of them would leave other statistics, or random numbers.
+_NORMALIZES: Final = frozenset({"batch_norm", "instance_norm"})
+ACTS: Final = _DRAWS | _NORMALIZES
+# Of their arguments: whether they are at it.
+_IS_TRAINING: Final = {"batch_norm": 5, "instance_norm": 5, "dropout": 2, "alpha_dropout": 2}
+
+# What of torch's makes calls for a line.
+PARAMETRIZATION: Final = "parametrization"
+WEIGHT_NORM: Final = "weight_norm"
+ATTENTION: Final = "attention"
 
 Place = tuple[int, int]
 
@@ -28,12 +48,21 @@ class Line:
     Attributes:
         site: The user's line, in the model.
         package: The library that it calls, and which calls torch; None where it does so itself.
-        is_parametrized: torch's parametrizations call, for a parameter that the line reads.
+        inside: What of torch's makes the calls, for the line; None where the line does.
     """
 
     site: int
     package: str | None
-    is_parametrized: bool
+    inside: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """What one repeat took, and whether backward goes through it, too."""
+
+    line: Line
+    took_ns: int
+    learns: bool
 
 
 @dataclass(slots=True)
@@ -43,14 +72,22 @@ class _Call:
     Attributes:
         numbers: Of the storages that it gave.
         digest: Of what it gave; None where that was not worth while.
-        compared: How many repeats gave the same.
+        repeats: How many there were.
+        compared: How many of them gave the same.
         differs: One did not: it draws random numbers, or reads what nobody sees.
+        places: Where torch keeps what each of them gave.
+        counted, waiting: Repeats that count as long as that stays so: up to the last one that was
+            compared, and since.
     """
 
     numbers: list[int]
     digest: int | None
+    repeats: int = 0
     compared: int = 0
     differs: bool = False
+    places: list[list[int]] = field(default_factory=list)
+    counted: list[_Repeat] = field(default_factory=list)
+    waiting: list[_Repeat] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -75,7 +112,8 @@ class RepeatedCalls:
     """Of a few steps that are looked at, those calls that give what another has given.
 
     They are given what holds the same (ValueNumbers), at the same line, and give the same numbers:
-    the first one's, or, where no look before has met a repeat there, those of the second.
+    the first one's, or, where no look before has met a repeat there, those of the second. Where one
+    does not, or something else is then written to what one gave, none counts.
 
     Args:
         torch: The script's.
@@ -92,6 +130,7 @@ class RepeatedCalls:
         self.begin_anew()
 
     def begin_anew(self) -> None:
+        self._acting: set[int] = set()
         self._suspects: set[tuple[str, Place]] = set()
         self._looks: list[dict[Line, _Spent]] = []
         self._is_told = self._is_over = False
@@ -105,6 +144,8 @@ class RepeatedCalls:
         """Forgets what an outermost call of a module has met: another one is given other things."""
         self._values.begin()
         self._calls: dict[tuple[Hashable, Place], _Call] = {}
+        self._writes: dict[int, list[Hashable]] = {}
+        self._last: _Call | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -118,7 +159,7 @@ class RepeatedCalls:
 
     def asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Takes in what a function is about to be given."""
-        if self._is_over or name in NO_NUMBERS_YET:
+        if self._is_over or name in NO_NUMBERS_YET or name in _DRAWS:
             self.forget()
             return
         things = self._torch.is_grad_enabled(), args, kwargs
@@ -137,42 +178,81 @@ class RepeatedCalls:
         if first is None or len(first.numbers) != len(new):
             digest = self._digest(new) if suspect in self._suspects else None
             numbers = [self._values.of_storage(one) for one in new]
-            self._calls[key] = _Call(numbers, digest)
+            first = self._calls[key] = _Call(numbers, digest)
+            first.places.append(_places_of(new))
             return False
         self._suspects.add(suspect)
+        first.places.append(_places_of(new))
         is_compared = first.digest is not None
-        if first.compared < _ENOUGH_COMPARED and not first.differs:
+        first.repeats += 1
+        if not first.differs and self._is_to_be_compared(first):
             digest = self._digest(new)
             first.differs = is_compared and digest is not None and digest != first.digest
             first.digest = digest if first.digest is None else first.digest
             is_compared &= digest is not None
             first.compared += 1
+            if is_compared and not first.differs:
+                first.counted += first.waiting
+                first.waiting = []
         if first.differs:
             return False
+        self._last = first
         self._look.met_ns += took_ns
         # What has not been compared counts as the same ahead: what comes of it is compared itself.
         for one, number in zip(new, first.numbers, strict=True):
             self._values.give(one, number)
         return is_compared
 
+    def _is_to_be_compared(self, first: _Call) -> bool:
+        return first.repeats <= _ENOUGH_COMPARED or first.repeats % _COMPARED_EACH == 0
+
+    def written(self, places: Iterable[int]) -> None:
+        """Takes in where torch keeps storages that the call has just written to."""
+        for place in places:
+            by = self._key if self._key is not None else object()  # as nobody else writes
+            self._writes.setdefault(place, []).append(by)
+
+    def _are_left_alike(self, call: _Call) -> bool:
+        """Whether the same was written to all that a call and its repeats gave, if anything."""
+        first, *others = ([self._writes.get(x) for x in places] for places in call.places)
+        return all(one == first for one in others)
+
     def count(self, line: Line, took_ns: int, *, learns: bool) -> None:
-        """Counts a repeat; `learns` where backward goes through it, too."""
-        spent = self._look.lines.setdefault(line, _Spent())
-        spent.calls += 1
-        spent.took_ns += took_ns
-        spent.learns_ns += took_ns if learns else 0
-        self._look.took_ns += took_ns
+        """Counts the repeat that was taken in last; `learns` where backward goes through it."""
+        call, repeat = self._last, _Repeat(line, took_ns, learns)
+        if call is not None:
+            is_compared = self._is_to_be_compared(call)
+            (call.counted if is_compared else call.waiting).append(repeat)
+
+    def acts_at(self, site: int) -> None:
+        """Takes in that a line makes a call that does more than compute."""
+        self._acting.add(site)
+
+    def end_forward(self) -> None:
+        """Counts what is known, by the end of an outermost call of a module, to have repeated."""
+        for call in self._calls.values():
+            if call.differs or not call.counted or not self._are_left_alike(call):
+                continue
+            for one in call.counted:
+                spent = self._look.lines.setdefault(one.line, _Spent())
+                spent.calls += 1
+                spent.took_ns += one.took_ns
+                spent.learns_ns += one.took_ns if one.learns else 0
+                self._look.took_ns += one.took_ns
+        self.begin_forward()
 
     def end_look(self, little_ns: float) -> None:
         """Ends a look; where all that may be repeats took less, there will be no other."""
-        self.begin_forward()
+        self.end_forward()
         self._looks.append(self._look.lines)
         self._is_over |= self._look.met_ns < little_ns
 
     def told(self) -> dict[str, Any] | None:
         """Returns what to note: the lines with repeats in most looks; None where none ever had."""
         lines = {line for look in self._looks for line in look}
-        found = [_of_a_step(line, self._looks) for line in lines]
+        found = [
+            {**_of_a_step(line, self._looks), "acts": line.site in self._acting} for line in lines
+        ]
         worth = [one for one in found if one["step_ns"]]
         if len(self._looks) < _ENOUGH_LOOKS or not (worth or self._is_told):
             return None
@@ -185,6 +265,16 @@ class RepeatedCalls:
         return digest_of(self._torch, results) if self._compared <= _MOST_COMPARED else None
 
 
+def acts(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a call of one of ACTS leaves more than what it gives."""
+    at = _IS_TRAINING.get(name)
+    return at is None or len(args) <= at or args[at] is True
+
+
+def _places_of(results: list[Any]) -> list[int]:
+    return [one.untyped_storage()._cdata for one in results]
+
+
 def _of_a_step(line: Line, looks: list[dict[Line, _Spent]]) -> dict[str, Any]:
     """Returns what a line took in the middle one of all looks: 0 where only half of them had it."""
     is_in_most = sum(line in look for look in looks) > len(looks) / 2
@@ -192,7 +282,7 @@ def _of_a_step(line: Line, looks: list[dict[Line, _Spent]]) -> dict[str, Any]:
     return {
         "site": line.site,
         "package": line.package,
-        "is_parametrized": line.is_parametrized,
+        "inside": line.inside,
         "calls": round(median([one.calls for one in spent])),
         "step_ns": round(median([one.took_ns for one in spent])),
         "learns_ns": round(median([one.learns_ns for one in spent])),

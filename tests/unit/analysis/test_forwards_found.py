@@ -313,7 +313,7 @@ def test_a_table_and_its_optimizer_are_not_saved_twice() -> None:
     assert together(case, findings) == pytest.approx(alone[1], rel=0.05)
 
 
-CODEBOOK = ComparingLine("vq.py:31", "distance", 256, 128, 64, 0.5, True)
+CODEBOOK = ComparingLine("vq.py:31", "distance", 256, 128, 64, 0.5, 2.0)
 
 
 def comparing(*lines: ComparingLine) -> Case:
@@ -329,15 +329,15 @@ def test_vectors_that_are_compared_by_one_large_tensor() -> None:
     assert "compares 256 with 128 vectors of 64 numbers here by a tensor of 2,097,152" in (
         finding.title
     )
-    # Half of 2 s of forward, and of 4 s of backward.
+    # Half of 2 s of forward, and twice that of backward.
     assert "about 1000 ms and 2.00 s of backward, 50 % of training" in finding.title
-    assert finding.recoverable_s == pytest.approx(1.1 * 3.0)
+    assert finding.recoverable_s == pytest.approx(1.1 * 1.0 + 2.0)
     assert "torch.cdist" in str(finding.advice)
     assert "nearly coincide" in minded(finding)
 
 
 def test_pairs_that_nothing_is_learned_from_take_nothing_of_backward() -> None:
-    finding = only(comparing(replace(CODEBOOK, learns=False, what="cosine")))
+    finding = only(comparing(replace(CODEBOOK, times=0.0, what="cosine")))
     assert finding.evidence["backward_s"] == 0
     assert "of backward" not in finding.title
     assert "F.normalize" in str(finding.advice)
@@ -370,7 +370,7 @@ def test_pairs_on_a_device_are_not_judged() -> None:
 def test_compared_pairs_are_read_from_what_was_told() -> None:
     sites = Sites({1: ["/work/vq.py", 31, "forward"]}, "/work")
     one = {"site": 1, "what": "distance", "first": 256, "second": 128, "long": 64}
-    one |= {"share": 0.5, "learns": True}
+    one |= {"share": 0.5, "times": 2.0}
     note: dict[str, Any] = {"broadcast_pairs": {"looks": 7, "lines": [one, "x"]}, "number": 1}
     told = broadcast_pairs([note], sites)
     assert told == BroadcastPairs(7, [CODEBOOK])

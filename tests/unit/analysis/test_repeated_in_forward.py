@@ -64,7 +64,7 @@ def test_what_a_library_or_a_parametrization_computes_is_told_as_its_own() -> No
     [finding] = diagnose(computing(RepeatedCalls(7, [replace(LINE, package="graphs")]))).findings
     assert finding.title.startswith("graphs, which the model calls here, computes again")
     [finding] = diagnose(
-        computing(RepeatedCalls(7, [replace(LINE, is_parametrized=True)]))
+        computing(RepeatedCalls(7, [replace(LINE, inside="parametrization")]))
     ).findings
     assert "parametrize.cached()" in finding.advice
 
@@ -90,7 +90,7 @@ def test_nothing_is_told_on_a_device() -> None:
 def test_it_is_read_from_what_was_told_last() -> None:
     good = {"site": 1, "calls": 3, "step_ns": 3_000_000, "learns_ns": 9_000_000}
     lines: list[Any] = [
-        {**good, "site": 2, "step_ns": 9_000_000, "package": "graphs", "is_parametrized": True},
+        {**good, "site": 2, "step_ns": 9_000_000, "package": "graphs", "inside": "parametrization"},
         good,
         {**good, "site": 9},
         {**good, "step_ns": 0},
@@ -102,7 +102,7 @@ def test_it_is_read_from_what_was_told_last() -> None:
     told = repeated_calls([note], Sites(SITES, "/x"))
     assert told is not None
     assert told.lines == [
-        RepeatedLine("model.py:31", 3, 0.009, 0.009, "graphs", is_parametrized=True),
+        RepeatedLine("model.py:31", 3, 0.009, 0.009, "graphs", inside="parametrization"),
         RepeatedLine("model.py:26", 3, 0.003, 0.003),
     ]
 

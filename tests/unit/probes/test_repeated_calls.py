@@ -99,7 +99,7 @@ def test_all_but_the_first_are_told_by_their_line(
     again_ns = (ROUNDS - 1) * COST_NS
     assert found[line]["step_ns"] == again_ns
     assert found[line]["learns_ns"] == (again_ns if learns else 0)
-    assert (found[line]["package"], found[line]["is_parametrized"]) == (None, False)
+    assert (found[line]["package"], found[line]["inside"]) == (None, None)
 
 
 def of_the_round(model: Any, x: torch.Tensor, step: int) -> Any:
@@ -253,7 +253,7 @@ def test_a_parametrization_is_told_by_the_line_that_reads_the_parameter(recorder
     recorder.start(*probes(), now=CLOCK)
     train(model)
     [line] = lines_told(recorder, "repeated_calls", __file__).values()
-    assert (line["step_ns"], line["is_parametrized"]) == ((ROUNDS - 1) * COST_NS, True)
+    assert (line["step_ns"], line["inside"]) == ((ROUNDS - 1) * COST_NS, "parametrization")
 
 
 def test_what_is_kept_for_a_while_is_no_repeat(recorder: Recorder) -> None:

@@ -9,17 +9,21 @@ How it is measured: in up to seven steps, ever further apart, torch's functions 
 watched as it calls them. A call counts that was given, by its function and at the same line, what
 another was given within the same outermost call of a module: tensors that nothing has been written
 to since, or results of such calls, and other arguments that are equal; and that gave the same
-numbers (some thousands are compared, of the first calls that repeat one). So random numbers do not
-count, nor do views, nor what stays the same in all steps: constant_in_forward tells that. Told is
-what most steps had. Backward is taken to spend the same share on it as forward does.
+numbers (some thousands are compared, of the first calls that repeat one and of each fourth after
+them; where one differs, none counts). Nor does any where the script then writes something else to
+what they gave. So random numbers do not count, nor do views, nor what stays the same in all steps:
+constant_in_forward tells that. Told is what most steps had. Backward is taken to spend the same
+share on it as forward does.
 
 When it is wrong: where memory is what matters: what is kept lasts for all of forward. On a GPU, or
 of a model that is compiled, nothing is told; nor of what the model of a library does inside.
 
 What to do: compute it once in each forward, ahead of the loop, and pass it in. What a
 parametrization computes (weight_norm, orthogonal) is kept for as long as a
-`with torch.nn.utils.parametrize.cached():` lasts. Gradients are then added in another order: losses
-may differ by rounding.
+`with torch.nn.utils.parametrize.cached():` lasts. nn.MultiheadAttention takes no keys that are
+projected already: project them by hand, and use scaled_dot_product_attention. Gradients are then
+added in another order: losses may differ by rounding. Batch normalization that is called less often
+updates its running statistics less often, and dropout draws once for all.
 """
 
 from __future__ import annotations
@@ -32,7 +36,13 @@ from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.repeated_calls import RepeatedCalls, RepeatedLine
+from trainprof.analysis.repeated_calls import (
+    ATTENTION,
+    PARAMETRIZATION,
+    WEIGHT_NORM,
+    RepeatedCalls,
+    RepeatedLine,
+)
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "repeated_in_forward"
@@ -43,6 +53,24 @@ THRESHOLDS: Final = {
 # Of forward's part, and of backward's, what goes at least, likely and at most: Python code between
 # the functions goes, too; nobody has timed what backward does for them.
 _SAVES: Final = ((0.8, 0.0), (1.0, 0.8), (1.25, 1.25))
+# Of a phase: the first of the calls stays.
+_MOST_OF_ALL: Final = 0.95
+_BACKWARD: Final = (
+    "what backward spends on it is taken to be the share that forward does; losses may differ by "
+    "rounding, as gradients are added in another order"
+)
+_ACTS: Final = (
+    "the line also calls batch normalization or dropout: running statistics are then updated once "
+    "instead of each time, random numbers drawn once: what is trained changes"
+)
+_HOW: Final = {
+    PARAMETRIZATION: "with torch.nn.utils.parametrize.cached(): around the loop that comes by here",
+    WEIGHT_NORM: "torch.nn.utils.parametrizations.weight_norm (spectral_norm) in place of "
+    "torch.nn.utils.weight_norm, and with torch.nn.utils.parametrize.cached(): around the loop "
+    "that comes by here",
+    ATTENTION: "nn.MultiheadAttention projects these keys and values anew: project them once, "
+    "ahead of the loop that comes by here, and use F.scaled_dot_product_attention with them",
+}
 _MOST_NAMED: Final = 3
 # Of a line, of all that such lines take, from which on it is named.
 _NAMED_FROM: Final = 0.1
@@ -56,7 +84,11 @@ def find(case: Case) -> Finding | None:
     part = (forward_s + backward_s) / case.training_s
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
         return None
-    saved_s = [one * forward_s + other * backward_s for one, other in _SAVES]
+    saved_s = [
+        min(one * forward_s, _MOST_OF_ALL * spent_in(case, "forward"))
+        + min(other * backward_s, _MOST_OF_ALL * spent_in(case, "backward"))
+        for one, other in _SAVES
+    ]
     gain = gain_of(case, saved_s, is_of_whole_run=True)
     if gain is None:
         return None
@@ -72,11 +104,9 @@ def find(case: Case) -> Finding | None:
         site=first.site,
         advice=_advice(first),
         cautions=[
-            "what backward spends on it is taken to be the share that forward does; losses may "
-            "differ by rounding, as gradients are added in another order"
-        ]
-        if backward_s
-        else [],
+            *([_BACKWARD] if backward_s else []),
+            *([_ACTS] if any(one.acts for one in (first, *named)) else []),
+        ],
         also=[
             f"so it is at {one.site}, {percent(one.step_s / told.step_s)} of it" for one in named
         ],
@@ -101,7 +131,7 @@ def _spent_s(case: Case, told: RepeatedCalls) -> tuple[float, float]:
 
 
 def _who(line: RepeatedLine) -> str:
-    if line.is_parametrized:
+    if line.inside in (PARAMETRIZATION, WEIGHT_NORM):
         return "a parametrization computes a weight here"
     if line.package is None:
         return "the model computes here"
@@ -109,6 +139,6 @@ def _who(line: RepeatedLine) -> str:
 
 
 def _advice(line: RepeatedLine) -> str:
-    if line.is_parametrized:
-        return "with torch.nn.utils.parametrize.cached(): around the loop that comes by here"
+    if line.inside is not None:
+        return _HOW[line.inside]
     return "compute it once in each forward, ahead of the loop that comes by here, and pass it in"
