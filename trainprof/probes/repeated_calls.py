@@ -12,11 +12,8 @@ from trainprof.probes.middle import median
 from trainprof.probes.value_numbers import ValueNumbers
 
 _MOST_PLACES: Final = 16
-# Results whose numbers are compared: of one step, and of those that repeat one call; then each so
-# many.
+# Results of one step whose numbers are compared.
 _MOST_COMPARED: Final = 1_024
-_ENOUGH_COMPARED: Final = 3
-_COMPARED_EACH: Final = 4
 # Looks from which on lines are told.
 _ENOUGH_LOOKS: Final = 2
 # Functions, by name, that draw random numbers: what they give may be the same by chance.
@@ -25,6 +22,8 @@ _DRAWS: Final = frozenset(
         *("bernoulli", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"),
         *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
         *("normal", "multinomial", "poisson", "binomial", "gumbel_softmax", "rrelu"),
+        *("bernoulli_", "dropout_", "uniform_", "normal_", "random_", "exponential_"),
+        *("geometric_", "cauchy_", "log_normal_"),
     }
 )
 # Calls that do more than compute: fewer of them would leave other statistics, or random numbers.
@@ -72,22 +71,16 @@ class _Call:
     Attributes:
         numbers: Of the storages that it gave.
         digest: Of what it gave; None where that was not worth while.
-        repeats: How many there were.
-        compared: How many of them gave the same.
         differs: One did not: it draws random numbers, or reads what nobody sees.
         places: Where torch keeps what each of them gave.
-        counted, waiting: Repeats that count as long as that stays so: up to the last one that was
-            compared, and since.
+        counted: Repeats that count, if it stays so.
     """
 
     numbers: list[int]
     digest: int | None
-    repeats: int = 0
-    compared: int = 0
     differs: bool = False
     places: list[list[int]] = field(default_factory=list)
     counted: list[_Repeat] = field(default_factory=list)
-    waiting: list[_Repeat] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -184,16 +177,11 @@ class RepeatedCalls:
         self._suspects.add(suspect)
         first.places.append(_places_of(new))
         is_compared = first.digest is not None
-        first.repeats += 1
-        if not first.differs and self._is_to_be_compared(first):
+        if not first.differs:
             digest = self._digest(new)
             first.differs = is_compared and digest is not None and digest != first.digest
             first.digest = digest if first.digest is None else first.digest
             is_compared &= digest is not None
-            first.compared += 1
-            if is_compared and not first.differs:
-                first.counted += first.waiting
-                first.waiting = []
         if first.differs:
             return False
         self._last = first
@@ -202,9 +190,6 @@ class RepeatedCalls:
         for one, number in zip(new, first.numbers, strict=True):
             self._values.give(one, number)
         return is_compared
-
-    def _is_to_be_compared(self, first: _Call) -> bool:
-        return first.repeats <= _ENOUGH_COMPARED or first.repeats % _COMPARED_EACH == 0
 
     def written(self, places: Iterable[int]) -> None:
         """Takes in where torch keeps storages that the call has just written to."""
@@ -219,10 +204,8 @@ class RepeatedCalls:
 
     def count(self, line: Line, took_ns: int, *, learns: bool) -> None:
         """Counts the repeat that was taken in last; `learns` where backward goes through it."""
-        call, repeat = self._last, _Repeat(line, took_ns, learns)
-        if call is not None:
-            is_compared = self._is_to_be_compared(call)
-            (call.counted if is_compared else call.waiting).append(repeat)
+        if self._last is not None:
+            self._last.counted.append(_Repeat(line, took_ns, learns))
 
     def acts_at(self, site: int) -> None:
         """Takes in that a line makes a call that does more than compute."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.cases import Planted, case_of, on_device
+from support.found import only
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
@@ -119,3 +120,30 @@ def test_it_is_read_from_what_was_told_last() -> None:
 )
 def test_nothing_is_read_from_nonsense(told: Any) -> None:
     assert repeated_calls([{"repeated_calls": told, "number": 1}], Sites(SITES, "/x")) is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        (None, "ahead of the loop that comes by here, and pass it in"),
+        ("parametrization", "parametrize.cached()"),
+        ("weight_norm", "parametrizations.weight_norm"),
+        ("attention", "F.scaled_dot_product_attention"),
+    ],
+)
+def test_what_can_be_done_goes_by_what_of_torchs_computes(inside: str | None, words: str) -> None:
+    finding = only(computing(RepeatedCalls(7, [replace(LINE, inside=inside)])))
+    assert words in str(finding.advice)
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_what_leaves_statistics_or_draws_numbers_is_minded(acts: bool) -> None:
+    finding = only(computing(RepeatedCalls(7, [replace(LINE, acts=acts)])))
+    assert any("running statistics" in one for one in finding.cautions) is acts
+
+
+def test_nearly_all_of_computing_has_no_endless_gain() -> None:
+    line = replace(LINE, step_s=10.0, learns_s=10.0)
+    finding = only(computing(RepeatedCalls(7, [line])))
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[1] < 40

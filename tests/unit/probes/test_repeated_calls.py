@@ -82,11 +82,21 @@ def in_a_module(model: Any, x: torch.Tensor, step: int) -> Any:
     return x
 
 
+def written_to_alike(model: Any, x: torch.Tensor, step: int) -> Any:
+    state = x
+    for _ in range(ROUNDS):
+        table = dear(x.T @ x / 100)
+        table.relu_()
+        state = state + table[:4]
+    return state
+
+
 @pytest.mark.parametrize(
     ("made", "line", "learns"),
     [
         (of_what_is_learnt, 4, True),
         (of_the_batch, 3, False),
+        (written_to_alike, 3, False),
         (beside_what_changes, 2, True),
         (in_a_module, 3, True),
     ],
@@ -152,6 +162,31 @@ def of_what_is_kept_in_one_place(model: Any, x: torch.Tensor, step: int) -> Any:
     return x
 
 
+def each_written_to_elsewhere(model: Any, x: torch.Tensor, step: int) -> Any:
+    """As where each pass hides another part of what all begin with."""
+    state = x
+    for one in range(ROUNDS):
+        table = dear(x.T @ x / 100)
+        table[one::ROUNDS] = 0
+        state = state + table[:4]
+    return state
+
+
+def equal_at_first(model: Any, x: torch.Tensor, step: int) -> Any:
+    """What nobody sees is written between: a neuron that has not fired so far."""
+    state = (x.T @ x / 100).detach()
+    for one in range(8):
+        state.data[0, 0] = 0.5 if one < 6 else one
+        x = x + dear(state)[:4]
+    return x
+
+
+def by_rare_chance(model: Any, x: torch.Tensor, step: int) -> Any:
+    for _ in range(ROUNDS):
+        x = x + dear(torch.bernoulli(torch.ones(8, 8)))[:4]
+    return x
+
+
 def once(model: Any, x: torch.Tensor, step: int) -> Any:
     near = dear(model.places)
     for _ in range(ROUNDS):
@@ -212,6 +247,9 @@ def with_reversed_gradients(model: Any, x: torch.Tensor, step: int) -> Any:
         with_a_number_of_the_round,
         of_chance,
         of_what_is_written,
+        each_written_to_elsewhere,
+        equal_at_first,
+        by_rare_chance,
         of_what_is_written_through_a_view,
         of_what_is_written_elsewhere,
         of_what_is_kept_in_one_place,

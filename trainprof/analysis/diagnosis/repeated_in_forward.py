@@ -9,11 +9,10 @@ How it is measured: in up to seven steps, ever further apart, torch's functions 
 watched as it calls them. A call counts that was given, by its function and at the same line, what
 another was given within the same outermost call of a module: tensors that nothing has been written
 to since, or results of such calls, and other arguments that are equal; and that gave the same
-numbers (some thousands are compared, of the first calls that repeat one and of each fourth after
-them; where one differs, none counts). Nor does any where the script then writes something else to
-what they gave. So random numbers do not count, nor do views, nor what stays the same in all steps:
-constant_in_forward tells that. Told is what most steps had. Backward is taken to spend the same
-share on it as forward does.
+numbers (some thousands of each are compared; where one differs, none counts). Nor does any where
+the script then writes something else to what they gave. So random numbers do not count, nor do
+views, nor what stays the same in all steps: constant_in_forward tells that. Told is what most steps
+had. Backward is taken to spend the same share on it as forward does.
 
 When it is wrong: where memory is what matters: what is kept lasts for all of forward. On a GPU, or
 of a model that is compiled, nothing is told; nor of what the model of a library does inside.
