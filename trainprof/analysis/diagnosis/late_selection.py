@@ -85,8 +85,8 @@ def _beside_computing(case: Case, fed: LoaderCase) -> Finding | None:
     if gain is None:
         return None
     waits = (
-        f"batches are there in time, but workers take the cores that training computes on, for "
-        f"{span(step_s)} a batch"
+        f"batches are there in time, but workers share the cores that training computes on with "
+        f"it, for {span(step_s)} a batch"
     )
     return _told(case, fed, selection, waits, gain)
 
