@@ -15,7 +15,13 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.run_figures import Training, Verdict
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
+from trainprof.analysis.verdict_level import (
+    HIGH_SHARE,
+    MODERATE_SHARE,
+    pair,
+    percent,
+    percent_apart,
+)
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
@@ -250,7 +256,7 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text += figures
     if not is_alone:
         text += f", {percent(part)} of it for {site}"
-    elif not figures.endswith(_A_STEP):
+    elif _A_STEP not in figures:
         text += _in_beginnings(evidence)
     return text, site
 
@@ -414,7 +420,9 @@ def _loading_words(evidence: Evidence) -> str:
 def _in_figures(
     evidence: Evidence, keys: tuple[str, ...], share: float, without_s: float = 0.0
 ) -> str:
-    """Returns what a share is in time: of a steady step, or of training where that is another.
+    """Returns what a share is in time: of a steady step, or of training where that is far off.
+
+    Behind a step's times stands its own percentage where it is not that of training.
 
     Args:
         evidence: Of the run.
@@ -427,7 +435,8 @@ def _in_figures(
         part_s = sum(steady.get(key, 0.0) for key in keys)
         part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
-            return f", {pair(part_s, step.mean)}{_A_STEP}"
+            apart = percent_apart(part_s, step.mean, share)
+            return f", {pair(part_s, step.mean)}{_A_STEP}{apart}"
     part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
     return f", {pair(part_s, evidence.training_s)}"
 

@@ -219,9 +219,8 @@ def test_one_worker_is_not_said_to_take_all_cores() -> None:
     one.inputs = replace(one.inputs, setting=replace(one.inputs.setting, workers=1))
     finding = found(case_of(one))
     assert finding is not None
-    told = f"{finding.title} "
-    assert told.startswith("its worker shares the ")
-    assert " cores that training computes on with it, and waits for one 40 % of " in told
+    assert finding.title.startswith("its worker shares the ")
+    assert " cores that training computes on with it, and waits for one 40 % of " in finding.title
 
 
 def test_what_computing_takes_longer_beside_workers_is_told_where_cores_are_full() -> None:

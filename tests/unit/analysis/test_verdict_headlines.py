@@ -120,6 +120,21 @@ def test_garbage_collection_is_not_told_as_python_between_the_parts(tmp_path, pa
 
 
 @pytest.mark.parametrize(
+    ("evaluate_us", "told"),
+    [
+        (0, "in 75 % of training time, 3.00 of 4.00 ms a step"),
+        (800, "in 74 % of training time, 3.00 of 4.00 ms a step"),
+        (10_000, "in 67 % of training time, 3.00 of 4.00 ms a step (75 %)"),
+    ],
+)
+def test_a_step_has_its_own_percentage_where_it_is_not_that_of_training(
+    tmp_path, evaluate_us, told
+):
+    found = loop(tmp_path, wait=3000, evaluate=evaluate_us).verdict
+    assert found.headline == f"DATA-BOUND: the loop waits for train.py:41 {told}"
+
+
+@pytest.mark.parametrize(
     ("parts", "told"),
     [
         ({"python": 80, "gc": 40}, "; next comes python between them and garbage collection with"),
