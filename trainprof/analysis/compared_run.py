@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -325,6 +327,30 @@ def _mean_of(per_step_s: Floats, seed: int) -> Sampled | None:
     if len(per_step_s) > 1:
         draws = Resampling(per_step_s, seed=seed).means(per_step_s)
     return Sampled(float(per_step_s.mean()), draws)
+
+
+def told_apart(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Returns runs of one name with as much of their paths for names as tells them apart."""
+    names = Counter(run.name for run in runs)
+    return [
+        one
+        if names[one.name] < 2
+        else replace(
+            one, summary=replace(one.summary, run=replace(one.summary.run, name=_end(one, runs)))
+        )
+        for one in runs
+    ]
+
+
+def _end(one: ComparedRun, runs: Sequence[ComparedRun]) -> str:
+    """Returns the end of a run's path that tells it from others of its name."""
+    parts = Path(one.directory).parts
+    others = [Path(x.directory).parts for x in runs if x.name == one.name and x is not one]
+    for length in range(2, len(parts)):
+        end = parts[-length:]
+        if all(other[-length:] != end for other in others):
+            return str(Path(*end))
+    return one.directory
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

@@ -23,7 +23,7 @@ from trainprof.analysis.compared_figures import (
     step_metrics,
 )
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.gate import REPEATED, Gate, judged
+from trainprof.analysis.gate import REPEATED, Gate, judged, three_runs
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.speedup import (
     FASTER,
@@ -195,7 +195,9 @@ def compare(
         with_borders=sides.with_borders(measured_by),
         metrics=metrics,
         not_observed=_not_observed(metrics, sides),
-        gate=None if limit is None else judged(limit, decisive, found, measured_by),
+        gate=None
+        if limit is None
+        else judged(limit, decisive, found, measured_by, _telling(base, other)),
     )
 
 
@@ -215,7 +217,7 @@ def basis(comparison: Comparison) -> str | None:
     speedup = comparison.speedup
     if speedup.low is None:
         return None
-    counted = [sum(run.is_telling() for run in s) for s in (comparison.base, comparison.other)]
+    counted = _telling(comparison.base, comparison.other)
     if speedup.chance is None:
         return f"{counted[0]} and {counted[1]} runs: the interval is that of their spread"
     chance = _difference(speedup.chance.share)
@@ -230,7 +232,13 @@ def basis(comparison: Comparison) -> str | None:
         told = f"{counted[0]} and {counted[1]} runs, weighed with what two may differ by, {chance}"
     if speedup.chance.share > LEAST_CHANCE:
         told += f" ({speedup.chance.why})"
-    return f"{told}; three runs each tell smaller ones: {REPEATED}"
+    return f"{told}; {three_runs(*counted)} tell smaller ones: {REPEATED}"
+
+
+def _telling(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> tuple[int, int]:
+    """Returns how many runs of each side have steps that tell something."""
+    has, against = (sum(run.is_telling() for run in side) for side in (base, other))
+    return has, against
 
 
 def _difference(share: float) -> str:

@@ -20,9 +20,9 @@ PASSED: Final = "passed"
 TRIPPED: Final = "tripped"
 NOT_JUDGED: Final = "not_judged"
 REPEATED: Final = "--base A1 --base A2 --base A3 --other B1 --other B2 --other B3"
+_ENOUGH: Final = 3
 # What a gate is there to judge: an edit of the script, and new libraries under it.
 _TESTED: Final = (SCRIPT_TEXT, "torch", "CUDA")
-_REPEAT: Final = f"record three runs a side, in turns: trainprof compare {REPEATED}"
 _REPEAT_MORE: Final = "record more runs a side, in turns, where nothing else runs"
 
 
@@ -43,7 +43,19 @@ class Gate:
     hint: str | None = None
 
 
-def judged(limit: float, speedup: SpeedUp, found: Sequence[Discrepancy], measured_by: str) -> Gate:
+def three_runs(base: int, other: int) -> str:
+    """Returns which sides are to have three runs; `base`, `other` are how many each has now."""
+    few = [side for side, has in (("BASE", base), ("OTHER", other)) if has < _ENOUGH]
+    return f"three runs of {few[0]}" if len(few) == 1 else "three runs each"
+
+
+def judged(
+    limit: float,
+    speedup: SpeedUp,
+    found: Sequence[Discrepancy],
+    measured_by: str,
+    runs: tuple[int, int] = (1, 1),
+) -> Gate:
     """Returns whether OTHER takes longer than BASE by more than a limit.
 
     Args:
@@ -51,6 +63,7 @@ def judged(limit: float, speedup: SpeedUp, found: Sequence[Discrepancy], measure
         speedup: Of OTHER over BASE.
         found: What the sides do not have in common.
         measured_by: step|sample.
+        runs: How many tell of BASE and of OTHER.
     """
     hindrance = _hindrance(limit, speedup, found)
     if hindrance is not None:
@@ -66,13 +79,16 @@ def judged(limit: float, speedup: SpeedUp, found: Sequence[Discrepancy], measure
     # What is finer than a single run can tell is no reason to call a result too noisy.
     tells = max(limit, LEAST_CHANCE)
     is_hidden = middle > tells and middle - least > tells
-    between = f"{_longer(least)} to {_longer(most)} would fit"
+    between = f"{_between(least, most)} would fit"
     if is_hidden or speedup.verdict == UNKNOWN:
-        why = f"too noisy to tell: a {measured_by} took {_longer(middle)}, but {between}"
+        told = _longer(middle, in_times=most >= 1)
+        why = f"too noisy to tell: a {measured_by} took {told}, but {between}"
         if speedup.verdict == SLOWER:
             why = f"by how much OTHER is slower is too noisy to tell: {between}"
-        return Gate(limit, NOT_JUDGED, why, _REPEAT_MORE if speedup.chance is None else _REPEAT)
-    why = f"a {measured_by} took {_longer(middle)}, not over the limit for certain: {between}"
+        repeat = f"record {three_runs(*runs)}, in turns: trainprof compare {REPEATED}"
+        return Gate(limit, NOT_JUDGED, why, _REPEAT_MORE if speedup.chance is None else repeat)
+    told = _longer(middle, in_times=most >= 1)
+    why = f"a {measured_by} took {told}, not over the limit for certain: {between}"
     return Gate(limit, PASSED, why)
 
 
@@ -100,7 +116,18 @@ def _is_tested(one: Discrepancy) -> bool:
     return one.what in _TESTED and bool(one.base)
 
 
-def _longer(share: float) -> str:
-    if share >= 1:
-        return f"{1 + share:.3g} times as long"
+def _between(least: float, most: float) -> str:
+    """Returns an interval in the unit that suits its upper end."""
+    if most >= 1:
+        return f"{_times(least)} to {_longer(most)}"
+    return f"{_longer(least)} to {_longer(most)}"
+
+
+def _times(share: float) -> str:
+    return f"{1 + share:.2f}" if share < 0 else f"{1 + share:.3g}"
+
+
+def _longer(share: float, *, in_times: bool = False) -> str:
+    if share >= 1 or in_times:
+        return f"{_times(share)} times as long"
     return f"{abs(share) * 100:.1f} % {'longer' if share >= 0 else 'less time'}"

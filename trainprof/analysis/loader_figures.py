@@ -164,6 +164,7 @@ class Loader:
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
         worker_threads: None without workers, and where they did not tell.
+        begun_ahead: Passes over it came ahead of those of the training phase that are told here.
         overlaps: It had two iterators at once, each with batches of its own: workers that live on
             serve one.
     """
@@ -237,6 +238,7 @@ class Loader:
     late_selection: LateSelection | None = None
     worker_threads: WorkerThreads | None = None
     overlaps: bool = False
+    begun_ahead: bool = False
     samplers: int | None = None
     collates: int | None = None
     has_own_sampler: bool = False
@@ -264,13 +266,18 @@ class Loader:
     def later_passes(self) -> int:
         """How many passes begin with an iterator that could have been there before.
 
-        None of them is the first of a loader that the user builds anew for some passes.
+        None of them is the first of a loader that the user builds anew for some passes, but for
+        one that came ahead of training.
         """
-        return max(self.passes - max(self.taking_turns, self._built_for_passes), 0)
+        first = max(self.taking_turns, self._built_for_passes)
+        return max(self.passes - (0 if self.begun_ahead and first == 1 else first), 0)
 
     @property
     def later_share(self) -> float:
-        """Of the passes after the first, or the first of each that take turns, those that do."""
+        """Of the passes after the first, or the first of each that take turns, those that do.
+
+        Over 1 where the first of all came ahead of training.
+        """
         after = self.passes - self.taking_turns
         return self.later_passes / after if after > 0 else 0.0
 

@@ -200,7 +200,8 @@ def loaders_in_loop(
                 sites,
                 evaluation=inside,
             )
-            found.append(replace(one, **{name: getattr(part, name) for name in _OF_PASSES}))
+            figures = {name: getattr(part, name) for name in _OF_PASSES}
+            found.append(replace(one, begun_ahead=not is_inside[0], **figures))
     return found
 
 

@@ -15,7 +15,13 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.run_figures import Training, Verdict
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.verdict_level import HIGH_SHARE, MODERATE_SHARE, pair, percent
+from trainprof.analysis.verdict_level import (
+    HIGH_SHARE,
+    MODERATE_SHARE,
+    pair,
+    percent,
+    percent_apart,
+)
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
@@ -44,6 +50,8 @@ _LOSS_TOLD_SHARE: Final = 0.02
 
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
+# Of the two together: with less of it garbage collection is not worth a word.
+_COLLECTING_TOLD_SHARE: Final = 0.1
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
 _DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
@@ -248,7 +256,7 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     text += figures
     if not is_alone:
         text += f", {percent(part)} of it for {site}"
-    elif not figures.endswith(_A_STEP):
+    elif _A_STEP not in figures:
         text += _in_beginnings(evidence)
     return text, site
 
@@ -339,6 +347,12 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    collecting = evidence.training.get("gc", 0.0)
+    is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
+    collected = collecting / (evidence.training_s or 1.0)
+    is_apart = not is_collecting and collected >= _COLLECTING_TOLD_SHARE * share
+    keys = ("other",) if is_apart else _HOST_KEYS
+    share -= collected if is_apart else 0.0
     text = (
         "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes "
         f"{percent(share)} of training time"
@@ -349,8 +363,6 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
             "WAIT-BOUND: between loading, forward, backward and optimizer the loop waits for "
             f"another thread or process at {evidence.waits_at}: {percent(share)} of training time"
         )
-    collecting = evidence.training.get("gc", 0.0)
-    is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
     if is_collecting:
         text = (
             "PYTHON-BOUND: Python's garbage collection, and code between the parts of a step, take "
@@ -359,9 +371,11 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     if evidence.collectives:
         text += f", {pair(share * evidence.training_s, evidence.training_s)}"
     else:
-        text += _in_figures(evidence, _HOST_KEYS, share, evidence.loss_in_loop_s)
+        text += _in_figures(evidence, keys, share, evidence.loss_in_loop_s)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
+    if is_apart:
+        text += f"; garbage collection takes another {percent(collected)}"
     if is_once:
         text += f"; {evidence.python_once_s:.1f} s of it came but once, as the loop began or as "
         text += "code was compiled"
@@ -369,6 +383,12 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     if ahead:
         text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"
     return text, None
+
+
+def _host_words(evidence: Evidence, share: float) -> str:
+    told_from_s = _COLLECTING_TOLD_SHARE * share * evidence.training_s
+    is_told = evidence.training.get("gc", 0.0) >= told_from_s > 0
+    return f"python between them{' and garbage collection' if is_told else ''}"
 
 
 def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
@@ -400,7 +420,9 @@ def _loading_words(evidence: Evidence) -> str:
 def _in_figures(
     evidence: Evidence, keys: tuple[str, ...], share: float, without_s: float = 0.0
 ) -> str:
-    """Returns what a share is in time: of a steady step, or of training where that is another.
+    """Returns what a share is in time: of a steady step, or of training where that is far off.
+
+    Behind a step's times stands its own percentage where it is not that of training.
 
     Args:
         evidence: Of the run.
@@ -413,7 +435,8 @@ def _in_figures(
         part_s = sum(steady.get(key, 0.0) for key in keys)
         part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
-            return f", {pair(part_s, step.mean)}{_A_STEP}"
+            apart = percent_apart(part_s, step.mean, share)
+            return f", {pair(part_s, step.mean)}{_A_STEP}{apart}"
     part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
     return f", {pair(part_s, evidence.training_s)}"
 
@@ -438,7 +461,7 @@ def _compute_headline(
         "data": _loading_words(evidence),
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
-        "host": "python between them",
+        "host": _host_words(evidence, share),
         "communication": "calls of torch.distributed",
     }
     if share >= MODERATE_SHARE:

@@ -7,10 +7,21 @@ from typing import Final
 # XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
 MODERATE_SHARE: Final = 0.05
 HIGH_SHARE: Final = 0.20
+# Two shares that differ by no more are told as one.
+_ROUNDING_SHARE: Final = 0.01
 
 
 def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
+
+
+def percent_apart(part_s: float, whole_s: float, share: float) -> str:
+    """Returns the percentage of two times, " (86 %)", to stand behind them.
+
+    "" where it is the share that is told beside them, but for rounding.
+    """
+    of_whole = part_s / whole_s if whole_s > 0 else share
+    return f" ({percent(of_whole)})" if abs(of_whole - share) > _ROUNDING_SHARE else ""
 
 
 def pair(part_s: float, whole_s: float) -> str:

@@ -98,6 +98,9 @@ def report(
     if explain is not None:
         write(sys.stdout, _explained(_rule(explain)))
         return
+    if loader is not None and (why is not None or suggest_patch):
+        beside = "--why" if why is not None else "--suggest-patch"
+        raise typer.BadParameter(f"it does not go with {beside}", param_hint="'--loader'")
     asked = None if why is None else _rule(why)
     chosen_steps, rules = _step_range(steps), run_options.thresholds(rule)
     if run is None:

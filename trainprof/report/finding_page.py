@@ -31,6 +31,8 @@ BLANK: Final = (Text(),)
 _WHOLE_FROM: Final = 100
 # Of the ledger: so many that compute have one name.
 _MANY_KEYS: Final = 4
+# With fewer, what is looked at now and then may have been met too rarely to be told.
+_LOOKED_AT_ENOUGH_STEPS: Final = 100
 _LIKELY_WORDS: Final = "most likely"
 
 
@@ -125,7 +127,10 @@ def _not_found(
     is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
     if is_judged:
-        why = "what it looks for is not there, stays under its thresholds, or would gain too little"
+        little = "or would gain too little"
+        if summary.training.steps < _LOOKED_AT_ENOUGH_STEPS:
+            little = "would gain too little, or was looked at too rarely in a run this short"
+        why = f"what it looks for is not there, stays under its thresholds, {little}"
     return [
         *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
         *(_spent(summary, rule, page) if is_judged else []),

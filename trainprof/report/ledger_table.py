@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -112,6 +112,14 @@ class LedgerPart:
     device_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A part as it is shown, and the parts that are folded into it; itself where none are."""
+
+    part: LedgerPart
+    holds: list[LedgerPart]
+
+
 def waits_are_merged(summary: RunSummary) -> bool:
     """Tells whether host time in syncs and copies cannot be told from the device working."""
     if summary.run.device_timing == "synchronized":
@@ -145,9 +153,10 @@ def ledger_table(
     whole = sum(part.seconds for part in parts)
     if whole <= 0:
         return None
+    rows = [_Row(part, [part]) for part in parts]
     if fold:
-        parts = _folded(parts, whole, max_rows, spoken_of)
-    table = _written(parts, whole, has_steps=bool(summary.training.per_step_s))
+        rows = _folded(parts, whole, max_rows, spoken_of)
+    table = _written(rows, parts, has_steps=bool(summary.training.per_step_s))
     return replace(table, ranks=max(len(summary.ranks), 1))
 
 
@@ -201,7 +210,7 @@ def _device_seconds(summary: RunSummary) -> dict[str, float]:
 
 def _folded(
     parts: list[LedgerPart], whole: float, max_rows: int | None, spoken_of: Collection[str]
-) -> list[LedgerPart]:
+) -> list[_Row]:
     some = [part for part in parts if part.seconds or part.per_step_s]
     kept = [part for part in some if part.seconds >= FOLD_BELOW_SHARE * whole]
     if max_rows is not None and len(kept) > max_rows - (len(kept) < len(some)):
@@ -212,7 +221,7 @@ def _folded(
         kept = [part for part in kept if part in asked or part in others]
     rest = [part for part in some if part not in kept]
     if len(rest) < 2:
-        return some
+        return [_Row(part, [part]) for part in some]
     are_smaller = max(part.seconds for part in rest) <= min(part.seconds for part in kept)
     folded = LedgerPart(
         tuple(key for part in rest for key in part.keys),
@@ -221,15 +230,16 @@ def _folded(
         sum(part.per_step_s for part in rest),
         sum(part.device_s for part in rest),
     )
-    return [*kept, folded]
+    return [*(_Row(part, [part]) for part in kept), _Row(folded, rest)]
 
 
-def _written(parts: list[LedgerPart], whole: float, *, has_steps: bool) -> LedgerTable:
-    step_whole = sum(part.per_step_s for part in parts)
-    run, step = run_scale(whole), step_scale(step_whole)
-    seconds = rounded_parts([part.seconds / run.factor for part in parts], run.decimals)
-    tenths = rounded_parts([part.seconds / whole * 100 for part in parts], 1)
-    steps = rounded_parts([part.per_step_s / step.factor for part in parts], step.decimals)
+def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> LedgerTable:
+    """Returns the table. Rounded is before folding: a part has the same figures on any page."""
+    whole = sum(part.seconds for part in parts)
+    run, step = run_scale(whole), step_scale(sum(part.per_step_s for part in parts))
+    seconds = _rounded(shown, parts, lambda part: part.seconds / run.factor, run.decimals)
+    tenths = _rounded(shown, parts, lambda part: part.seconds / whole * 100, 1)
+    steps = _rounded(shown, parts, lambda part: part.per_step_s / step.factor, step.decimals)
     rows = [
         LedgerRow(
             part.keys,
@@ -242,12 +252,23 @@ def _written(parts: list[LedgerPart], whole: float, *, has_steps: bool) -> Ledge
             if part.device_s
             else "",
         )
-        for index, part in enumerate(parts)
+        for index, part in enumerate(row.part for row in shown)
     ]
     total_step = _total(step, steps) if has_steps else NOT_MEASURED
     total = LedgerRow((), "total", 1.0, _total(run, seconds), _percent(sum(tenths)), total_step)
     has_device = any(row.on_device for row in rows)
     return LedgerTable(rows, total, run.unit, step.unit if has_steps else None, has_device)
+
+
+def _rounded(
+    shown: list[_Row],
+    parts: list[LedgerPart],
+    figure: Callable[[LedgerPart], float],
+    decimals: int,
+) -> list[int]:
+    """Returns what each row shows of a figure, in units of 10 ** -decimals."""
+    each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))
+    return [sum(each[part] for part in row.holds) for row in shown]
 
 
 def _total(scale: Scale, whole: list[int]) -> str:

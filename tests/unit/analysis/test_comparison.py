@@ -15,7 +15,7 @@ from support.compared_runs import made_up, read, recorded, repeated, steps_of, w
 from support.events import MS, US
 
 from trainprof.analysis.compared_figures import Metric
-from trainprof.analysis.compared_run import ComparedRun
+from trainprof.analysis.compared_run import ComparedRun, told_apart
 from trainprof.analysis.comparison import Comparison, compare, notes, to_jsonable
 from trainprof.analysis.gate import PASSED, TRIPPED
 from trainprof.analysis.speedup import (
@@ -480,3 +480,15 @@ def test_longer_runs_of_the_same_steps_are_equal(tmp_path: Path) -> None:
     assert found.speedup.verdict == NO_VISIBLE_DIFFERENCE
     assert found.comparable
     assert "Steps 60 -> 600" in notes(found)
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    one = read(recorded(tmp_path, "one", forwards=steps_of(1)))
+
+    def at(path: str) -> ComparedRun:
+        run = replace(one.summary.run, name=Path(path).name)
+        return replace(one, directory=path, summary=replace(one.summary, run=run))
+
+    runs = [at(f"/work/{end}") for end in ("a/acc/r1", "b/acc/r1", "a/acc/r2", "b/sig/r1")]
+    assert [one.name for one in told_apart(runs)] == ["a/acc/r1", "b/acc/r1", "r2", "sig/r1"]
+    assert told_apart(runs[2:]) == runs[2:]

@@ -86,7 +86,7 @@ def test_samples_that_workers_leave_out_are_what_crowds(share: float, is_late: b
     if is_late:
         finding = next(one for one in told if one.id == late_selection.ID)
         assert finding.site == "data.py:33"
-        assert "workers take the cores that training computes on" in finding.title
+        assert "workers share the cores that training computes on with it" in finding.title
         # A half of 90 % of the 7.2 ms that a batch runs for, on both cores, of 20 ms.
         step_s = finding.evidence["batch_s"]
         expected = 1 / (1 - 0.45 * 0.6 * 0.012 / 2 / step_s)
@@ -208,9 +208,19 @@ def test_where_a_line_is_named_the_loader_is_too() -> None:
     finding = found(two_threads)
     assert finding is not None
     assert finding.site == "features.py:29"
-    assert finding.title.startswith("the 2 workers of train.py:41 take the ")
+    assert finding.title.startswith("the 2 workers of train.py:41 share the ")
     assert finding.advice.endswith("; torch.set_num_threads(1) may help, too")
-    assert "its 2 workers take" in getattr(found(case_of(planted())), "title", "")
+    assert "its 2 workers share" in getattr(found(case_of(planted())), "title", "")
+
+
+def test_one_worker_is_not_said_to_take_all_cores() -> None:
+    one = planted()
+    one.loader = replace(one.loader, num_workers=1)
+    one.inputs = replace(one.inputs, setting=replace(one.inputs.setting, workers=1))
+    finding = found(case_of(one))
+    assert finding is not None
+    assert finding.title.startswith("its worker shares the ")
+    assert " cores that training computes on with it, and waits for one 40 % of " in finding.title
 
 
 def test_what_computing_takes_longer_beside_workers_is_told_where_cores_are_full() -> None:

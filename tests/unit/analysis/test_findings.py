@@ -180,3 +180,18 @@ def test_steps_that_get_faster_leave_checkpoints_as_they_are() -> None:
     everything = together(case, [loading, saving])
     assert everything is not None
     assert everything <= case.training_s / 4.0
+
+
+@pytest.mark.parametrize(
+    ("evaluated_s", "told"),
+    [
+        (0.0, "waits 30.0 ms of 40.0 ms a batch for it, 75 % of training"),
+        (4.0, "waits 30.0 ms of 40.0 ms a batch (75 %) for it, 50 % of training"),
+    ],
+)
+def test_a_batch_has_its_own_percentage_where_it_is_not_that_of_training(
+    evaluated_s: float, told: str
+) -> None:
+    case = case_of(Planted(fetch_s=0.03, compute_s=0.01), parts={"evaluation": evaluated_s})
+    [finding] = [one for one in diagnose(case).findings if one.id == "serial_loading"]
+    assert finding.title.endswith(told)

@@ -66,14 +66,41 @@ def test_a_gate_trips_passes_or_cannot_judge(
 def test_what_is_too_noisy_says_so_and_what_to_do() -> None:
     single = gate(0.05, longer(-0.14, 2.68, 14.8))
     assert single.why == (
-        "too noisy to tell: a step took 3.68 times as long, but 14.0 % less time to 15.8 times as "
-        "long would fit"
+        "too noisy to tell: a step took 3.68 times as long, but 0.86 to 15.8 times as long would "
+        "fit"
     )
     assert single.hint is not None
-    assert "three runs a side" in single.hint
+    assert "three runs each" in single.hint
     repeated = gate(0.05, longer(-0.14, 0.1, 0.4, chance=None))
     assert repeated.hint is not None
     assert repeated.hint.startswith("record more runs a side")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        ((-0.588, 0.2, 31.6), "took 1.2 times as long, but 0.41 to 32.6 times as long would fit"),
+        ((-0.3, 0.2, 0.9), "took 20.0 % longer, but 30.0 % less time to 90.0 % longer would fit"),
+    ],
+)
+def test_an_interval_is_told_in_one_unit(bounds: tuple[float, float, float], told: str) -> None:
+    assert gate(0.05, longer(*bounds)).why == f"too noisy to tell: a step {told}"
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ((1, 1), "record three runs each, in turns: trainprof compare --base A1 "),
+        ((1, 3), "record three runs of BASE, in turns: trainprof compare --base A1 "),
+        ((4, 2), "record three runs of OTHER, in turns: trainprof compare --base A1 "),
+    ],
+)
+def test_the_side_that_has_fewer_runs_is_the_one_to_record(
+    runs: tuple[int, int], told: str
+) -> None:
+    found = judged(0.05, longer(-0.14, 2.68, 14.8), [], "step", runs)
+    assert found.hint is not None
+    assert found.hint.startswith(told)
 
 
 def test_what_is_slower_for_certain_is_not_called_too_noisy_to_be_so() -> None:

@@ -50,7 +50,7 @@ def test_a_run_that_neighbours_held_up_is_not_slower_for_certain(tmp_path: Path)
     assert found.verdict == UNKNOWN
     assert gate_of(found) == NOT_JUDGED
     assert found.gate is not None
-    assert (found.gate.hint or "").startswith("record three runs a side")
+    assert (found.gate.hint or "").startswith("record three runs of OTHER, in turns")
     told = "3 and 1 runs: the interval is that of their spread, but of the one alone differences"
     assert notes(found)[-1].startswith(f"{told} under a factor of 2.9 can be chance (other process")
     # Nor is any part of its steps.

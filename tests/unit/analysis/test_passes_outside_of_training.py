@@ -83,7 +83,8 @@ def test_a_loader_has_the_figures_of_its_passes_in_training_alone(
 ) -> None:
     plain = fed(tmp_path / "plain", trained)
     for number, ahead in enumerate((Script.statistics, Script.evaluate)):
-        assert fed(tmp_path / f"{number}", ahead, trained) == plain
+        told = fed(tmp_path / f"{number}", ahead, trained)
+        assert (told.begun_ahead, replace(told, begun_ahead=False)) == (True, plain)
     for number, behind in enumerate((Script.statistics, Script.evaluate)):
         assert fed(tmp_path / f"{number} behind", Script.train, behind) == fed(
             tmp_path / f"{number} alone", Script.train
@@ -165,3 +166,35 @@ def test_batches_of_workers_are_told_apart_too(tmp_path: Path) -> None:
     [whole] = case.summary.loaders
     assert whole.blocked_s == pytest.approx((BATCHES - 1) * 0.011)
     assert replace(one.loader, hot_lines=[]) != replace(whole, hot_lines=[])
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_workers_that_were_started_ahead_of_training_could_have_lived_on(
+    tmp_path: Path, ahead: int
+) -> None:
+    script = Script(num_workers=2)
+    run = script.run
+
+    def pass_over(work: Callable[[], None]) -> None:
+        run.iterate(script.loader, 200 * MS)
+        for _ in range(5):
+            run.next(script.loader, 1 * MS)
+            work()
+        run.stop(script.loader)
+
+    for _ in range(ahead):
+        pass_over(lambda: None)
+    for _ in range(6):
+        pass_over(script.learn)
+    [one] = script.case(tmp_path).feeding
+    assert one.loader.passes == 6
+    assert one.loader.later_passes == (6 if ahead else 5)
+    assert one.later_starts_s == pytest.approx(0.201 * (6 if ahead else 5))
+    [told] = [x for x in script.findings(tmp_path / "again") if x.id == "worker_restart"]
+    passes = (
+        "each of the 6 passes in training (the first was ahead of it)"
+        if ahead
+        else "each of the 5 passes after the first"
+    )
+    assert f"its 2 workers are started again for {passes}: each time 201 ms" in told.title
+    assert told.recoverable_s == pytest.approx(0.2 * (6 if ahead else 5), rel=0.05)

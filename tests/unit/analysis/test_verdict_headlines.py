@@ -94,6 +94,57 @@ def test_the_largest_part_is_named(tmp_path, parts, bottleneck, level):
     assert (found.bottleneck, found.level) == (bottleneck, level)
 
 
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (
+            {"python": 300, "gc": 100},
+            "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes "
+            "30 % of training time, 0.30 of 1.00 ms a step, most of it between backward and "
+            "update; garbage collection takes another 10 %",
+        ),
+        (
+            {"python": 390, "gc": 10},
+            "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes "
+            "40 % of training time, 0.40 of 1.00 ms a step, most of it between backward and update",
+        ),
+        (
+            {"python": 100, "gc": 300},
+            "PYTHON-BOUND: Python's garbage collection, and code between the parts of a step, take "
+            "40 % of training time, 0.40 of 1.00 ms a step",
+        ),
+    ],
+)
+def test_garbage_collection_is_not_told_as_python_between_the_parts(tmp_path, parts, told):
+    assert loop(tmp_path, compute=600, **parts).verdict.headline == told
+
+
+@pytest.mark.parametrize(
+    ("evaluate_us", "told"),
+    [
+        (0, "in 75 % of training time, 3.00 of 4.00 ms a step"),
+        (800, "in 74 % of training time, 3.00 of 4.00 ms a step"),
+        (10_000, "in 67 % of training time, 3.00 of 4.00 ms a step (75 %)"),
+    ],
+)
+def test_a_step_has_its_own_percentage_where_it_is_not_that_of_training(
+    tmp_path, evaluate_us, told
+):
+    found = loop(tmp_path, wait=3000, evaluate=evaluate_us).verdict
+    assert found.headline == f"DATA-BOUND: the loop waits for train.py:41 {told}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"python": 80, "gc": 40}, "; next comes python between them and garbage collection with"),
+        ({"python": 119, "gc": 1}, "; next comes python between them with"),
+    ],
+)
+def test_garbage_collection_is_named_where_it_comes_next(tmp_path, parts, told):
+    assert told in loop(tmp_path, compute=880, **parts).verdict.headline
+
+
 def test_waiting_for_data_names_the_line_that_built_the_loader_in_steady_figures(tmp_path):
     found = loop(tmp_path, wait=3000)
     assert found.verdict.site == "train.py:41"
@@ -255,7 +306,8 @@ def test_host_time_names_its_place(tmp_path):
 def test_collections_are_named_where_they_are_most_of_it(tmp_path):
     found = loop(tmp_path, gc=600, python=300).verdict
     assert found.headline.startswith("PYTHON-BOUND: Python's garbage collection, and code between")
-    assert "garbage" not in loop(tmp_path / "b", gc=300, python=600).verdict.headline
+    other = loop(tmp_path / "b", gc=300, python=600).verdict
+    assert other.headline.startswith("PYTHON-BOUND: Python code between loading, forward")
 
 
 def test_a_loop_fed_by_another_thread_may_wait_for_that(tmp_path):

@@ -92,3 +92,13 @@ def test_an_unknown_loader_is_one_line_and_a_hint(
 def test_slow_samples_are_a_whole_number(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run", "--slow-samples", count, "nowhere.py"]) == 125
     assert "is not a whole number from 0 to 1000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("beside", [["--why", "serial_loading"], ["--suggest-patch"]])
+def test_what_is_not_told_of_one_loader_alone_is_refused(
+    saved: str, beside: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["report", saved, "--loader", "3", *beside]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"'--loader': it does not go with {beside[0]}" in err

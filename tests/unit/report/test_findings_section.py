@@ -643,3 +643,18 @@ def test_markdown_tells_that_no_cause_was_found() -> None:
     told = items(**known, passed_over=hidden)
     assert " 1 cause below that: trainprof report RUN --verbose." in told
     assert items(**{**known, "findings_from": None}) == ""
+
+
+@pytest.mark.parametrize(("steps", "is_short"), [(80, True), (100, False)])
+def test_what_was_not_found_in_a_short_run_may_have_been_looked_at_too_rarely(
+    steps: int, is_short: bool
+) -> None:
+    one = summaries.healthy()
+    one = replace(one, training=replace(one.training, steps=steps))
+    rule = rule_named("repeated_backward")
+    assert rule is not None
+    told = " ".join(render_why(one, rule, width=80, color=False).split())
+    why = "or would gain too little."
+    if is_short:
+        why = "would gain too little, or was looked at too rarely in a run this short."
+    assert f"stays under its thresholds, {why}" in told

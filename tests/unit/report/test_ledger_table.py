@@ -11,7 +11,7 @@ from support import summaries
 
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.run_figures import LEDGER_KEYS
-from trainprof.report.ledger_table import LABELS, ledger_table, waits_are_merged
+from trainprof.report.ledger_table import LABELS, LedgerTable, ledger_table, waits_are_merged
 from trainprof.report.units import rounded_parts
 
 parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)
@@ -49,6 +49,31 @@ def test_no_more_rows_than_asked_for(most: int) -> None:
     assert len(table.rows) <= most
     held = [key for row in table.rows for key in row.keys]
     assert len(held) == len(set(held)) == 15
+
+
+@pytest.mark.parametrize("most", range(2, 12))
+def test_a_row_has_the_same_figures_however_many_are_folded(most: int) -> None:
+    def figures(table: LedgerTable | None) -> dict[str, tuple[str, str, str]]:
+        assert table is not None
+        return {row.label: (row.seconds, row.percent, row.per_step) for row in table.rows}
+
+    # Each ends in half of what is shown: which of them are rounded up is a matter of all.
+    seconds = dict.fromkeys(LEDGER_KEYS, 0.0) | {
+        key: 1.05 + number / 10 for number, key in enumerate(LEDGER_KEYS[:12])
+    }
+    one = summaries.slow_loader()
+    per_step_s = {key: value / 100 for key, value in seconds.items()}
+    summary = replace(
+        one,
+        ledger=replace(one.ledger, seconds=seconds, wall_s=sum(seconds.values())),
+        training=replace(one.training, per_step_s=per_step_s),
+    )
+    every = figures(ledger_table(summary, fold=False))
+    some = ledger_table(summary, max_rows=most)
+    shown = figures(some)
+    assert all(every[label] == row for label, row in shown.items() if "rest" not in label)
+    assert some is not None
+    assert (some.total.seconds, some.total.percent) == ("19.2", "100.0 %")
 
 
 def test_an_unknown_key_keeps_its_name() -> None:

@@ -86,6 +86,8 @@ class LoaderCase:
         loader = self.loader
         if not loader.later_passes:
             return 0.0
+        if loader.later_passes == loader.passes:
+            return self.starts_s
         first_s = loader.first_start_s
         if first_s is None:
             first_s = self.starts_s / loader.passes

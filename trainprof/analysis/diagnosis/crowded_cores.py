@@ -1,4 +1,4 @@
-"""Workers take the cores that training computes on, while their batches are there in time.
+"""Workers share the cores that training computes on, while their batches are there in time.
 
 What it means: the run hardly waits for data, but what it computes takes longer, for the workers
 want the same cores at the same time. Where torch computes with several threads one that has lost
@@ -81,10 +81,10 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
     core = "" if cores is None else f"the {cores:.3g} " if cores != 1 else "the one "
     site = line.site if line is not None and not line.is_likely else None
     of, its = ("", "its") if site is None else (f" of {fed.loader.site}", "the")
-    who = f"{its} {workers} workers{of} take" if workers > 1 else f"{its} worker{of} takes"
+    who = f"{its} {workers} workers{of} share" if workers > 1 else f"{its} worker{of} shares"
     title = (
-        f"{who} {core}core{'' if cores == 1 else 's'} that training computes on, and wait"
-        f"{'s' if workers == 1 else ''} for one {percent(waits)} of the time"
+        f"{who} {core}core{'' if cores == 1 else 's'} that training computes on with it, and "
+        f"wait{'s' if workers == 1 else ''} for one {percent(waits)} of the time"
     )
     if crowding is not None and crowding.is_sure:
         title += (

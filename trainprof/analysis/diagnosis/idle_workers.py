@@ -22,7 +22,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, gain_of_cause, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import FAIR_SHARES, IDLE_WORKERS, batches_by_worker
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -45,8 +45,8 @@ def find(case: Case) -> Finding | None:
     most = max(made.values()) / sum(made.values())
     title = (
         f"one of {fed.loader.num_workers} workers makes {percent(most)} of the batches, the "
-        f"dataset gives the others little: training waits {span(fed.measured.wait_s)} of "
-        f"{span(fed.measured.step_s)} a batch, {percent(fed.wait_share)} of training"
+        f"dataset gives the others little: training waits "
+        f"{waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of training"
     )
     return finding(
         case,

@@ -31,7 +31,7 @@ from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import LATE_SELECTION, LEFT_OUT_SHARE
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import span, waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -66,7 +66,7 @@ def find(case: Case) -> Finding | None:
     if gain is None or quicker is None:
         return None
     waits = (
-        f"training waits {span(measured.wait_s)} of {span(measured.step_s)} a batch, "
+        f"training waits {waited_of_batch(measured, fed.wait_share)}, "
         f"{percent(fed.wait_share)} of its time"
     )
     return _told(case, fed, selection, waits, larger(gain, quicker))
@@ -85,8 +85,8 @@ def _beside_computing(case: Case, fed: LoaderCase) -> Finding | None:
     if gain is None:
         return None
     waits = (
-        f"batches are there in time, but workers take the cores that training computes on, for "
-        f"{span(step_s)} a batch"
+        f"batches are there in time, but workers share the cores that training computes on with "
+        f"it, for {span(step_s)} a batch"
     )
     return _told(case, fed, selection, waits, gain)
 

@@ -34,7 +34,7 @@ from trainprof.analysis.diagnosis.whole_batches_call import (
     call_for_whole_batches,
     cautions_of_whole_batches,
 )
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import span, waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
@@ -66,7 +66,7 @@ def find(case: Case) -> Finding | None:
     one, several = "its worker costs more than it saves", "its workers cost more than they save"
     title = (
         f"{one if loader.num_workers == 1 else several}: making a batch takes {span(made_s)}, and "
-        f"training waits {span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch to be "
+        f"training waits {waited_of_batch(fed.measured, fed.wait_share)} to be "
         f"handed one, {percent(fed.wait_share)} of training"
     )
     around_s = fed.exposed * (fed.starts_s + loader.end_s)

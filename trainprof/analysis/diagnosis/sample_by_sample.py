@@ -41,7 +41,7 @@ from trainprof.analysis.diagnosis.whole_batches_call import (
     call_for_whole_batches,
     cautions_of_whole_batches,
 )
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import span, waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -65,8 +65,8 @@ def find(case: Case) -> Finding | None:
     each_s = fetch.wall_s.mean * fetch.n / fetch.samples
     title = (
         f"each batch is put together from {loader.batch_size} samples, asked for one by one, "
-        f"{span(each_s)} each: training waits {span(fed.measured.wait_s)} of "
-        f"{span(fed.measured.step_s)} a batch, {percent(fed.wait_share)} of training"
+        f"{span(each_s)} each: training waits "
+        f"{waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of training"
     )
     alters = WITHOUT if loader.num_workers else {}
     workers = ", num_workers=0" if alters else ""

@@ -32,7 +32,7 @@ from trainprof.analysis.diagnosis.loader_change import (
     of_cause,
 )
 from trainprof.analysis.diagnosis.waiting import CPU
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import span, waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Rates
@@ -89,10 +89,7 @@ def _longer_beside_s(case: Case, fed: LoaderCase, rates: Rates, gain: Gain) -> f
 def _title(case: Case, fed: LoaderCase, rates: Rates, longer_s: float, *, is_seen: bool) -> str:
     """Returns what was measured; with what computing takes longer beside workers, if it counts."""
     cores, ranks = case.cores(), ranks_of(fed)
-    waits = (
-        f"waits {span(rates.wait_s)} of {span(rates.step_s)} a batch, "
-        f"{percent(fed.wait_share)} of training"
-    )
+    waits = f"waits {waited_of_batch(rates, fed.wait_share)}, {percent(fed.wait_share)} of training"
     if not fed.loader.num_workers:
         which = "cores" if cores is None else "core" if cores == 1 else f"{cores:.3g} cores"
         who = "training computes" if ranks < 2 else f"{ranks} ranks compute"

@@ -54,7 +54,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, of_cause
 from trainprof.analysis.diagnosis.more_workers import more_workers
 from trainprof.analysis.diagnosis.waiting import SERIAL
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -69,7 +69,7 @@ def find(case: Case) -> Finding | None:
         return None
     title = (
         f"the training process makes its batches itself (num_workers=0) and waits "
-        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch for it, "
+        f"{waited_of_batch(fed.measured, fed.wait_share)} for it, "
         f"{percent(fed.wait_share)} of training"
     )
     return more_workers(case, fed, ID, KEYS, title)

@@ -24,7 +24,7 @@ from trainprof.analysis.diagnosis.changed_inputs import not_read
 from trainprof.analysis.diagnosis.gains import of_inputs
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
 from trainprof.analysis.diagnosis.waiting import STORAGE, reading_share
-from trainprof.analysis.diagnosis.wording import size, span
+from trainprof.analysis.diagnosis.wording import size, waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_figures import Fetch
 from trainprof.analysis.verdict_level import percent
@@ -55,8 +55,8 @@ def find(case: Case) -> Finding | None:
         advice = f"fewer and larger reads, for {small}: small files as one (tar, LMDB, Parquet)"
     title = (
         f"{percent(reading)} of making a batch is reading from disk, {size(batch_bytes)} a batch, "
-        f"{rate}/s in all: training waits {span(fed.measured.wait_s)} of "
-        f"{span(fed.measured.step_s)} a batch, {percent(fed.wait_share)} of training"
+        f"{rate}/s in all: training waits "
+        f"{waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of training"
     )
     return finding(
         case,

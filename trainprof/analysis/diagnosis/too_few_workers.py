@@ -27,7 +27,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, of_cause
 from trainprof.analysis.diagnosis.more_workers import more_workers
 from trainprof.analysis.diagnosis.waiting import TOO_FEW_WORKERS
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import waited_of_batch
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
@@ -44,7 +44,7 @@ def find(case: Case) -> Finding | None:
     has = "1 worker makes" if workers == 1 else f"{workers} workers make"
     title = (
         f"{has} batches more slowly than training takes them: it waits "
-        f"{span(fed.measured.wait_s)} of {span(fed.measured.step_s)} a batch, "
+        f"{waited_of_batch(fed.measured, fed.wait_share)}, "
         f"{percent(fed.wait_share)} of training"
     )
     return more_workers(case, fed, ID, KEYS, title)

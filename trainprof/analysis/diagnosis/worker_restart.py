@@ -4,10 +4,11 @@ What it means: without persistent_workers=True each pass ends its workers and th
 ones; training waits until they are up and the first batch is made.
 
 How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
-passes after the first (of each loader, where some are built for several passes each, as for folds
-of the data), less what the first batch of a pass takes where workers live on (by the pipeline
-model). Where passes are left before their end (break) workers that live on first make all that they
-were asked for, which counts as well.
+passes of training after the first (of each loader, where some are built for several passes each, as
+for folds of the data; the first may have come ahead of training, as Lightning's sanity check),
+less what the first batch of a pass takes where workers live on (by the pipeline model). Where
+passes are left before their end (break) workers that live on first make all that they were asked
+for, which counts as well.
 
 When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
 
@@ -217,6 +218,9 @@ def _again(loader: Loader) -> str:
     over = ""
     if loader.has_new_datasets:
         over = ", each over another dataset" if later > 1 else ", over another dataset"
+    if loader.begun_ahead:
+        which = f"each of the {later} passes" if later > 1 else "the pass"
+        return f"{which} in training (the first was ahead of it){over}"
     if later == 1:
         return f"the second pass{over}"
     return f"each of the {later} passes after the first{over}"
