@@ -57,10 +57,12 @@ class LateSelection:
         site: The line that asks whose a sample is.
         share: Of the making of batches, what is done ahead of it, for all samples: at least so
             much.
+        read_share: What goes to drawing the records of all samples, besides.
     """
 
     site: str
     share: float
+    read_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

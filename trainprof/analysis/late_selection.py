@@ -33,12 +33,12 @@ def late_selection_of(
         looks_by: Looks, and the names of what was seen, by pid and thread.
 
     Returns:
-        None where it selects ahead of its work or not at all, and where that is not known.
+        None where it selects nothing by number, and where that is not known.
     """
     told = facts.get("selects_late")
-    if not isinstance(told, list) or [type(one) for one in told] != [int, int, int, str]:
+    if not isinstance(told, list) or [type(one) for one in told] != [int, int, int, str, list]:
         return None
-    begins, last, at, function = told
+    begins, last, at, function, drawn = told
     file, _, first = sites[begins].rpartition(":")
     met = looks_at_making(fetches, loader, looks_by)
     known = met.stacks.total()
@@ -47,15 +47,25 @@ def late_selection_of(
     lines = {
         f"{file}:{line}" for line in range(int(first), min(last, int(first) + _MOST_LINES) + 1)
     }
-    ahead = _met_within(met.stacks, lines, function)
+    reading = {f"{file}:{line}" for line in drawn}
+    ahead, read = _met_within(met.stacks, lines, function, reading)
     counted = met.asked if known < FAIR_KNOWN_SHARE * met.asked else known
-    return LateSelection(f"{file}:{at}", ahead / counted)
+    return LateSelection(f"{file}:{at}", ahead / counted, read / counted)
 
 
-def _met_within(stacks: Counter[Stack], lines: set[str], function: str) -> int:
-    """Counts the looks that met what was done at one of some lines of a function."""
-    return sum(
-        count
-        for frames, count in stacks.items()
-        if any(site in lines and name == function for site, name in frames)
-    )
+def _met_within(
+    stacks: Counter[Stack], lines: set[str], function: str, reading: set[str]
+) -> tuple[int, int]:
+    """Counts the looks that met what was done at one of some lines of a function.
+
+    Returns:
+        Those that met work, and those that met nothing but the drawing of a record.
+    """
+    work = read = 0
+    for frames, count in stacks.items():
+        if any(site in lines and name == function for site, name in frames):
+            if frames[0][0] in reading:
+                read += count
+            else:
+                work += count
+    return work, read

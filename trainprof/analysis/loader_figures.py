@@ -329,11 +329,22 @@ class Loader:
 
     @property
     def left_out_share(self) -> float:
-        """Share of the making of batches that goes to samples which a worker then leaves out."""
+        """Share of the making of batches that goes to samples which a worker then leaves out.
+
+        With the reading of their records.
+        """
+        selection = self.late_selection
+        read_share = 0.0 if selection is None else selection.read_share
+        return self.made_for_others_share + self._of_others(read_share)
+
+    @property
+    def made_for_others_share(self) -> float:
+        """That without the reading of their records."""
+        return 0.0 if self.late_selection is None else self._of_others(self.late_selection.share)
+
+    def _of_others(self, share: float) -> float:
         workers = self.num_workers or 0
-        if self.late_selection is None or workers < 2:
-            return 0.0
-        return self.late_selection.share * (1 - 1 / workers)
+        return share * (1 - 1 / workers) if workers > 1 else 0.0
 
     @property
     def asks_for_worker(self) -> bool:

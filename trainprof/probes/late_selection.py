@@ -1,26 +1,25 @@
 """Where a stream's workers leave out each other's samples only once they have made them.
 
 Told by the text of its `__iter__`: nothing of it is called. Each worker goes through the same
-samples and gives those whose number, modulo the number of workers, is its own: what stands ahead
-of that question is done for all samples in each worker. So is what itertools.islice goes over that
-`__iter__` returns. Whatever is written otherwise, or cannot be read, is taken for no such stream.
+samples and gives those whose number, modulo the number of workers, is its own (or modulo that of
+the workers of all ranks): what stands ahead of that question is done for all samples in each
+worker. So is what itertools.islice goes over that `__iter__` returns. Whatever is written
+otherwise, or cannot be read, is taken for no such stream.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Final
 
-# As torch's WorkerInfo has them, and as datasets keep them that ask for it once.
-_NUMBER: Final = ("id", "worker_id")
-_COUNT: Final = ("num_workers",)
-# A name of a name of a name of a worker's number.
-_DEPTH: Final = 4
-_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+from trainprof.probes.drawing_lines import drawing_lines
+from trainprof.probes.function_text import FunctionText, end_of, name_of
+from trainprof.probes.worker_share import WorkerShare
+
 # start, stop and step, behind the iterable.
 _SLICE_ARGUMENTS: Final = 4
 
@@ -33,12 +32,14 @@ class LateSelection:
         first, last: All that is done in them is done for all samples.
         at: Where is asked whose a sample is.
         function: The name of that which those lines are of.
+        drawn: Lines of its file at which records are only read: see `drawing_lines`.
     """
 
     first: int
     last: int
     at: int
     function: str = "__iter__"
+    drawn: tuple[int, ...] = ()
 
 
 def late_selection(code: CodeType, text: str) -> LateSelection | None:
@@ -58,6 +59,7 @@ def late_selection(code: CodeType, text: str) -> LateSelection | None:
     if function is None:
         return None
     found = _Selecting(function, _named_functions(tree), _named_functions(holder)).found()
+    found = found and replace(found, drawn=tuple(sorted(drawing_lines(tree))))
     # The file may have been changed since it was imported.
     are_there = found is not None and _own_lines(found, function) <= {
         line for *_, line in code.co_lines()
@@ -98,24 +100,15 @@ class _Selecting:
     ) -> None:
         """`of_file`, `of_class`: what it may call by a name, or as a method of its own."""
         self._of_file, self._of_class = of_file, of_class
-        self._function = function
-        self._nodes = [*_own_nodes(function)]
-        self._stands_for: dict[str, list[ast.expr]] = {}
-        for node in self._nodes:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    self._assign(target, node.value)
-            elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-                self._assign(node.target, node.value)
-            elif isinstance(node, ast.For):
-                self._assign(node.target, node.iter)
+        self._text = FunctionText(function)
+        self._share = WorkerShare(self._text)
 
     def found(self) -> LateSelection | None:
         """Returns the one selection that all samples pass; None where there is no such."""
-        given = [node for node in self._nodes if isinstance(node, (ast.Yield, ast.YieldFrom))]
+        given = self._text.given
         if not given:
             return self._returned()
-        for node in self._nodes:
+        for node in self._text.nodes:
             selects = self._selects(node)
             if selects is not None:
                 selection, behind = selects
@@ -127,105 +120,118 @@ class _Selecting:
     def _selects(self, node: ast.AST) -> tuple[LateSelection, Sequence[ast.AST]] | None:
         """Returns the selection that a statement makes, and what is done to its own samples."""
         if isinstance(node, ast.YieldFrom) and self._is_slice(node.value):
-            return LateSelection(node.lineno, _end(node), node.lineno), [node]
+            return LateSelection(node.lineno, end_of(node), node.lineno), [node]
         if not isinstance(node, ast.For):
             return None
         if self._is_slice(node.iter):
-            selection = LateSelection(node.lineno, _end(node.iter), node.iter.lineno)
+            selection = LateSelection(node.lineno, end_of(node.iter), node.iter.lineno)
             return (selection, node.body) if node.body[0].lineno > selection.last else None
         for place, statement in enumerate(node.body):
-            if not isinstance(statement, ast.If) or statement.orelse:
+            if not isinstance(statement, ast.If):
                 continue
             if self._keeps(statement, node):
-                last, behind = _end(statement.test), statement.body
+                is_own, behind = True, statement.body
             elif self._leaves_out(statement, node):
-                last, behind = _end(statement), node.body[place + 1 :]
+                is_own, behind = False, [*statement.orelse, *node.body[place + 1 :]]
             else:
                 continue
+            last = self._last_ahead(statement.test, self._counted(node), is_own=is_own)
             return LateSelection(node.lineno, last, statement.test.lineno), behind
         return None
 
     def _returned(self) -> LateSelection | None:
         """Returns the one selection that is returned where there are workers; else None."""
-        returned = [one for one in self._nodes if isinstance(one, ast.Return) and one.value]
+        returned = [one for one in self._text.nodes if isinstance(one, ast.Return) and one.value]
         alone, among = self._ids_below(is_none=True), self._ids_below(is_none=False)
         selecting = [one for one in returned if id(one) not in alone]
         if any(id(one) in among for one in selecting):
             selecting = [one for one in selecting if id(one) in among]
         if len(selecting) != 1:
             return None
-        value = self._meant(selecting[0].value)
+        value = self._text.meant(selecting[0].value)
         if not isinstance(value, ast.Call) or not self._is_slice(value):
             return None
-        source, at = self._meant(value.args[0]), value.lineno
+        source, at = self._text.meant(value.args[0]), value.lineno
         if isinstance(source, ast.GeneratorExp):
-            return LateSelection(source.elt.lineno, _end(source.elt), at, "<genexpr>")
+            return LateSelection(source.elt.lineno, end_of(source.elt), at, "<genexpr>")
         made = self._made_by(source)
         if made is None:
             return None
-        return LateSelection(made.lineno, _end(made), at, made.name)
+        return LateSelection(made.lineno, end_of(made), at, made.name)
 
     def _ids_below(self, *, is_none: bool) -> set[int]:
         """Returns the ids of what is done where something is None, or is not."""
-        tests = [one for one in self._nodes if isinstance(one, ast.If)]
+        tests = [one for one in self._text.nodes if isinstance(one, ast.If)]
         bodies = [one.body for one in tests if _is_of_none(one.test) is is_none]
         return {id(node) for body in bodies for one in body for node in ast.walk(one)}
-
-    def _meant(self, value: ast.expr | None) -> ast.expr | None:
-        """Returns what a name stands for, where that is one thing; else the value itself."""
-        known = self._stands_for.get(value.id, []) if isinstance(value, ast.Name) else []
-        return known[0] if len(known) == 1 else value
 
     def _made_by(self, source: ast.expr | None) -> ast.FunctionDef | None:
         """Returns the function whose work it is to give, or to map, what a value goes over."""
         if not isinstance(source, ast.Call):
             return None
-        by = source.args[0] if _name_of(source) == "map" and source.args else source.func
+        by = source.args[0] if name_of(source) == "map" and source.args else source.func
         if isinstance(by, ast.Name):
             return self._of_file.get(by.id)
-        of_self = self._function.args.args[0].arg if self._function.args.args else None
         if isinstance(by, ast.Attribute) and isinstance(by.value, ast.Name):
-            return self._of_class.get(by.attr) if by.value.id == of_self else None
+            return self._of_class.get(by.attr) if by.value.id == self._text.of_self else None
         return None
 
     def _keeps(self, statement: ast.If, loop: ast.For) -> bool:
         """Whether what stands in it is for a worker's own samples, and on lines of its own."""
-        is_apart = statement.body[0].lineno > _end(statement.test)
-        return is_apart and self._asks(statement.test, self._counted(loop), ast.Eq, ast.And)
+        is_apart = statement.body[0].lineno > end_of(statement.test)
+        if not is_apart or (statement.orelse and not _goes_on(statement.orelse)):
+            return False
+        return self._asks(statement.test, self._counted(loop), is_own=True)
 
     def _leaves_out(self, statement: ast.If, loop: ast.For) -> bool:
         """Whether it goes on with the next sample where one is another worker's."""
-        *others, leaves = statement.body
-        is_plain = all(isinstance(one, ast.AugAssign) for one in others)
-        if not isinstance(leaves, ast.Continue) or not is_plain:
-            return False
-        return self._asks(statement.test, self._counted(loop), ast.NotEq, ast.Or)
+        is_plain = _goes_on(statement.body)
+        return is_plain and self._asks(statement.test, self._counted(loop), is_own=False)
 
-    def _asks(
-        self,
-        test: ast.expr,
-        counted: set[str],
-        how: type[ast.cmpop],
-        joined_by: type[ast.boolop],
-    ) -> bool:
-        """Whether a test compares a number of samples, modulo workers, with a worker's own."""
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, joined_by):
-            return any(self._asks(one, counted, how, joined_by) for one in test.values)
-        if (
-            not isinstance(test, ast.Compare)
-            or len(test.ops) != 1
-            or not isinstance(test.ops[0], how)
-        ):
+    def _last_ahead(self, test: ast.expr, counted: set[str], *, is_own: bool) -> int:
+        """Returns the last line of what is done for all samples, with what a test asks besides."""
+        if isinstance(test, ast.BoolOp) and self._asks(test.values[0], counted, is_own=is_own):
+            return test.lineno - 1  # the others are asked of a worker's own alone
+        return end_of(test)
+
+    def _asks(self, test: ast.expr, counted: set[str], *, is_own: bool) -> bool:
+        """Whether a test holds only where a sample is a worker's own; or always where it is not.
+
+        Args:
+            test: It compares a number of samples, modulo workers, with a worker's own; or that less
+                the worker's own, modulo workers, with 0.
+            counted: Names of such numbers.
+            is_own: Which of both.
+        """
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self._asks(test.operand, counted, is_own=not is_own)
+        if isinstance(test, ast.BoolOp):
+            is_joined = isinstance(test.op, ast.And if is_own else ast.Or)
+            return is_joined and any(self._asks(x, counted, is_own=is_own) for x in test.values)
+        if not isinstance(test, ast.Compare):
+            return not is_own and self._is_distance(test, counted)
+        if len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq if is_own else ast.NotEq):
             return False
         sides = (test.left, test.comparators[0])
         return any(
             isinstance(one, ast.BinOp)
             and isinstance(one.op, ast.Mod)
-            and isinstance(one.left, ast.Name)
-            and one.left.id in counted
-            and self._is_told(one.right, _COUNT)
-            and self._is_told(other, _NUMBER)
+            and (
+                (_is_one_of(one.left, counted) and self._share.is_of(other, one.right))
+                or (_is_zero(other) and self._is_distance(one, counted))
+            )
             for one, other in (sides, sides[::-1])
+        )
+
+    def _is_distance(self, value: ast.expr, counted: set[str]) -> bool:
+        """Whether it is 0 for a worker's own samples alone: (number - worker) % workers."""
+        return (
+            isinstance(value, ast.BinOp)
+            and isinstance(value.op, ast.Mod)
+            and isinstance(value.left, ast.BinOp)
+            and isinstance(value.left.op, ast.Sub)
+            and _is_one_of(value.left.left, counted)
+            and self._share.is_of(value.left.right, value.right)
         )
 
     def _counted(self, loop: ast.For) -> set[str]:
@@ -239,42 +245,34 @@ class _Selecting:
             and isinstance(node.value, ast.Constant)
             and node.value.value == 1
         }
-        if _name_of(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple):
+        if name_of(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple):
             first = loop.target.elts[0]
             names |= {first.id} if isinstance(first, ast.Name) else set()
         return names
 
     def _is_slice(self, value: ast.expr) -> bool:
         """Whether it is islice(..., number of the worker, None, how many there are)."""
-        if _name_of(value) != "islice" or not isinstance(value, ast.Call):
+        if name_of(value) != "islice" or not isinstance(value, ast.Call):
             return False
         if len(value.args) != _SLICE_ARGUMENTS:
             return False
         _, start, stop, step = value.args
         is_open = isinstance(stop, ast.Constant) and stop.value is None
-        return is_open and self._is_told(start, _NUMBER) and self._is_told(step, _COUNT)
+        return is_open and self._share.is_of(start, step)
 
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
-        """Notes what a name stands for, or several at once do."""
-        if isinstance(value, ast.IfExp):
-            self._assign(target, value.body)
-            self._assign(target, value.orelse)
-        elif isinstance(target, ast.Name):
-            self._stands_for.setdefault(target.id, []).append(value)
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            are_pairs = len(values) == len(target.elts)
-            for place, one in enumerate(target.elts):
-                self._assign(one, values[place] if are_pairs else value)
 
-    def _is_told(self, value: ast.expr, names: Sequence[str], depth: int = _DEPTH) -> bool:
-        """Whether it is an attribute of one of these names, or but for them a constant."""
-        if isinstance(value, ast.Attribute):
-            return value.attr in names
-        if not isinstance(value, ast.Name) or not depth:
-            return False
-        others = [x for x in self._stands_for.get(value.id, ()) if not isinstance(x, ast.Constant)]
-        return bool(others) and all(self._is_told(one, names, depth - 1) for one in others)
+def _goes_on(body: Sequence[ast.stmt]) -> bool:
+    """Whether all that is done is to count, and to go on with the next sample."""
+    *others, leaves = body
+    return isinstance(leaves, ast.Continue) and all(isinstance(x, ast.AugAssign) for x in others)
+
+
+def _is_one_of(value: ast.expr, names: set[str]) -> bool:
+    return isinstance(value, ast.Name) and value.id in names
+
+
+def _is_zero(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and type(value.value) is int and value.value == 0
 
 
 def _is_of_none(test: ast.expr) -> bool | None:
@@ -288,25 +286,3 @@ def _is_of_none(test: ast.expr) -> bool | None:
     other = test.comparators[0]
     is_none = isinstance(other, ast.Constant) and other.value is None
     return isinstance(test.ops[0], ast.Is) if is_none else None
-
-
-def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Yields what is in a function, without functions and classes within it, in order."""
-    waiting: list[ast.AST] = [*reversed(function.body)]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, _SCOPES):
-            yield node
-            waiting.extend(reversed([*ast.iter_child_nodes(node)]))
-
-
-def _name_of(value: ast.expr) -> str:
-    """Returns the last name of what is called, "" where nothing is."""
-    called = value.func if isinstance(value, ast.Call) else None
-    if isinstance(called, ast.Attribute):
-        return called.attr
-    return called.id if isinstance(called, ast.Name) else ""
-
-
-def _end(node: ast.expr | ast.stmt) -> int:
-    return node.end_lineno or node.lineno

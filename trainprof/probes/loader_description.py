@@ -170,8 +170,8 @@ class LoaderDescriptions:
         """Returns where a stream leaves out samples that it has made; None where it does not.
 
         That is the place of the first line that is done for all samples, the number of the last
-        one, that of the line that asks whose a sample is, and the name of the function that the
-        former are of.
+        one, that of the line that asks whose a sample is, the name of the function that the
+        former are of, and the numbers of lines of the file that only draw records.
         """
         kind = type(getattr(loader, "dataset", None))
         if id(kind) not in self._selecting:
@@ -181,7 +181,7 @@ class LoaderDescriptions:
             told = None
             if begins is not None and lines is not None:
                 first = self._sites.within(begins, lines.first)
-                told = [first, lines.last, lines.at, lines.function]
+                told = [first, lines.last, lines.at, lines.function, [*lines.drawn]]
             self._selecting[id(kind)] = kind, told
         return self._selecting[id(kind)][1]
 

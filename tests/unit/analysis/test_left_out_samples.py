@@ -27,18 +27,23 @@ def seen(run: FakeRun, *frames: tuple[int, str]) -> int:
 
 
 def recorded(
-    tmp_path: Path, told: Any, *frames: tuple[tuple[int, str], ...], of: str = "__iter__"
+    tmp_path: Path,
+    told: Any,
+    *frames: tuple[tuple[int, str], ...],
+    of: str = "__iter__",
+    drawn: tuple[int, ...] = (),
 ) -> Loader:
     """Returns a loader of a run whose making of batches was met at these frames in turn.
 
     Args:
         told: Of where it selects samples, the first place and the function apart.
         of: The function.
+        drawn: Lines that only draw records.
     """
     run = FakeRun()
     facts = told
     if isinstance(told, list):
-        facts = [run.text(Topic.SITE, ["train.py", FIRST, "__iter__"]), *told, of]
+        facts = [run.text(Topic.SITE, ["train.py", FIRST, "__iter__"]), *told, of, list(drawn)]
     loader, optimizer = run.loader(selects_late=facts, num_workers=2), run.optimizer()
     stacks = [seen(run, *one) for one in frames]
     run.iterate(loader)
@@ -80,6 +85,21 @@ def test_what_a_returned_selection_goes_over_is_met_by_its_own_name(tmp_path: Pa
     assert other.late_selection == LateSelection(f"train.py:{GIVES}", 0.0)
 
 
+READS = ((FIRST, "__iter__"),)
+
+
+def test_what_is_met_at_drawing_a_record_is_reading(tmp_path: Path) -> None:
+    drawn = (FIRST, 20)
+    found = recorded(tmp_path, [LAST, LAST], READS, PARSES, GIVEN, drawn=drawn)
+    third = pytest.approx(1 / 3)
+    assert found.late_selection == LateSelection("train.py:33", third, third)
+    assert found.made_for_others_share == pytest.approx(1 / 6)
+    assert found.left_out_share == pytest.approx(1 / 3)
+    # In a generator that only reads.
+    found = recorded(tmp_path / "deep", [LAST, LAST], PARSES[1:], drawn=drawn)
+    assert found.late_selection == LateSelection("train.py:33", 0.0, 1.0)
+
+
 def test_what_is_done_for_a_workers_own_samples_is_none_of_it(tmp_path: Path) -> None:
     found = recorded(tmp_path, [LAST, LAST], GIVEN, ELSEWHERE)
     assert found.late_selection == LateSelection("train.py:33", 0.0)
@@ -112,12 +132,29 @@ def found(one: Planted, **settings: float) -> list[Finding]:
 def test_samples_that_are_left_out_once_they_are_made() -> None:
     [finding] = found(planted(0.9))
     assert (finding.id, finding.site, finding.change) == ("late_selection", "data.py:33", {})
-    assert finding.title.startswith("each of 2 workers leaves out 1 of 2 samples here once they")
+    assert finding.title.startswith("each of 2 workers leaves out the samples of the others")
     assert "90 % of making a batch is done ahead of that line" in finding.title
     assert finding.is_at_most
     # 40 of 80 ms go, but for a tenth of them, on full cores.
     assert finding.evidence[LIKELY] == pytest.approx(1 / 0.55, rel=0.1)
     assert "whole files" in finding.advice
+
+
+def test_reading_all_records_is_told_as_such() -> None:
+    [finding] = found(planted(0, late_selection=LateSelection("data.py:33", 0.1, 0.8)))
+    assert finding.id == "late_selection"
+    assert "90" not in finding.title
+    assert finding.title.startswith("each of 2 workers reads all records")
+    assert "80 % of making a batch is reading" in finding.title
+    assert "ahead of" not in finding.title + finding.advice
+    assert finding.advice.startswith("give each worker whole files of its own")
+    assert finding.evidence["left_out_share"] == pytest.approx(0.45)
+
+
+def test_reading_is_no_part_of_what_asking_earlier_gains() -> None:
+    [finding] = found(planted(0, late_selection=LateSelection("data.py:33", 0.6, 0.3)))
+    assert finding.title.startswith("each of 2 workers leaves out the samples of the others")
+    assert finding.evidence["left_out_share"] == pytest.approx(0.3)
 
 
 def test_what_training_does_not_wait_for_cannot_go() -> None:

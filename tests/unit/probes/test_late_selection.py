@@ -64,7 +64,7 @@ for path in self.paths:
         continue
     yield x
 """,
-        LateSelection(3, 8, 7),
+        LateSelection(3, 7, 7),
     ),
     "continue with a count": (
         f"""\
@@ -76,7 +76,7 @@ for x in self.made():
     n += 1
     yield x
 """,
-        LateSelection(4, 7, 5),
+        LateSelection(4, 4, 5),  # `not x` is asked of its own alone
     ),
     "and more": (
         f"""\
@@ -87,7 +87,7 @@ for x in self.made():
     ):
         yield x
 """,
-        LateSelection(3, 6, 5),
+        LateSelection(3, 4, 5),
     ),
     "attributes alone": (
         """\
@@ -110,6 +110,55 @@ with open(self.path) as file:
             yield x, 1
 """,
         LateSelection(6, 7, 7),
+    ),
+    "of all ranks": (
+        f"{INFO}for i, x in enumerate(self.made()):\n"
+        "    if i % (dist.get_world_size() * world) != self.rank * world + rank:\n"
+        "        continue\n    yield x\n",
+        LateSelection(3, 4, 4),
+    ),
+    "of all ranks, by names": (
+        """\
+info = get_worker_info()
+n, me = info.num_workers, info.id
+if dist.is_initialized():
+    total, mine = n * dist.get_world_size(), me + n * dist.get_rank()
+else:
+    total, mine = n, me
+for i, x in enumerate(self.made()):
+    if i % total == mine:
+        yield x
+""",
+        LateSelection(7, 8, 8),
+    ),
+    "of all ranks, worker by worker": (
+        f"{INFO}yield from islice(self.made(), rank * ranks + self.rank, None, ranks * world)\n",
+        LateSelection(3, 3, 3),
+    ),
+    "the distance": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if (i - rank) % world:\n"
+        "        continue\n    yield x\n",
+        LateSelection(3, 4, 4),
+    ),
+    "no distance": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if not (i - rank) % world:\n"
+        "        yield x\n",
+        LateSelection(3, 4, 4),
+    ),
+    "a distance of 0": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if (i - rank) % world == 0:\n"
+        "        yield x\n",
+        LateSelection(3, 4, 4),
+    ),
+    "else goes on": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if i % world == rank:\n"
+        "        yield x\n    else:\n        continue\n",
+        LateSelection(3, 4, 4),
+    ),
+    "else gives": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if i % world != rank:\n"
+        "        continue\n    else:\n        yield x\n",
+        LateSelection(3, 4, 4),
     ),
     "islice in a loop": (
         f"{INFO}for x in itertools.islice(self.made(), rank, None, world):\n    yield x\n",
@@ -146,6 +195,7 @@ class Stream(IterableDataset):
         return line.split()
 
 """
+# `samples` draws its records at line 10.
 PARSED, SAMPLES, PARSE = (("parsed", 4, 5), ("samples", 9, 11), ("parse", 13, 14))
 ITER = 16
 
@@ -204,7 +254,7 @@ def test_what_a_returned_selection_goes_over_is_done_for_all(name: str) -> None:
         assert found is None
         return
     function, first, last, at = expected
-    assert found == LateSelection(first, last, ITER - 1 + at, function)
+    assert found == LateSelection(first, last, ITER - 1 + at, function, drawn=(10,))
 
 
 NONE_OF_IT = {
@@ -226,6 +276,21 @@ NONE_OF_IT = {
     "of all ranks": (
         f"{INFO}world *= self.ranks\nwhole = world * self.ranks\n"
         "for i, x in enumerate(self.made()):\n    if i % whole == rank:\n        yield x\n"
+    ),
+    "another rank's worker": (
+        f"{INFO}for i, x in enumerate(self.made()):\n"
+        "    if i % world == self.rank * world + rank:\n        yield x\n"
+    ),
+    "all but its own": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if (i - rank) % world:\n        yield x\n"
+    ),
+    "a distance of something else": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if (i - self.first) % world:\n"
+        "        continue\n    yield x\n"
+    ),
+    "a distance of 1": (
+        f"{INFO}for i, x in enumerate(self.made()):\n    if (i - rank) % world == 1:\n"
+        "        yield x\n"
     ),
     "other samples are given, too": (
         f"{INFO}yield self.first()\nfor i, x in enumerate(self.made()):\n"
@@ -267,6 +332,47 @@ def test_selected_ahead_of_the_work_is_told_with_what_stands_ahead_alone() -> No
         yield self.parse(line)
 """
     assert of_body(body) == LateSelection(3, 4, 4)  # parsing is no part of it
+
+
+# What __iter__ goes over, with what stands in the class ahead of it; whether it only reads there.
+DRAWS = {
+    "a file": ("enumerate(open(self.path))", True),
+    "a slice of a file": ("enumerate(islice(self.file, 100))", True),
+    "an archive": ("enumerate(archive)", True),
+    "rows": ("enumerate(csv.reader(self.file))", True),
+    "lines that are cleaned": ("enumerate(x.strip() for x in self.file)", True),
+    "what its own function maps": ("enumerate(map(self.parse, self.file))", True),
+    "what its own function makes": ("enumerate(self.parse(x) for x in self.file)", True),
+    "what a library maps": ("enumerate(map(json.loads, self.file))", False),
+    "what a library makes": ("enumerate(json.loads(x) for x in self.file)", False),
+    "by a name": ("enumerate(samples)", False),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_lines_that_only_draw_records(name: str) -> None:
+    drawn_from, only_draws = DRAWS[name]
+    body = (
+        f"{INFO}samples = map(json.loads, self.file)\nfor i, x in {drawn_from}:\n"
+        "    if i % world != rank:\n        continue\n    for one in x:\n        use(one)\n"
+        "    yield x\n"
+    )
+    text = f"{HEAD}{textwrap.indent(body, ' ' * 8)}"
+    found = late_selection(code_of(text), text)
+    assert found is not None
+    # Not the loop that gives nothing: it is work.
+    assert found.drawn == ((HEAD.count("\n") + 4,) if only_draws else ())
+
+
+def test_lines_that_draw_in_other_generators_of_the_file() -> None:
+    others = (
+        "def lines(path):\n    with gzip.open(path) as file:\n        yield from file\n\n"
+        "def parse(line):\n    for one in line:\n        use(one)\n\n"
+    )
+    text = others + HEAD + textwrap.indent(LATE["enumerate"][0], " " * 8)
+    found = late_selection(code_of(text), text)
+    assert found is not None
+    assert found.drawn == (3, others.count("\n") + HEAD.count("\n") + 3)
 
 
 @pytest.mark.parametrize(
