@@ -7,7 +7,10 @@ How it is measured: the training thread's time that none of the hooked parts of 
 looks at the line where the thread stands, 25 times a second. Where another thread runs Python code
 too, code that lets go of the GIL again and again (NumPy, scikit-learn) is looked at late: a line
 that most of those looks met well inside of it is named without a share ("seems to"), and Python of
-a few milliseconds at a time is told where it ends.
+a few milliseconds at a time is told where it ends. "At least" is the lower end of what the looks
+leave open (two standard errors), counted as if those that came too late had met something else. A
+line is told by itself where looks met it so much more often than its function's others that it is
+no chance; otherwise its function is, "around" the line that was met most.
 
 A loss that is made of torch's functions, between forward and backward (in an optimizer's closure as
 well, Lightning's say), is the model's own work and taken off (the headline counts it as computing;
@@ -84,7 +87,7 @@ from trainprof.analysis.diagnosis.wording import caller, place, span, takes_of_i
 from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.analysis.looks import function_of
+from trainprof.analysis.looks import CERTAIN, function_of
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import percent
@@ -114,8 +117,6 @@ _AT_EPOCHS_SHARE: Final = 0.7
 _AT_EPOCHS_TOO_SHARE: Final = 0.3
 # Likewise of what stands in the first steps.
 _IN_FIRST_SHARE: Final = 0.7
-# Standard errors of a share of looks.
-_CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
 # Of training: with less of it in modules the model may compute outside of them.
@@ -245,7 +246,7 @@ def find(case: Case) -> Finding | None:
             "left_out_as_emptied_caches_s": emptying_s,
             "left_out_as_once_s": _once_s(case),
             GROWN_TO_S: grown.last_s if grown is not None else None,
-            "line_share": line.line_share if is_sure and line is not None else None,
+            "line_share": line.line_share if is_sure and line and line.is_line_known else None,
             "function_share": line.share if is_sure and line is not None else None,
         },
     )
@@ -324,8 +325,10 @@ def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
     share = line.line_share
     if share is None or line.is_likely or line.is_at_least or not line.looks:
         return []
+    if not line.is_line_known:
+        return []
     looks = line.looks / line.share
-    most = share + _CERTAIN * math.sqrt(share * (1 - share) / looks)
+    most = share + CERTAIN * math.sqrt(share * (1 - share) / looks)
     gain = _gain(case, most * spent_s)
     if most > _MUCH_OF_IT or gain is None or gain.training[1] < _TOLD_TIMES:
         return []
@@ -383,6 +386,8 @@ def _what_stays(others: ProcessesBeside | None) -> str:
 def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
     """Whether one line, known for certain, takes that much of training by itself."""
     if line.line_share is None or line.is_likely or line.is_end or line.with_calls:
+        return False
+    if not line.is_line_known:
         return False
     return line.line_share * part >= _LINE_FROM_SHARE and not is_library(case, line)
 
