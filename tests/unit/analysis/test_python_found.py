@@ -31,6 +31,10 @@ def test_a_loss_in_python_has_its_share_of_a_long_backward(
     assert finding.id == "python_in_loop"
     told = [one for one in finding.also if "as long as forward" in one]
     assert bool(told) is is_long
+    # What makes a loss cannot be left out of some steps.
+    assert finding.advice.endswith(": make it cheaper") is is_long
+    assert ("less often" in finding.advice) is not is_long
+    assert any("less often" in one for one in finding.cautions) is not is_long
     assert finding.evidence["left_out_as_our_own_s"] >= 0
 
 
@@ -345,6 +349,13 @@ def test_of_a_function_whose_lines_looks_do_not_tell_apart_none_is_said_to_take_
     assert "30 %" not in finding.advice
     assert finding.evidence["line_share"] is None
     assert not any("without that line" in one for one in finding.also)
+
+
+def test_what_is_met_there_as_the_models_own_work_is_only_to_be_cheaper() -> None:
+    line = replace(hot_line("other"), torch_share=0.4, loss_share=0.4)
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert finding.advice.endswith(": make it cheaper")
 
 
 @pytest.mark.parametrize(

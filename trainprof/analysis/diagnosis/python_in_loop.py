@@ -48,9 +48,10 @@ Python's interpreter, which lets one thread at a time run. What processes that t
 computed meanwhile, spread over the cores, has to stay.
 
 What to do: look at the named line. Do it on tensors at once instead of element by element, on
-another thread or, where training does not learn from it, every 100th step. `trainprof lines` times
-each of its lines. Where the loop is a library's, that is called at the named line, its settings say
-what it does in each step: a progress bar, logging, callbacks.
+another thread or, where training does not learn from it, every 100th step. What makes a loss (it
+stands before backward, which takes long, or looks met torch there at work on it) can only be
+cheaper. `trainprof lines` times each of its lines. Where the loop is a library's, that is called at
+the named line, its settings say what it does in each step: a progress bar, logging, callbacks.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
 # Of the looks at a line: so many that met torch computing, and no code that holds the interpreter.
 _TORCH_FROM_SHARE: Final = 0.7
+# Likewise of those that met torch at work on what backward goes through: it makes a loss.
+_LOSS_FROM_SHARE: Final = 0.3
 # Of all of it, what stands before the first steps of epochs.
 _AT_EPOCHS_SHARE: Final = 0.7
 _AT_EPOCHS_TOO_SHARE: Final = 0.3
@@ -127,6 +130,7 @@ _CALLED_SHARE: Final = 0.5
 # took 1.7 times as long as they did.
 _GRAPH_SHARE: Final = 0.1
 _LESS_OFTEN: Final = "do it less often"
+_CHEAPER: Final = "make it cheaper"
 _LEARNED_FROM: Final = (
     "if training uses its result (labels, rewards, negatives, averaged weights), doing it less "
     "often changes what is learned: make it cheaper instead"
@@ -168,7 +172,13 @@ def find(case: Case) -> Finding | None:
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
     is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
+    times = _backward_over_forward(case)
+    is_long = most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device
     advice = f"{_LESS_OFTEN}, or make it cheaper"
+    if most == BEFORE_BACKWARD:
+        advice = f"{_CHEAPER} or, if backward does not go through it, {_LESS_OFTEN}"
+    if is_long or (line is not None and (line.loss_share or 0.0) >= _LOSS_FROM_SHARE):
+        advice = _CHEAPER
     is_collecting = grown is not None and not grows_with_model(grown, case.steps)
     if is_torch and named and is_collecting:
         advice = (
@@ -199,8 +209,7 @@ def find(case: Case) -> Finding | None:
             f"it grows {when}, from {span(grown.first_s)} to {span(grown.last_s)} a step: it may "
             "go over all that has been collected so far"
         )
-    times = _backward_over_forward(case)
-    if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
+    if is_long:
         also.append(
             f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
             "what this code computes as well, and gain with it"
