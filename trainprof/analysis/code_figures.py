@@ -14,11 +14,13 @@ class HotLine:
         site: The line of the function that was met most, innermost of the user's own.
         function: Its name.
         called_from: The lines of the user's that it was called from, innermost first.
-        looks: How many met it.
+        looks: How many met it; 0 where `share` was worked out from that of another part.
         share: Of the part, all of the function's lines.
         line_share: Likewise that line's alone; None in older runs.
         seconds: That share of the part's time; None where that is not known.
         is_at_least: It may be more: at most moments nobody could look.
+        is_line_known: Whether looks tell its line from the function's others; if not, it is one of
+            those. True in older runs.
         is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
         waits_share: Of the looks at its function, those that met it waiting for another thread or
             process; None in older runs, and where it was not asked for.
@@ -45,6 +47,7 @@ class HotLine:
     with_calls: bool = False
     torch_share: float | None = None
     loss_share: float | None = None
+    is_line_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

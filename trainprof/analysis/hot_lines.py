@@ -14,7 +14,15 @@ from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.ledger import KEY
-from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, Stack, function_of
+from trainprof.analysis.looks import (
+    MIN_LOOKS,
+    LineNames,
+    Looks,
+    PartsOfLoop,
+    Stack,
+    function_of,
+    is_more,
+)
 from trainprof.analysis.names import UNKNOWN_SITE
 
 # Of the moments at which a look was wanted: where fewer could be taken, those that could are no
@@ -208,7 +216,8 @@ def _likely_line(
     held_s = 2 * waited_ns[function_of(line.site, line.function)] / line.looks / 1e9
     if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
         return []
-    return [replace(line, is_likely=True)]
+    # Its line is where it let go, at one look after another.
+    return [replace(line, is_likely=True, is_line_known=False)]
 
 
 def _line_that_was_waited_for(
@@ -317,7 +326,7 @@ def _where_both_agree(known: Counter[Stack], late: Counter[Stack]) -> list[HotLi
     is_same = function_of(line.site, line.function) == function_of(other.site, other.function)
     if not is_same or min(line.share, other.share) < _AGREED_SHARE:
         return []
-    return [replace(line, is_likely=True, is_at_least=False, line_share=None)]
+    return [replace(line, is_likely=True, is_at_least=False, line_share=None, is_line_known=False)]
 
 
 def lines_met(
@@ -350,7 +359,8 @@ def lines_met(
         met = lines.total()
         share = met / counted
         if share >= SHOWN_FROM_SHARE:
-            [(site, here)], [(called_from, _)] = lines.most_common(1), callers[key].most_common(1)
+            (site, here), *others = lines.most_common(2)
+            [(called_from, _)] = callers[key].most_common(1)
             found.append(
                 HotLine(
                     part=part,
@@ -362,6 +372,7 @@ def lines_met(
                     seconds=None if seconds is None else share * seconds,
                     is_at_least=is_at_least,
                     line_share=here / counted,
+                    is_line_known=is_more(here, sum(count for _, count in others)),
                 )
             )
     return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]

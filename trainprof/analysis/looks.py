@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 # Fewer looks say little about a part of the run.
 MIN_LOOKS: Final = 8
+# Standard errors of a share of looks.
+CERTAIN: Final = 2.0
 # Python before 3.12 runs them as functions, by these names.
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -188,6 +191,28 @@ def beside_share(looks: Looks, parts: PartsOfLoop) -> float | None:
     if np.count_nonzero(inside) < MIN_LOOKS:
         return None
     return float(1 - looks.is_alone[inside].mean())
+
+
+def least_share(share: float, looks: float) -> float:
+    """Returns which share of the time is behind a share of looks at least, with 98 % certainty.
+
+    Args:
+        share: Of the looks.
+        looks: How many there were.
+
+    Source:
+        Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
+    """
+    if looks <= 0:
+        return 0.0
+    square = CERTAIN**2 / looks
+    spread = math.sqrt(share * (1 - share) * square + square**2 / 4)
+    return max((share + square / 2 - spread) / (1 + square), 0.0)
+
+
+def is_more(looks: int, others: int) -> bool:
+    """Whether looks met one thing so much more often than another that it is no chance."""
+    return looks - others > CERTAIN * math.sqrt(looks + others)
 
 
 def function_of(site: str, name: str) -> tuple[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.hot_lines import MAKING, hottest
-from trainprof.analysis.looks import MIN_LOOKS
+from trainprof.analysis.hot_lines import MAKING, hottest, lines_met
+from trainprof.analysis.looks import MIN_LOOKS, least_share
 from trainprof.analysis.summary import RunSummary
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
@@ -121,12 +122,40 @@ def test_where_most_looks_came_too_late_a_line_takes_so_much_at_least(tmp_path: 
     assert not whole.is_at_least
 
 
+@pytest.mark.parametrize(
+    ("met", "is_known"),
+    [
+        ((6, 6, 5), False),
+        ((7, 5, 2), False),
+        ((10, 2, 1), True),
+        ((4, 0, 0), False),
+        ((5, 0, 0), True),
+        ((60, 35, 20), True),
+    ],
+)
+def test_a_line_is_told_from_its_function_where_looks_meet_it_far_more_often(
+    met: tuple[int, ...], is_known: bool
+) -> None:
+    lines = Counter({((f"train.py:{52 + at}", "stats"),): n for at, n in enumerate(met) if n})
+    [line] = lines_met("other", lines, max(lines.total(), MIN_LOOKS), 1.0)
+    assert (line.site, line.is_line_known) == ("train.py:52", is_known)
+
+
+def test_what_a_line_takes_at_least_is_more_sure_the_more_looks_there_were() -> None:
+    assert least_share(0.25, 24) == pytest.approx(0.118, abs=1e-3)
+    assert least_share(0.25, 2_400) == pytest.approx(0.233, abs=1e-3)
+    assert least_share(1.0, 8) == pytest.approx(2 / 3)
+    assert least_share(0.0, 24) == 0.0
+    assert least_share(0.0, 0) == 0.0
+
+
 def test_a_line_that_late_looks_meet_well_inside_of_it_is_likely_the_one(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (9, "score")), known=0, late=MS)
     line = hottest(found.hot_lines, "other")
     assert line is not None
     assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
+    assert not line.is_line_known  # where it let go at last
 
 
 @pytest.mark.parametrize(("sure", "is_named"), [(8, True), (3, False)])

@@ -31,6 +31,10 @@ def test_a_loss_in_python_has_its_share_of_a_long_backward(
     assert finding.id == "python_in_loop"
     told = [one for one in finding.also if "as long as forward" in one]
     assert bool(told) is is_long
+    # What makes a loss cannot be left out of some steps.
+    assert finding.advice.endswith(": make it cheaper") is is_long
+    assert ("less often" in finding.advice) is not is_long
+    assert any("less often" in one for one in finding.cautions) is not is_long
     assert finding.evidence["left_out_as_our_own_s"] >= 0
 
 
@@ -326,12 +330,41 @@ def test_an_average_of_weights_is_said_to_be_torchs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("looks", "is_at_least", "told"),
+    [
+        (100, False, "decode(), around this line, takes 90 % of it: "),
+        (100, True, "decode(), around this line, takes at least 83 % of it: "),
+        (10, True, "decode(), around this line, takes at least 61 % of it: "),
+    ],
+)
+def test_of_a_function_whose_lines_looks_do_not_tell_apart_none_is_said_to_take_a_share(
+    looks: int, is_at_least: bool, told: str
+) -> None:
+    of_function = replace(
+        hot_line("other"), line_share=0.3, is_at_least=is_at_least, is_line_known=False, looks=looks
+    )
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[of_function])))
+    assert told in finding.advice
+    assert "30 %" not in finding.advice
+    assert finding.evidence["line_share"] is None
+    assert not any("without that line" in one for one in finding.also)
+
+
+def test_what_is_met_there_as_the_models_own_work_is_only_to_be_cheaper() -> None:
+    line = replace(hot_line("other"), torch_share=0.4, loss_share=0.4)
+    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
+    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    assert finding.advice.endswith(": make it cheaper")
+
+
+@pytest.mark.parametrize(
     ("of_line", "is_at_least", "told"),
     [
         (None, False, "this line, in decode(), takes 90 % of it: "),  # an older run
         (0.85, False, "this line, in decode(), takes 85 % of it: "),
         (0.3, False, "decode() takes 90 % of it, this line 30 %: "),
-        (0.3, True, "decode() takes at least 90 % of it, this line at least 30 %: "),
+        (0.3, True, "decode() takes at least 83 % of it, this line at least 22 %: "),
     ],
 )
 def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
@@ -391,6 +424,7 @@ def test_statements_of_the_loop_itself_count_where_one_of_them_is_worth_a_look()
         ({"line_share": 0.9}, True),
         ({"line_share": 0.5}, False),
         ({"line_share": None}, False),
+        ({"line_share": 0.9, "is_line_known": False}, False),
         ({"line_share": 0.9, "is_likely": True}, False),
         ({"line_share": 0.9, "is_end": True}, False),
     ],

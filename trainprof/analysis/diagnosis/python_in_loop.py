@@ -7,7 +7,10 @@ How it is measured: the training thread's time that none of the hooked parts of 
 looks at the line where the thread stands, 25 times a second. Where another thread runs Python code
 too, code that lets go of the GIL again and again (NumPy, scikit-learn) is looked at late: a line
 that most of those looks met well inside of it is named without a share ("seems to"), and Python of
-a few milliseconds at a time is told where it ends.
+a few milliseconds at a time is told where it ends. "At least" is the lower end of what the looks
+leave open (two standard errors), counted as if those that came too late had met something else. A
+line is told by itself where looks met it so much more often than its function's others that it is
+no chance; otherwise its function is, "around" the line that was met most.
 
 A loss that is made of torch's functions, between forward and backward (in an optimizer's closure as
 well, Lightning's say), is the model's own work and taken off (the headline counts it as computing;
@@ -45,9 +48,10 @@ Python's interpreter, which lets one thread at a time run. What processes that t
 computed meanwhile, spread over the cores, has to stay.
 
 What to do: look at the named line. Do it on tensors at once instead of element by element, on
-another thread or, where training does not learn from it, every 100th step. `trainprof lines` times
-each of its lines. Where the loop is a library's, that is called at the named line, its settings say
-what it does in each step: a progress bar, logging, callbacks.
+another thread or, where training does not learn from it, every 100th step. What makes a loss (it
+stands before backward, which takes long, or looks met torch there at work on it) can only be
+cheaper. `trainprof lines` times each of its lines. Where the loop is a library's, that is called at
+the named line, its settings say what it does in each step: a progress bar, logging, callbacks.
 """
 
 from __future__ import annotations
@@ -84,7 +88,7 @@ from trainprof.analysis.diagnosis.wording import caller, place, span, takes_of_i
 from trainprof.analysis.finding import GROWN_TO_S, Finding
 from trainprof.analysis.hot_lines import hottest
 from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.analysis.looks import function_of
+from trainprof.analysis.looks import CERTAIN, function_of
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict_level import percent
@@ -109,13 +113,13 @@ _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
 # Of the looks at a line: so many that met torch computing, and no code that holds the interpreter.
 _TORCH_FROM_SHARE: Final = 0.7
+# Likewise of those that met torch at work on what backward goes through: it makes a loss.
+_LOSS_FROM_SHARE: Final = 0.3
 # Of all of it, what stands before the first steps of epochs.
 _AT_EPOCHS_SHARE: Final = 0.7
 _AT_EPOCHS_TOO_SHARE: Final = 0.3
 # Likewise of what stands in the first steps.
 _IN_FIRST_SHARE: Final = 0.7
-# Standard errors of a share of looks.
-_CERTAIN: Final = 2.0
 # A backward takes some 2 x its forward (profilers warn from 2.5 to 3.5).
 _LONG_BACKWARD: Final = 3.0
 # Of training: with less of it in modules the model may compute outside of them.
@@ -126,6 +130,7 @@ _CALLED_SHARE: Final = 0.5
 # took 1.7 times as long as they did.
 _GRAPH_SHARE: Final = 0.1
 _LESS_OFTEN: Final = "do it less often"
+_CHEAPER: Final = "make it cheaper"
 _LEARNED_FROM: Final = (
     "if training uses its result (labels, rewards, negatives, averaged weights), doing it less "
     "often changes what is learned: make it cheaper instead"
@@ -167,7 +172,13 @@ def find(case: Case) -> Finding | None:
     if not named and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
     is_torch = line is not None and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE
+    times = _backward_over_forward(case)
+    is_long = most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device
     advice = f"{_LESS_OFTEN}, or make it cheaper"
+    if most == BEFORE_BACKWARD:
+        advice = f"{_CHEAPER} or, if backward does not go through it, {_LESS_OFTEN}"
+    if is_long or (line is not None and (line.loss_share or 0.0) >= _LOSS_FROM_SHARE):
+        advice = _CHEAPER
     is_collecting = grown is not None and not grows_with_model(grown, case.steps)
     if is_torch and named and is_collecting:
         advice = (
@@ -198,8 +209,7 @@ def find(case: Case) -> Finding | None:
             f"it grows {when}, from {span(grown.first_s)} to {span(grown.last_s)} a step: it may "
             "go over all that has been collected so far"
         )
-    times = _backward_over_forward(case)
-    if most == BEFORE_BACKWARD and times >= _LONG_BACKWARD and not case.is_on_device:
+    if is_long:
         also.append(
             f"backward takes {times:.1f} x as long as forward, as a rule twice: it may go through "
             "what this code computes as well, and gain with it"
@@ -245,7 +255,7 @@ def find(case: Case) -> Finding | None:
             "left_out_as_emptied_caches_s": emptying_s,
             "left_out_as_once_s": _once_s(case),
             GROWN_TO_S: grown.last_s if grown is not None else None,
-            "line_share": line.line_share if is_sure and line is not None else None,
+            "line_share": line.line_share if is_sure and line and line.is_line_known else None,
             "function_share": line.share if is_sure and line is not None else None,
         },
     )
@@ -324,8 +334,10 @@ def _alone(case: Case, line: HotLine, spent_s: float) -> list[str]:
     share = line.line_share
     if share is None or line.is_likely or line.is_at_least or not line.looks:
         return []
+    if not line.is_line_known:
+        return []
     looks = line.looks / line.share
-    most = share + _CERTAIN * math.sqrt(share * (1 - share) / looks)
+    most = share + CERTAIN * math.sqrt(share * (1 - share) / looks)
     gain = _gain(case, most * spent_s)
     if most > _MUCH_OF_IT or gain is None or gain.training[1] < _TOLD_TIMES:
         return []
@@ -383,6 +395,8 @@ def _what_stays(others: ProcessesBeside | None) -> str:
 def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
     """Whether one line, known for certain, takes that much of training by itself."""
     if line.line_share is None or line.is_likely or line.is_end or line.with_calls:
+        return False
+    if not line.is_line_known:
         return False
     return line.line_share * part >= _LINE_FROM_SHARE and not is_library(case, line)
 

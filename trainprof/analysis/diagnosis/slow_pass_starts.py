@@ -36,6 +36,7 @@ from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import around, caller, place, share_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.looks import least_share
 from trainprof.analysis.passes import EVALUATION
 from trainprof.analysis.pipeline import predict
 from trainprof.analysis.verdict_level import percent
@@ -145,8 +146,11 @@ def _line_of_making(fed: LoaderCase, spent_s: float) -> HotLine | None:
     if made_s <= 0 or beyond_s < _MOST * spent_s:
         return None
     of_starts = min(beyond_s / made_s, 1.0)
-    least = (line.share - (1 - of_starts)) / of_starts
-    return replace(line, share=least, line_share=None, is_at_least=True) if least >= _MOST else None
+    known = least_share(line.share, line.looks / line.share)
+    least = (known - (1 - of_starts)) / of_starts
+    if least < _MOST:
+        return None
+    return replace(line, share=least, line_share=None, is_at_least=True, looks=0)
 
 
 def _is_of_sampler(loader: Loader, spent_s: float) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.looks import least_share
 from trainprof.analysis.pipeline_rates import Rates
 from trainprof.analysis.verdict_level import percent, percent_apart
 
@@ -50,14 +51,17 @@ def size(count: float) -> str:
 
 
 def share_of(line: HotLine) -> str:
-    """Returns what of its part a line takes by itself."""
-    return _share(line, line.share if line.line_share is None else line.line_share)
+    """Returns what of its part a line takes by itself; its function, where no line is known."""
+    of_function = line.line_share is None or not line.is_line_known
+    return _share(line, line.share if of_function else line.line_share or 0.0)
 
 
 def around(line: HotLine) -> str:
     """Returns what goes behind a line's share: that of its function, where it is much more."""
     if line.line_share is None or line.line_share >= _NEARLY_ALL * line.share:
         return ""
+    if not line.is_line_known:
+        return " with the lines around it" if is_nameless(line) else " with the rest of it"
     rest = "with the lines around it" if is_nameless(line) else "with the rest of that function"
     return f", {_share(line, line.share)} {rest}"
 
@@ -75,6 +79,10 @@ def takes_of_it(line: HotLine) -> str:
     """Returns what of its part a line takes that is named already, with its function."""
     name = "" if is_nameless(line) else f"{line.function}()"
     at = f"this line, in {name}," if name else "this line"
+    if not line.is_line_known and not line.with_calls:
+        at = f"{name}, around this line," if name else "the code around this line"
+        if not line.is_likely:
+            return f"{at} takes {_share(line, line.share)} of it"
     if line.is_likely:
         return f"most of it seems to go to {at.rstrip(',')}"
     if line.with_calls:
@@ -92,7 +100,12 @@ def caller(line: HotLine) -> list[str]:
 
 
 def _share(line: HotLine, share: float) -> str:
-    return f"{'at least ' if line.is_at_least else ''}{percent(share)}"
+    """Returns a share of a line's; of looks too few to tell all, what it is at least."""
+    if not line.is_at_least:
+        return percent(share)
+    if line.looks:  # none where it is what is left of such a share
+        share = least_share(share, line.looks / line.share)
+    return f"at least {percent(share)}"
 
 
 def waited_of_batch(rates: Rates, wait_share: float) -> str:
