@@ -7,6 +7,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median_low
 from types import ModuleType
 from typing import Any, Final
 
@@ -33,6 +34,10 @@ _MOST_ROWS: Final = 4_096
 _MOST_NUMBERS: Final = 1 << 22
 # Longer runs of one value at the end of a row are no chance.
 _LEAST_RUN: Final = 2
+# What pads is rare among what it pads: a wall, a black pixel and a flag that is not set are not.
+_MOST_INSIDE: Final = 0.05
+# Of what is filled, beyond the row of middle length; columns that end with zeros are all as long.
+_LEAST_BEYOND: Final = 0.02
 # From here on it is looked up who pads.
 _WORTH_LINES: Final = 0.05
 _MOST_LINES: Final = 3
@@ -55,6 +60,8 @@ class Fill:
         filled: Places that are no padding.
         longest: Of one row, such places.
         is_left: Padding stands in front.
+        is_mask: It was told of ones and zeros.
+        is_doubtful: What rows end with may be no padding.
     """
 
     rows: int
@@ -62,6 +69,8 @@ class Fill:
     filled: int
     longest: int
     is_left: bool = False
+    is_mask: bool = False
+    is_doubtful: bool = False
 
     @property
     def places(self) -> int:
@@ -86,6 +95,7 @@ class PaddingProbe:
         self._calls = self._copies_seen = self._all_ns = self._reading_ns = 0
         self._copied: deque[Fill | None] = deque(maxlen=_MOST_TENSORS)
         self._rows = self._places = self._filled = self._longest = self._left = 0
+        self._padded_rows = self._doubtful_rows = self._doubtful_places = 0
         self._has_labels = False
         self._facts: dict[str, Any] | None = None
 
@@ -165,6 +175,11 @@ class PaddingProbe:
         self._reading_ns += call.took_ns if fills else 0
         for fill in fills.values():
             self._has_found = True
+            if fill.is_doubtful:
+                self._doubtful_rows += fill.rows
+                self._doubtful_places += fill.places
+                continue
+            self._padded_rows += fill.rows if fill.longest < fill.width else 0
             self._rows += fill.rows
             self._places += fill.places
             self._filled += fill.filled
@@ -173,11 +188,8 @@ class PaddingProbe:
         self._steps.spent(began_ns)
 
     def _fills(self, call: ModuleCall) -> dict[tuple[int, int], Fill]:
-        """Returns what is in the tables that a module is given, by shape: one of those of each.
-
-        Masks and labels lie beside what they are of, as wide: the one with least padding is it.
-        """
-        found: dict[tuple[int, int], Fill] = {}
+        """Returns what is in the tables that a module is given, by shape: one of those of each."""
+        found: dict[tuple[int, int], list[Fill]] = {}
         args, kwargs = call.inputs
         given = [x for x in _tensors_in([*args, kwargs]) if self._autograd.is_plain(x)]
         tables = [x for x in given if self._is_table(x)][:_MOST_TENSORS]
@@ -197,10 +209,8 @@ class PaddingProbe:
                 ]
             for fill in fills:
                 if fill is not None:
-                    known = found.get((rows, width))
-                    if known is None or fill.filled > known.filled:
-                        found[rows, width] = fill
-        return found
+                    found.setdefault((rows, width), []).append(fill)
+        return {shape: _believed(fills) for shape, fills in found.items()}
 
     def _is_table(self, tensor: Any) -> bool:
         if not self._autograd.is_plain(tensor) or tensor.dtype not in self._whole:
@@ -220,18 +230,11 @@ class PaddingProbe:
         try:
             with self._torch.no_grad():
                 told = self._lengths_of_mask(table)
-                if told is None:
-                    ends = self._lengths(table), self._lengths(table.flip(1))
-                    sides = [(one, bool(at)) for at, one in enumerate(ends) if one is not None]
-                    told = min(sides, key=lambda side: sum(side[0]), default=([], False))
+                if told is not None:
+                    return _fill(*told, table, is_mask=True)
+                return self._fill_of_ends(table)
         except RuntimeError:
             return None
-        lengths, is_left = told
-        if not lengths:
-            return None
-        width, filled = int(table.shape[1]), sum(lengths)
-        is_padded = filled < len(lengths) * width
-        return Fill(len(lengths), width, filled, max(lengths), is_padded and is_left)
 
     def _lengths_of_mask(self, table: Any) -> tuple[list[int], bool] | None:
         """Returns how many ones each row has, and whether the zeros stand in front of them.
@@ -250,8 +253,24 @@ class PaddingProbe:
         found: list[int] = self._torch._C.TensorBase.tolist(is_one.sum(dim=1))
         return (found if any(found) else []), begins
 
-    def _lengths(self, table: Any) -> list[int] | None:
-        """Returns how long each row is without the value that rows end with."""
+    def _fill_of_ends(self, table: Any) -> Fill | None:
+        """Returns what is between the values that rows end, or begin, with."""
+        found = []
+        for is_left in (False, True):
+            turned = table.flip(1) if is_left else table
+            lengths, padding = self._lengths(turned)
+            is_doubtful = padding is not None and self._is_doubtful(turned, lengths, padding)
+            fill = _fill(lengths, is_left, table, is_doubtful=is_doubtful)
+            if fill is not None:
+                found.append(fill)
+        surely = [x for x in found if x.longest < x.width and not x.is_doubtful]
+        return min(surely or found, key=lambda fill: fill.filled, default=None)
+
+    def _lengths(self, table: Any) -> tuple[list[int], int | None]:
+        """Returns how long each row is without the value that rows end with, and that value.
+
+        No lengths where most rows are all one value, no value where no row ends with several.
+        """
         width = int(table.shape[1])
         last = table[:, -1:]
         places = self._torch.arange(1, width + 1, device=table.device)
@@ -259,29 +278,52 @@ class PaddingProbe:
         found: list[int] = to_list(((table != last) * places).amax(dim=1))
         ends_with: list[int] = to_list(last.flatten())
         if sum(length == 0 for length in found) > len(found) // 2:
-            return None
+            return [], None
         runs = Counter(
             value
             for value, length in zip(ends_with, found, strict=True)
             if width - length >= _LEAST_RUN
         )
         padding = max(runs, key=lambda value: runs[value], default=None)
-        if len(set(found)) == 1:
-            padding = None  # places of one kind that all rows have: an image's, say
-        return [
+        lengths = [
             length if value == padding and width - length >= _LEAST_RUN else width
             for value, length in zip(ends_with, found, strict=True)
         ]
+        return lengths, padding
+
+    def _is_doubtful(self, table: Any, lengths: list[int], padding: int) -> bool:
+        """Whether what rows end with may be of what they hold: columns of a table, an image's edge.
+
+        So it is where rows are about as long as each other, and where they hold that value among
+        others: anywhere, or where they are longer than most (the flags of few rows). Where the
+        longest fills all there is, it does not matter.
+        """
+        if max(lengths) == table.shape[1]:
+            return False
+        middle = median_low(lengths)
+        if _places_after(middle, lengths) < _LEAST_BEYOND * sum(lengths):
+            return True
+        for start in (0, middle):
+            held = self._autograd.value_of((table[:, start:] == padding).sum())
+            held -= sum(table.shape[1] - max(length, start) for length in lengths)
+            if held > _MOST_INSIDE * _places_after(start, lengths):
+                return True
+        return False
 
     def _note(self) -> None:
-        if self._facts is None and self._longest < (1 - _WORTH_LINES) * self._places:
+        # Batches of texts may be about as long as each other by chance: of few nothing is counted.
+        is_full = self._doubtful_rows >= self._padded_rows
+        rows, places = (self._doubtful_rows, self._doubtful_places) if is_full else (0, 0)
+        if self._facts is None and (
+            self._longest + places < (1 - _WORTH_LINES) * (self._places + places)
+        ):
             self._facts = self._who_pads()
         told = {
             "looks": self._looks,
-            "rows": self._rows,
-            "places": self._places,
-            "filled": self._filled,
-            "longest": self._longest,
+            "rows": self._rows + rows,
+            "places": self._places + places,
+            "filled": self._filled + places,
+            "longest": self._longest + places,
             "left": self._left,
             "has_labels": self._has_labels,
             "of_calls": self._reading_ns / max(self._all_ns, 1),
@@ -294,6 +336,46 @@ class PaddingProbe:
         lines = lines_with(sites.is_user_file, _TO_A_LENGTH)[:_MOST_LINES]
         is_left_out = any_text(sites.is_user_file, lambda text: _LEFT_OUT.search(text) is not None)
         return {"sites": [sites.of_line(*one) for one in lines], "is_left_out": is_left_out}
+
+
+def _fill(
+    lengths: list[int],
+    is_left: bool,
+    table: Any,
+    *,
+    is_mask: bool = False,
+    is_doubtful: bool = False,
+) -> Fill | None:
+    if not lengths:
+        return None
+    width, filled = int(table.shape[1]), sum(lengths)
+    is_padded = filled < len(lengths) * width
+    return Fill(
+        len(lengths), width, filled, max(lengths), is_padded and is_left, is_mask, is_doubtful
+    )
+
+
+def _places_after(start: int, lengths: list[int]) -> int:
+    """Returns how many places rows have from `start` on, but for their last: it never pads."""
+    return sum(max(length - start - 1, 0) for length in lengths)
+
+
+def _believed(fills: list[Fill]) -> Fill:
+    """Returns what is in tables of one shape, which lie beside each other.
+
+    Masks and labels are as wide as what they are of: the one with least padding is it. What is
+    doubtful is believed where a mask leaves out as much of it, or less.
+    """
+    doubtful = [fill for fill in fills if fill.is_doubtful]
+    sure = [fill for fill in fills if not fill.is_doubtful]
+    is_borne_out = any(
+        mask.is_left == fill.is_left and mask.filled >= fill.filled
+        for mask in sure
+        for fill in doubtful
+    )
+    if doubtful and not is_borne_out and all(fill.is_mask for fill in sure):
+        return doubtful[0]
+    return max(sure, key=lambda fill: fill.filled)
 
 
 def _tensors_in(values: list[Any], depth: int = 0) -> Iterator[Any]:

@@ -80,6 +80,73 @@ def features(*, is_full: bool = False) -> torch.Tensor:
     return 1 - table if is_full else table
 
 
+def drawn(low: int, high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(0))
+
+
+def mazes() -> torch.Tensor:
+    """Returns cells of mazes with a wall around them, as they are read."""
+    cells = drawn(0, 5, 32, 10, 10)
+    cells[:, 0] = cells[:, -1] = 1
+    cells[:, :, 0] = cells[:, :, -1] = 1
+    return cells.flatten(1)
+
+
+def digits() -> torch.Tensor:
+    """Returns pixels of pictures with a black margin, more of it below than above."""
+    pixels = torch.zeros(16, 28, 28).long()
+    for row in range(16):
+        pixels[row, 3 : 20 + row % 5, 5:23] = drawn(0, 256, 17 + row % 5, 18)
+    return pixels.flatten(1)
+
+
+def openings() -> torch.Tensor:
+    """Returns boards whose columns are filled from below, as they are read from there."""
+    board = torch.zeros(64, 6, 7).long()
+    heights = drawn(0, 4, 64, 7)
+    for height in range(6):
+        board[:, height] = (heights > height) * drawn(1, 3, 64, 7)
+    return board.flatten(1)
+
+
+def categories(least: int = 1) -> torch.Tensor:
+    """Returns twenty categories of each row, and four flags of which few are set."""
+    table = drawn(least, 50, 64, 24)
+    table[:, 20:] = 0
+    table[0, 20] = table[1, 21] = 1
+    return table
+
+
+def cut_short() -> torch.Tensor:
+    """Returns columns of which the last four are always zero, the one ahead of them at times."""
+    table = drawn(1, 50, 64, 24)
+    table[:, 20:] = 0
+    table[:20, 19] = 0
+    table[0, 10:] = 0
+    return table
+
+
+def words_to_guess() -> torch.Tensor:
+    """Returns the labels of those words of `texts` that a model is to guess."""
+    return torch.where((texts() != PAD) & (torch.arange(WIDTH) % 6 == 2), texts(), -100)
+
+
+def second_parts() -> torch.Tensor:
+    """Returns ones for all that is in the second half of each row."""
+    return (torch.arange(WIDTH) >= WIDTH // 2).long().expand(ROWS, WIDTH)
+
+
+def like_lengths() -> torch.Tensor:
+    return torch.cat([drawn(10, 50, ROWS, 20), torch.full((ROWS, WIDTH - 20), PAD)], 1)
+
+
+def often(value: int) -> torch.Tensor:
+    """Returns `texts` in which every fourth word is one and the same."""
+    table = texts()
+    table[:, 1:9:4] = value
+    return table
+
+
 def told(recorder: Recorder) -> dict[str, Any]:
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
@@ -115,6 +182,12 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         lambda model: model(attention_mask=(texts() != PAD).long()),
         lambda model: model(attention_mask=(texts(is_left=True) != PAD).long()),
         lambda model: model(texts(), features(is_full=True)),
+        lambda model: model(input_ids=texts(), labels=words_to_guess()),
+        lambda model: model(
+            input_ids=texts(), attention_mask=(texts() != PAD).long(), labels=words_to_guess()
+        ),
+        lambda model: model(often(PAD), attention_mask=(texts() != PAD).long()),
+        lambda model: model(often(20)),
     ],
     ids=[
         "right",
@@ -128,6 +201,10 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         "a mask alone",
         "one of the left",
         "features beside",
+        "labels of a few words",
+        "those beside a mask",
+        "a word that pads, beside a mask",
+        "a word that is frequent",
     ],
 )
 def test_what_rows_of_numbers_hold(
@@ -151,8 +228,36 @@ def test_what_rows_of_numbers_hold(
         lambda model: model(attention_mask=(texts(longest=WIDTH) != PAD).long()),
         lambda model: model(attention_mask=torch.ones(ROWS, WIDTH).long()),
         lambda model: model(torch.cat([torch.full((ROWS, 20), 7), texts(longest=12)[:, :12]], 1)),
+        lambda model: model(mazes()),
+        lambda model: model(mazes().flip(1)),
+        lambda model: model(digits()),
+        lambda model: model(openings()),
+        lambda model: model(categories()),
+        lambda model: model(categories(least=0)),
+        lambda model: model(cut_short()),
+        lambda model: model(often(PAD)),
+        lambda model: model(often(PAD), token_type_ids=second_parts()),
+        lambda model: model(often(PAD), attention_mask=torch.ones(ROWS, WIDTH).long()),
+        lambda model: model(like_lengths()),
     ],
-    ids=["none", "to the longest", "a mask alone", "a mask of ones", "an image's places"],
+    ids=[
+        "none",
+        "to the longest",
+        "a mask alone",
+        "a mask of ones",
+        "an image's places",
+        "mazes",
+        "mazes from behind",
+        "digits",
+        "boards",
+        "categories and flags",
+        "zero is a category as well",
+        "columns of zeros",
+        "a frequent word",
+        "that and two parts",
+        "that and a mask of ones",
+        "rows of one length",
+    ],
 )
 def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
     recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
@@ -199,6 +304,52 @@ def test_nothing_is_told_of_others(
     recorder: Recorder, call: Callable[[nn.Module], torch.Tensor]
 ) -> None:
     assert read_by(recorder, call) == {}
+
+
+@pytest.mark.parametrize("first", [1, 4], ids=["one", "begins with a word several times"])
+def test_a_mask_tells_what_pads_rows_of_one_length(recorder: Recorder, first: int) -> None:
+    table = like_lengths()
+    table[0, :first] = 50
+    mask = (table != PAD).long()
+    found = read_by(recorder, lambda model: model(table, attention_mask=mask))
+    assert found["longest"] == found["filled"] == found["looks"] * ROWS * 20
+
+
+@pytest.mark.parametrize(
+    ("padded", "alike", "full"), [(2, 1, 0), (1, 2, 2), (1, 1, 1)], ids=["few", "most", "half"]
+)
+def test_tables_of_one_length_count_as_full_unless_more_are_padded(
+    recorder: Recorder, padded: int, alike: int, full: int
+) -> None:
+    def call(model: nn.Module) -> torch.Tensor:
+        for _ in range(alike):
+            model(like_lengths())
+        return sum(model(texts()) for _ in range(padded))  # type: ignore[return-value]
+
+    found = read_by(recorder, call)
+    assert found["longest"] == found["looks"] * ROWS * (20 * padded + WIDTH * full)
+    assert found["places"] == found["looks"] * ROWS * WIDTH * (padded + full)
+
+
+def test_texts_most_of_which_are_cut_at_the_width_count_among_padded_ones(
+    recorder: Recorder,
+) -> None:
+    cut = drawn(10, 50, ROWS, WIDTH)
+    cut[0, 20:] = PAD
+
+    def call(model: nn.Module) -> torch.Tensor:
+        return model(cut) + model(texts()) + model(texts())  # type: ignore[no-any-return]
+
+    found = read_by(recorder, call)
+    assert found["longest"] == found["looks"] * ROWS * (WIDTH + 20 + 20)
+    assert found["places"] == found["looks"] * ROWS * WIDTH * 3
+
+
+def test_texts_are_padded_though_the_word_that_pads_is_in_them_too(recorder: Recorder) -> None:
+    table = texts()
+    table[0, 4] = PAD
+    found = read_by(recorder, lambda model: model(table))
+    assert found["longest"] == found["looks"] * ROWS * 20
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,12 @@ as for others, and attention longer.
 How it is measured: tables of whole numbers that the model is given in training, a few batches of
 them, spread over the run: how far their rows end, or begin, with one and the same value. Tables of
 zeros and ones are masks where the ones of all rows lie together at one end, and features elsewhere.
+A value that rows also hold elsewhere is no padding (a wall, a black pixel, a flag that is not set):
+more than 5 % of what they hold, or of what rows longer than the middle one hold beyond its length.
+Nor are places that all rows of a batch end with, about as long as each other, so that less than 2 %
+of what they hold lies beyond that length: columns of a table, an image's edge. Such tables count as
+full, unless a mask of whole numbers leaves those places out; few beside more that are padded are
+not counted.
 On a device they are looked at as they are copied there. What goes beyond the longest row of a batch
 is left out at no cost; padding up to it is not told, though half of a batch may be that. Calls that
 are given larger tables of fractions (pictures, sounds) are left aside, and what other models take
@@ -15,7 +21,9 @@ in the same steps. What is saved of forward and backward is that share of them, 
 attention grows with the square of the length.
 
 When it is wrong: where the model itself cuts its input, or leaves padding out (nothing is told
-where the script's files name packed or nested sequences); where rows truly end with the same value.
+where the script's files name packed or nested sequences); where rows truly end with a value that
+they hardly hold elsewhere, and differ in how far. Nothing is told of sequences that are about as
+long as each other in most batches, or that hold what pads them, without a mask of whole numbers.
 
 What to do: pad each batch to its own longest, as it is put together: DataCollatorWithPadding, or
 tokenizer.pad in collate_fn, and no padding="max_length" ahead of it; torch.nn.utils.rnn.
