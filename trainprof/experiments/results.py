@@ -143,16 +143,20 @@ def _results(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
-    """Returns whether a forecast came true, None where what was measured is too noisy to tell.
+    """Returns whether a forecast came true, None where what was measured does not tell.
 
-    So is what was measured beside the forecast and more roughly than that is: it may lie in it.
+    It was right where all of the measured interval lies inside of it, wrong where none does. One
+    that reaches across an edge, or around it, counts for neither, wherever its middle is: what is
+    known as roughly may be a hit by chance as well as a miss, and to leave out only one of the two
+    would change the share of those that were right. A forecast that is narrower than what is
+    measured can be refuted, but not confirmed: what is left of one-sidedness is against the model.
     """
+    if measured.low is None or measured.high is None:
+        return None
     low, high = predicted
-    is_inside = low <= measured.mid <= high
-    if measured.low is None or measured.high is None or measured.low > high or measured.high < low:
-        return is_inside
-    is_rougher = measured.high * low > high * measured.low
-    return None if not measured.is_telling or (is_rougher and not is_inside) else is_inside
+    if low <= measured.low and measured.high <= high:
+        return True
+    return False if measured.high < low or high < measured.low else None
 
 
 def _steps_per_s(runs: Sequence[Measured]) -> float | None:
