@@ -75,6 +75,7 @@ def summary_of_tune(
                 *_left_out(found),
                 *_without_saves(found),
                 *_failed_after(found),
+                *_undecided(found),
                 *_unlike(found),
                 *_by_passes(found),
                 *kept_in_memory(found, base),
@@ -286,6 +287,17 @@ def _failed_after(found: Found) -> list[str]:
         f"once its training was ended at the limit, the script failed ({why}): what it trained "
         "until then counts"
         for why in found.failures_after()[:1]
+    ]
+
+
+def _undecided(found: Found) -> list[str]:
+    """Says what a search that ended before its time does not tell well, and how it goes on."""
+    if not found.undecided:
+        return []
+    names = ", ".join(f"{name} ({len(found.of(name))} runs)" for name in found.undecided)
+    return [
+        f"nothing is left to try, but how much these give is not sure yet: {names}; --resume "
+        "repeats them as often again"
     ]
 
 
