@@ -296,7 +296,7 @@ def _undecided(found: Found) -> list[str]:
         return []
     names = ", ".join(f"{name} ({len(found.of(name))} runs)" for name in found.undecided)
     return [
-        f"nothing is left to try, but how much these give is not sure yet: {names}; --resume "
+        f"nothing is left to try, but what these give is not sure yet: {names}; --resume "
         "repeats them as often again"
     ]
 

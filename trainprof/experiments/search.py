@@ -134,7 +134,7 @@ class Search:
         self._expected: int | None = None
         self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
-        self._made: Counter[str] = Counter()  # runs by name, without those made before
+        self._made: Counter[str] = Counter()  # runs by name
         self._waiting: list[str] = []
         self._left_out: list[str] = []
         self.found = Found()
@@ -161,6 +161,10 @@ class Search:
                 self._put_together(plan)
                 self._decide()
             found.ended_by = FINISHED
+            self._last_baseline()
+            while found.ended_by == FINISHED and self._goes_on():
+                self._decide()
+                self._last_baseline()
         except _Ended as end:
             found.ended_by = end.why
         except KeyboardInterrupt:
@@ -317,18 +321,25 @@ class Search:
         self._expect([])
 
     def _decide(self) -> None:
-        """Repeats what may be best in turns with the baseline, until it is decided.
-
-        Of runs from before none counts: what they left undecided gets as many again.
-        """
-        while True:
-            open_ones = [one for one in self._undecided() if self._made[one.name] < _MOST_RUNS]
-            if not open_ones:
-                return
+        """Repeats what may be best in turns with the baseline, until it is decided."""
+        while open_ones := self._to_repeat():
             self._expect([one.name for one in open_ones])
             self._measure(baseline())
             for trial in open_ones:
                 self._measure(trial)
+
+    def _goes_on(self) -> bool:
+        """Whether something is to be repeated behind the last baseline, which may bring it up.
+
+        Where nothing was run anew yet, an earlier start ended here: what it left undecided gets as
+        many runs again.
+        """
+        if not self._to_repeat() and not self._spent_s:
+            self._made.clear()
+        return bool(self._to_repeat())
+
+    def _to_repeat(self) -> list[Trial]:
+        return [one for one in self._undecided() if self._made[one.name] < _MOST_RUNS]
 
     def _undecided(self) -> list[Trial]:
         contended = contenders(self.found, _REPEATED_AT_MOST)
@@ -400,9 +411,8 @@ class Search:
         if trial.data == "alone" and self.found.plan is not None:
             measured = measured.by_updates(self.found.plan.steps_per_batch)
         self.found.runs.append(measured)
-        if not is_known:
-            self._spent_s += measured.seconds
-            self._made[trial.name] += 1
+        self._spent_s += 0.0 if is_known else measured.seconds
+        self._made[trial.name] += 1
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if trial.name == BASELINE and measured.is_ok:
             took_s = [one.seconds for one in self.found.of(BASELINE) if one.is_ok]
