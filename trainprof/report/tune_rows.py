@@ -323,7 +323,7 @@ def _loader_words(rows: Sequence[TrialSummary]) -> list[str]:
 
 def _losses(row: TrialSummary) -> list[tuple[str, str]]:
     if row.losses == "same":
-        return [("Losses", "the first ones are those of the script as it is")]
+        return [("Losses", "the first ones are those of the script as it is, to about six digits")]
     if row.losses == "other":
         is_of_sums = set(row.overrides) <= _OF_SUMS
         return [("Losses", _OTHER_SUMS if is_of_sums else _OTHER_LOSSES)]

@@ -283,6 +283,11 @@ def test_a_forecast_of_what_could_not_be_measured_or_is_a_bound_has_no_mark() ->
         assert "Forecasts" not in told
 
 
+def test_losses_that_are_alike_are_not_said_to_be_so_to_the_last_digit() -> None:
+    told = " ".join(page(tuned(FASTER, losses=(1.0, 0.5, 0.25))).split())
+    assert "the first ones are those of the script as it is, to about six digits" in told
+
+
 def test_markdown_has_the_same_table() -> None:
     told = tune_markdown.render(tuned(FASTER))
     assert re.match(r"\*\*(2\.0|1\.9)", told)
