@@ -253,7 +253,8 @@ class Search:
         self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
         for trial, with_a_change in ((_ceiling(plan), 2.0), (loader_alone(plan.sites), 3.0)):
-            if plan.candidates and self._time_left_s() < with_a_change * self._usual_s:
+            is_short = self._time_left_s() < with_a_change * self._usual_s
+            if plan.candidates and is_short and not self._is_known(trial, 1):
                 self._left_out.append(trial.name)
             else:
                 self._measure_warm(trial)

@@ -138,3 +138,11 @@ def test_no_session_repeats_anything_more_often_than_it_may(seed: int) -> None:
         assert found.ended_by == FINISHED
         made = runs_of(found)
         assert max(made["torch_threads=1"], made[CEILING]) <= session * MOST
+
+
+def test_however_little_time_there_is_all_that_was_measured_before_counts() -> None:
+    runner = Remembering(CLEAR)
+    begun, _ = searched(runner)
+    found, _ = searched(runner, budget_s=1.0)
+    assert runs_of(found) == runs_of(begun)
+    assert not found.unfinished
