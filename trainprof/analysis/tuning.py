@@ -61,7 +61,8 @@ class TrialSummary:
         verdict: faster|slower|no_visible_difference|unknown, of `speedup`.
         predicted: Its interval as the model gave it before the trial, None where none applies.
         learned_from: The trial whose measured speed-up that counts, None: it is the model's alone.
-        held: Whether `speedup` came out inside of it; None where that is too noisy to tell.
+        held: Whether the interval of `speedup` came out inside of it: True all of it, False nothing
+            of it; None: neither, so that it tells nothing, or there is no forecast.
         measured_by: What is compared: one of those above.
         steps_speedup: Of steady steps alone: without the starts of passes, which `speedup` counts
             as often as training has them.
@@ -137,8 +138,8 @@ class Tuning:
         trial_steps: After how many steps trials were stopped; None: they went to the end.
         ended_by: finished|budget|interrupted|running: why there are no more trials.
         unfinished: What would have been tried next.
-        predictions, held: How many trials had a predicted interval, and in how many the measured
-            speed-up came out inside.
+        predictions, held: How many trials tell whether their forecast was right, and in how many it
+            was.
         uncontained: What trials did besides training that could not be kept from the user's files
             and services.
         notes: What else is to be known, as sentences.

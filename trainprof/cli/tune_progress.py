@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from trainprof.cli.output import is_terminal, style_of, write
 from trainprof.report.bars import bar
-from trainprof.report.units import three_digits
+from trainprof.report.units import counted, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,10 @@ _WORDS_CELLS: Final = 50
 
 
 class TuneProgress:
-    """Called before and after each run of a trial; on a terminal the trial's line counts down."""
+    """Called before and after each run of a trial; on a terminal the trial's line counts down.
+
+    Trials of an earlier start that are not run again are told together, in one line.
+    """
 
     def __init__(
         self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic
@@ -33,6 +36,8 @@ class TuneProgress:
         self._lock = threading.Lock()
         self._running: tuple[Progress, float] | None = None
         self._budget_s = 0.0
+        self._kept = 0  # and not told of yet
+        self._has_run = False
         self._over = threading.Event()
 
     def __enter__(self) -> TuneProgress:
@@ -46,10 +51,16 @@ class TuneProgress:
             if self._running is not None and self._is_live:
                 write(self._stream, self._cleared())
             self._running = None
+            self._tell_kept(", and none run anew" if not self._has_run else "")
 
     def __call__(self, progress: Progress) -> None:
         self._budget_s = max(self._budget_s, progress.left_s)
+        if progress.is_kept:
+            self._kept += progress.measured is not None
+            return
         with self._lock:
+            self._has_run = True
+            self._tell_kept()
             if progress.measured is None:
                 self._running = progress, self._clock()
             else:
@@ -59,6 +70,11 @@ class TuneProgress:
                 line = f"{_at(progress)}: {progress.trial.name}: {_result(progress)}{left}"
                 write(self._stream, f"{clear}{line}\n")
         self.draw()
+
+    def _tell_kept(self, more: str = "") -> None:
+        if self._kept:
+            write(self._stream, f"{counted(self._kept, 'trial')} kept from before{more}\n")
+        self._kept = 0
 
     def draw(self) -> None:
         """Writes the line of the trial that runs anew, with the time that is left by now."""

@@ -22,6 +22,7 @@ class Progress:
         trial: About to run, None: `measured` has.
         done, expected: Runs of trials; how many there will be is not known before the baseline.
         left_s: Of the budget.
+        is_kept: The run was made before, and is not made again.
     """
 
     trial: Trial
@@ -29,6 +30,7 @@ class Progress:
     done: int
     expected: int | None
     left_s: float
+    is_kept: bool = False
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class Found:
         best: What is recommended, None: the script as it is.
         ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
         unfinished: Names of what was still to be tried.
+        undecided: Names of what had all its repeats, and does not tell enough even so.
     """
 
     runs: list[Measured] = field(default_factory=list)
@@ -56,6 +59,7 @@ class Found:
     best: Trial | None = None
     ended_by: str = RUNNING
     unfinished: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
     _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
     _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
     _weighed: dict[object, tuple[Pace, object]] = field(default_factory=dict)

@@ -75,6 +75,7 @@ def summary_of_tune(
                 *_left_out(found),
                 *_without_saves(found),
                 *_failed_after(found),
+                *_undecided(found),
                 *_unlike(found),
                 *_by_passes(found),
                 *kept_in_memory(found, base),
@@ -143,16 +144,20 @@ def _results(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
-    """Returns whether a forecast came true, None where what was measured is too noisy to tell.
+    """Returns whether a forecast came true, None where what was measured does not tell.
 
-    So is what was measured beside the forecast and more roughly than that is: it may lie in it.
+    It was right where all of the measured interval lies inside of it, wrong where none does. One
+    that reaches across an edge, or around it, counts for neither, wherever its middle is: what is
+    known as roughly may be a hit by chance as well as a miss, and to leave out only one of the two
+    would change the share of those that were right. A forecast that is narrower than what is
+    measured can be refuted, but not confirmed: what is left of one-sidedness is against the model.
     """
+    if measured.low is None or measured.high is None:
+        return None
     low, high = predicted
-    is_inside = low <= measured.mid <= high
-    if measured.low is None or measured.high is None or measured.low > high or measured.high < low:
-        return is_inside
-    is_rougher = measured.high * low > high * measured.low
-    return None if not measured.is_telling or (is_rougher and not is_inside) else is_inside
+    if low <= measured.low and measured.high <= high:
+        return True
+    return False if measured.high < low or high < measured.low else None
 
 
 def _steps_per_s(runs: Sequence[Measured]) -> float | None:
@@ -282,6 +287,17 @@ def _failed_after(found: Found) -> list[str]:
         f"once its training was ended at the limit, the script failed ({why}): what it trained "
         "until then counts"
         for why in found.failures_after()[:1]
+    ]
+
+
+def _undecided(found: Found) -> list[str]:
+    """Says what a search that ended before its time does not tell well, and how it goes on."""
+    if not found.undecided:
+        return []
+    names = ", ".join(f"{name} ({len(found.of(name))} runs)" for name in found.undecided)
+    return [
+        f"nothing is left to try, but what these give is not sure yet: {names}; --resume "
+        "repeats them as often again"
     ]
 
 

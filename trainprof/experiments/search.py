@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,8 @@ _MINUTE_S: Final = 60.0
 # With less of a usual trial's time left, the last baseline would tell nothing.
 _LEAST_OF_BASELINE: Final = 0.5
 _SINGLES_PER_BASELINE: Final = 3
-_MOST_REPEATS: Final = 4
+# Of a trial that is not decided, each time that the search goes on.
+_MOST_RUNS: Final = 4
 _REPEATED_AT_MOST: Final = 3
 # Changes that are of no use where batches that cost nothing are of none.
 _OF_LOADING: Final = frozenset({WORKERS, PREFETCHING})
@@ -132,6 +134,7 @@ class Search:
         self._expected: int | None = None
         self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
+        self._made: Counter[str] = Counter()  # runs by name
         self._waiting: list[str] = []
         self._left_out: list[str] = []
         self.found = Found()
@@ -158,6 +161,10 @@ class Search:
                 self._put_together(plan)
                 self._decide()
             found.ended_by = FINISHED
+            self._last_baseline()
+            while found.ended_by == FINISHED and self._goes_on():
+                self._decide()
+                self._last_baseline()
         except _Ended as end:
             found.ended_by = end.why
         except KeyboardInterrupt:
@@ -168,6 +175,8 @@ class Search:
             self._last_baseline()
         waiting = list(dict.fromkeys((*waiting, *untried_together(found), *self._left_out)))
         found.unfinished = [name for name in waiting if not found.of(name)]
+        if found.ended_by == FINISHED:
+            found.undecided = [one.name for one in self._undecided()]
         self._keep(found)
         return found
 
@@ -244,7 +253,8 @@ class Search:
         self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
         for trial, with_a_change in ((_ceiling(plan), 2.0), (loader_alone(plan.sites), 3.0)):
-            if plan.candidates and self._time_left_s() < with_a_change * self._usual_s:
+            is_short = self._time_left_s() < with_a_change * self._usual_s
+            if plan.candidates and is_short and not self._is_known(trial, 1):
                 self._left_out.append(trial.name)
             else:
                 self._measure_warm(trial)
@@ -313,15 +323,28 @@ class Search:
 
     def _decide(self) -> None:
         """Repeats what may be best in turns with the baseline, until it is decided."""
-        for _ in range(_MOST_REPEATS - 1):
-            contended = contenders(self.found, _REPEATED_AT_MOST)
-            open_ones = [one for one in contended if not is_decided(self.found, one)]
-            if not open_ones:
-                return
+        while open_ones := self._to_repeat():
             self._expect([one.name for one in open_ones])
             self._measure(baseline())
             for trial in open_ones:
                 self._measure(trial)
+
+    def _goes_on(self) -> bool:
+        """Whether something is to be repeated behind the last baseline, which may bring it up.
+
+        Where nothing was run anew yet, an earlier start ended here: what it left undecided gets as
+        many runs again.
+        """
+        if not self._to_repeat() and not self._spent_s:
+            self._made.clear()
+        return bool(self._to_repeat())
+
+    def _to_repeat(self) -> list[Trial]:
+        return [one for one in self._undecided() if self._made[one.name] < _MOST_RUNS]
+
+    def _undecided(self) -> list[Trial]:
+        contended = contenders(self.found, _REPEATED_AT_MOST)
+        return [one for one in contended if not is_decided(self.found, one)]
 
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
@@ -381,7 +404,7 @@ class Search:
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
             limits = self._limits(trial, left_s - aside_s)
-        self._say(trial, None)
+        self._say(trial, None, is_kept=is_known)
         measured = self.found.judged(self._runner.run(trial, number, limits))
         if not is_known and was_in_vain(measured, limits):
             told = f"the budget was over after {measured.steps} of its steps"
@@ -390,11 +413,12 @@ class Search:
             measured = measured.by_updates(self.found.plan.steps_per_batch)
         self.found.runs.append(measured)
         self._spent_s += 0.0 if is_known else measured.seconds
+        self._made[trial.name] += 1
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if trial.name == BASELINE and measured.is_ok:
             took_s = [one.seconds for one in self.found.of(BASELINE) if one.is_ok]
             self._usual_s = statistics.median(took_s)
-        self._say(trial, measured)
+        self._say(trial, measured, is_kept=is_known)
         self.found.best = best(self.found)
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
@@ -430,11 +454,11 @@ class Search:
         repeats = _REPEATED_AT_MOST if names else 1
         self._expected = len(self.found.runs) + len(names) + repeats
 
-    def _say(self, trial: Trial, measured: Measured | None) -> None:
+    def _say(self, trial: Trial, measured: Measured | None, *, is_kept: bool) -> None:
         done = len(self.found.runs)
         left_s = max(self._budget_s - self._spent_s, 0.0)
         expected = None if self._expected is None else max(self._expected, done + 1)
-        self._tell(Progress(trial, measured, done, expected, left_s))
+        self._tell(Progress(trial, measured, done, expected, left_s, is_kept))
 
 
 def _ceiling(plan: Plan) -> Trial:

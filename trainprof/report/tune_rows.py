@@ -43,6 +43,8 @@ VERDICT_WORDS: Final = {
     NO_VISIBLE_DIFFERENCE: "chance",
     UNKNOWN: "",
 }
+# Of forecasts, by whether they held.
+_MARKS: Final = {True: "=", False: "!", None: "?"}
 # What changes the numbers themselves: where losses differ that is to be known of each trial.
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark", "flush_denormal"})
 # What changes how numbers are added up, and no sample.
@@ -119,7 +121,7 @@ def cells(row: TrialSummary) -> tuple[str, ...]:
         NONE_TOLD if row.steps_per_s is None else three_digits(row.steps_per_s),
         NONE_TOLD if speedup is None else times(speedup.mid),
         NONE_TOLD if interval is None else between(interval.low, interval.high),
-        NONE_TOLD if row.predicted is None else between(*row.predicted),
+        NONE_TOLD if row.predicted is None else f"{between(*row.predicted)}{_forecast_mark(row)}",
         NONE_TOLD if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
         NONE_TOLD if row.cpu_percent is None else f"{row.cpu_percent:.0f} %",
         NONE_TOLD if row.read_bytes is None else byte_count(row.read_bytes),
@@ -146,10 +148,28 @@ def result_word(row: TrialSummary) -> str:
     return f"{word} (cut)".strip() if row.was_cut else word
 
 
-def _forecasts_words(summary: RunSummary, tuning: Tuning) -> str:
-    told = f"the model was right in {tuning.held} of {tuning.predictions} trials"
-    learned = [name_of(row) for row in summary.trials if row.learned_from is not None]
-    return f"{told} (for {' and '.join(learned)} by what was measured before)" if learned else told
+def _forecast_mark(row: TrialSummary) -> str:
+    return f" {_MARKS[row.held]}" if _is_forecast_met(row) else ""
+
+
+def _is_forecast_met(row: TrialSummary) -> bool:
+    """Whether there is something to hold a forecast against; the least that it may be is not."""
+    return row.predicted is not None and row.speedup is not None and not row.is_least
+
+
+def _forecasts_words(rows: Sequence[TrialSummary]) -> list[str]:
+    """Says how often forecasts were right, and what the marks in the rows mean."""
+    held = [row.held for row in rows if _is_forecast_met(row)]
+    if not held:
+        return []
+    told = (
+        f"{held.count(True)} right ({_MARKS[True]}: measured wholly inside), "
+        f"{held.count(False)} wrong ({_MARKS[False]}: wholly outside), "
+        f"{held.count(None)} not told ({_MARKS[None]}: neither)"
+    )
+    learned = [name_of(row) for row in rows if row.learned_from is not None]
+    by = f"; that of {' and '.join(learned)} is by what was measured before" if learned else ""
+    return [f"{told}{by}"]
 
 
 def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
@@ -268,8 +288,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     ]
     if tuning.ended_by == BUDGET and all(row.name == BASELINE for row in summary.trials):
         found.append(("Budget", _too_small(tuning)))
-    if tuning.predictions:
-        found.append(("Forecasts", _forecasts_words(summary, tuning)))
+    found += [("Forecasts", sentence) for sentence in _forecasts_words(summary.trials)]
     found += [
         ("Cut", f"{name_of(row)}: its time was over before it was done; what it did by then counts")
         for row in summary.trials
@@ -304,7 +323,7 @@ def _loader_words(rows: Sequence[TrialSummary]) -> list[str]:
 
 def _losses(row: TrialSummary) -> list[tuple[str, str]]:
     if row.losses == "same":
-        return [("Losses", "the first ones are those of the script as it is")]
+        return [("Losses", "the first ones are those of the script as it is, to about six digits")]
     if row.losses == "other":
         is_of_sums = set(row.overrides) <= _OF_SUMS
         return [("Losses", _OTHER_SUMS if is_of_sums else _OTHER_LOSSES)]

@@ -85,6 +85,43 @@ def test_in_a_log_each_trial_has_a_line_with_the_time_left() -> None:
     assert log.getvalue() == "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)\n"
 
 
+def kept(*names: str) -> list[Progress]:
+    told = []
+    for name in names:
+        run = replace(DONE, trial=Trial(name))
+        told += [replace(one, is_kept=True) for one in (running(run.trial), ended(run))]
+    return told
+
+
+def test_what_was_run_before_is_told_as_kept_in_one_line() -> None:
+    log = io.StringIO()
+    with TuneProgress(log) as progress:
+        for one in (*kept(WARM_UP, "baseline"), running(), ended()):
+            progress(one)
+    assert log.getvalue().splitlines() == [
+        "2 trials kept from before",
+        "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)",
+    ]
+
+
+def test_where_nothing_is_run_anew_that_is_said() -> None:
+    log = io.StringIO()
+    with TuneProgress(log) as progress:
+        for one in kept(WARM_UP):
+            progress(one)
+        assert log.getvalue() == ""
+    assert log.getvalue() == "1 trial kept from before, and none run anew\n"
+
+
+def test_on_a_terminal_no_kept_trial_counts_down() -> None:
+    screen = Terminal()
+    with TuneProgress(screen) as progress:
+        for one in kept(WARM_UP, "baseline"):
+            progress(one)
+    assert "trial 4" not in screen.getvalue()
+    assert "left" not in screen.getvalue()
+
+
 def test_a_line_that_is_under_way_is_taken_back_at_the_end() -> None:
     screen = Terminal()
     with TuneProgress(screen) as progress:

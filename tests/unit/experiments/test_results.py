@@ -139,16 +139,23 @@ def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
 @pytest.mark.parametrize(
     ("measured", "predicted", "held"),
     [
-        ((1.3, 1.5, 1.7), (1.4, 2.0), True),
-        ((0.8, 1.5, 2.8), (1.4, 2.0), True),  # rough, but it is what was said
-        ((1.2, 1.3, 1.42), (1.4, 2.0), False),  # beside it, and known better than it was said
-        ((0.9, 1.3, 1.9), (1.4, 2.0), None),  # it may lie in it
-        ((0.9, 1.1, 1.3), (1.4, 2.0), False),  # it cannot
-        ((None, 1.3, None), (1.4, 2.0), False),
-        ((0.3, 1.5, 7.5), (1.4, 2.0), None),
+        ((1.5, 1.6, 1.7), (1.4, 2.0), True),
+        ((1.4, 1.7, 2.0), (1.4, 2.0), True),
+        ((0.9, 1.1, 1.3), (1.4, 2.0), False),
+        ((2.1, 2.4, 2.8), (1.4, 2.0), False),
+        # Across an edge of it, with the middle inside or outside.
+        ((1.3, 1.5, 1.7), (1.4, 2.0), None),
+        ((1.2, 1.3, 1.42), (1.4, 2.0), None),
+        ((1.3, 1.62, 2.03), (0.95, 1.41), None),
+        # Around it: as rough a hit tells as little as such a miss.
+        ((0.8, 1.6, 2.8), (1.4, 2.0), None),
+        ((0.63, 1.02, 1.65), (0.64, 1.67), None),
+        # How well it is known is not known.
+        ((None, 1.6, None), (1.4, 2.0), None),
+        ((None, 1.3, None), (1.4, 2.0), None),
     ],
 )
-def test_what_is_measured_beside_a_forecast_refutes_it_if_it_is_known_better(
+def test_only_an_interval_wholly_inside_or_outside_tells_whether_a_forecast_was_right(
     measured: tuple[float | None, float, float | None],
     predicted: tuple[float, float],
     held: bool | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.tuning import BUDGET, CEILING, FAILED, Times
+from trainprof.analysis.tuning import BASELINE, BUDGET, CEILING, FAILED, LOADER_ALONE, Times
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.search import Search
 from trainprof.report import terminal, tune_markdown
@@ -221,6 +222,70 @@ def test_at_80_columns_the_forecast_stands_beside_what_came() -> None:
     heading = next(line for line in told.splitlines() if line.startswith("Trial"))
     assert "95 % sure" in heading
     assert "predicted" in heading
+
+
+def with_forecasts() -> RunSummary:
+    """Returns a page on which one forecast was right, one wrong, and one neither."""
+    planted = {
+        CEILING: ((1.30, 1.62, 2.03), (0.95, 1.41), None),
+        LOADER_ALONE: ((2.01, 3.29, 5.38), (1.90, 6.00), True),
+        "num_workers=2": ((1.91, 1.98, 2.05), (1.20, 1.70), False),
+        "torch_threads=1": ((0.96, 1.00, 1.04), None, None),
+    }
+    summary = tuned(FASTER, figures={"peak_memory_bytes": 6.5e8})
+    rows = [row for row in summary.trials if row.name in (BASELINE, *planted)]
+    for index, row in enumerate(rows[1:], 1):
+        times, predicted, held = planted[row.name]
+        told = None if predicted is None else list(predicted)
+        rows[index] = replace(
+            row, speedup=Times(*times), predicted=told, held=held, steps_per_s=100 * times[1]
+        )
+    rows[0] = replace(rows[0], steps_per_s=100.0)
+    best = summary.recommended
+    assert best is not None
+    tuning = replace(summary.tuning, predictions=2, held=1, notes=["how fast it is"], spent_s=80.0)
+    return replace(
+        summary,
+        trials=rows,
+        tuning=tuning,
+        recommended=replace(best, speedup=Times(1.91, 1.98, 2.05)),
+    )
+
+
+def test_each_row_shows_whether_its_forecast_was_right(golden: Callable[[str, str], None]) -> None:
+    golden("tune_80.txt", page(with_forecasts()))
+
+
+def test_what_was_not_told_of_a_forecast_is_counted_beside_what_was() -> None:
+    told = " ".join(page(with_forecasts()).split())
+    assert "0.95-1.41x ?" in told
+    assert "1.90-6.00x =" in told
+    assert "1.20-1.70x !" in told
+    assert "1 right (=: measured wholly inside), 1 wrong (!: wholly outside), 1 not told" in told
+
+
+def test_where_no_trial_tells_of_a_forecast_none_is_said_to_be_right() -> None:
+    summary = with_forecasts()
+    rows = [replace(row, held=None) for row in summary.trials]
+    tuning = replace(summary.tuning, predictions=0, held=0)
+    told = " ".join(page(replace(summary, trials=rows, tuning=tuning)).split())
+    assert "0 right (=: measured wholly inside), 0 wrong (!: wholly outside), 3 not told" in told
+
+
+def test_a_forecast_of_what_could_not_be_measured_or_is_a_bound_has_no_mark() -> None:
+    summary = with_forecasts()
+    bare = [replace(row, held=None, is_least=True) for row in summary.trials]
+    lost = [replace(row, held=None, speedup=None, outcome=FAILED) for row in summary.trials]
+    for rows in (bare, lost):
+        tuning = replace(summary.tuning, predictions=0, held=0)
+        told = page(replace(summary, trials=rows, tuning=tuning, recommended=None))
+        assert "0.95-1.41x  " in told
+        assert "Forecasts" not in told
+
+
+def test_losses_that_are_alike_are_not_said_to_be_so_to_the_last_digit() -> None:
+    told = " ".join(page(tuned(FASTER, losses=(1.0, 0.5, 0.25))).split())
+    assert "the first ones are those of the script as it is, to about six digits" in told
 
 
 def test_markdown_has_the_same_table() -> None:
