@@ -3,12 +3,11 @@
     python benchmarks/tune_truth.py [--budget 150] [--turns 5] [--only NAME] [--markdown]
 
 Tunes the sample scripts and scripts with planted costs, one after the other, and counts in how many
-trials the forecast held all of the measured interval, in how many none, and in how many neither is
-so, which tells nothing. Of the planted ones the same script with batches that are there already
-(scripts/planted_loading.py free) tells what the ceiling has to be: baseline, ceiling and the two by
-hand are run in turns, for machines drift, until two standard errors of how far the ceiling is off
-are 5 %. Takes the budget for each script and up to five minutes; other processes on the machine
-spoil it.
+trials the forecast held the measured speed-up. Of the planted ones the same script with batches
+that are there already (scripts/planted_loading.py free) tells what the ceiling has to be: baseline,
+ceiling and the two by hand are run in turns, for machines drift, until two standard errors of how
+far the ceiling is off are 5 %. Takes the budget for each script and up to five minutes; other
+processes on the machine spoil it.
 """
 
 from __future__ import annotations
@@ -139,15 +138,15 @@ def _step_s(run: Measured) -> float:
 
 @dataclass(slots=True)
 class Score:
-    """All trials with a forecast: how many were right, how wide it was; ceilings beside the truth.
+    """All trials with a forecast: how many it held, how wide it was; ceilings beside the truth.
 
-    What was measured too roughly to tell counts neither as right nor as wrong. The widths of those
-    that count what an earlier trial gave stand apart.
+    Of those that did not, what was measured so roughly that it may lie in them is counted, too. The
+    widths of those that count what an earlier trial gave stand apart.
     """
 
     held: int = 0
     forecasts: int = 0
-    not_told: int = 0
+    too_noisy: int = 0
     widths: list[float] = field(default_factory=list)
     learned: list[float] = field(default_factory=list)
     ceilings: list[Ceilings] = field(default_factory=list)
@@ -164,10 +163,12 @@ def judge(
         speed, predicted = trial["speedup"], trial["predicted"]
         held = ""
         if speed is not None and predicted is not None:
-            held = {True: "yes", False: "NO", None: "not told"}[trial["held"]]
+            is_inside = predicted[0] <= speed["mid"] <= predicted[1]
+            is_refuted = trial["held"] is False
+            held = "yes" if is_inside else "NO" if is_refuted else "no, but too rough"
             score.forecasts += 1
-            score.held += trial["held"] is True
-            score.not_told += trial["held"] is None
+            score.held += is_inside
+            score.too_noisy += not (is_inside or is_refuted)
             width = (predicted[1] - predicted[0]) / speed["mid"]
             (score.widths if trial["learned_from"] is None else score.learned).append(width)
         by_hand = ""
@@ -218,8 +219,8 @@ def main() -> None:
             print(line, flush=True)
     if score.forecasts:
         print(
-            f"\nforecasts that held: {score.held} of {score.forecasts - score.not_told}; of "
-            f"{score.not_told} more what was measured does not tell; "
+            f"\nforecasts that held: {score.held} of {score.forecasts}; of the others "
+            f"{score.too_noisy} may have, by what was measured; "
             f"median width {statistics.median(score.widths + score.learned):.0%} of the speed-up, "
             f"of those by the model alone {statistics.median(score.widths or [0.0]):.0%}"
         )
