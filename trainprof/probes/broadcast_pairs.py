@@ -57,6 +57,7 @@ class _Made:
         sizes, along: Its dimensions, and which of them vectors lie in.
         site: Of the line that made it.
         back: What going back through it takes, so far.
+        version: How often it had been written to when it was made.
         kept: A weak reference to its storage, so that no other gets its place.
     """
 
@@ -66,7 +67,8 @@ class _Made:
     site: int
     took_ns: int
     back: _Back
-    kept: Any
+    version: int = 0
+    kept: Any = None
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class BroadcastPairs:
     Args:
         torch: The script's.
         weak: Makes a weak reference to a storage.
+        may_be_told: Whether a tensor is one whose storage tells all that it holds.
         now: The clock.
         may_hook: Whether nothing of the script's would notice a hook on a node.
 
@@ -109,6 +112,7 @@ class BroadcastPairs:
 
     torch: ModuleType
     weak: Callable[[Any], Any]
+    may_be_told: Callable[[Any], bool]
     now: Callable[[], int]
     may_hook: Callable[[], bool]
     took_ns: int = 0
@@ -155,7 +159,7 @@ class BroadcastPairs:
             took_ns: Of the host's time.
             site_of: Tells the user's line, in the model; 0 where none of it is the user's.
         """
-        if type(result) is not self.torch.Tensor or not result.is_cpu or not args:
+        if not args or not self._is_tensor(result):
             return
         first, second = args[0], args[1] if len(args) > 1 else kwargs.get("other")
         known = self._known(first)
@@ -171,17 +175,19 @@ class BroadcastPairs:
             if along is not None and (site := site_of()):
                 what = PRODUCT if name in _PRODUCTS else _DIFFERENCE
                 sizes = tuple(result.size())
-                self._keep(result, _Made(what, sizes, along, site, took_ns, _Back(), None))
+                self._keep(result, _Made(what, sizes, along, site, took_ns, _Back()))
 
     def _known(self, tensor: Any) -> _Made | None:
-        if not self._made or type(tensor) is not self.torch.Tensor:
+        if not self._made or not self._is_tensor(tensor):
             return None
-        return self._made.get(tensor.untyped_storage()._cdata)
+        made = self._made.get(tensor.untyped_storage()._cdata)
+        return None if made is None or made.version != tensor._version else made
 
     def _keep(self, result: Any, made: _Made) -> None:
         storage = result.untyped_storage()
         self._time_back(result, made.back)
-        self._made[storage._cdata] = replace(made, kept=self.weak(storage))
+        kept = replace(made, version=result._version, kept=self.weak(storage))
+        self._made[storage._cdata] = kept
 
     def _time_back(self, result: Any, back: _Back) -> None:
         """Has the node that goes back through what was made tell how long that takes."""
@@ -219,7 +225,7 @@ class BroadcastPairs:
         return in_both[-1]
 
     def _is_tensor(self, thing: Any) -> bool:
-        return type(thing) in (self.torch.Tensor, self.torch.nn.Parameter)
+        return issubclass(type(thing), self.torch.Tensor) and self.may_be_told(thing)
 
     def _whole(
         self,
@@ -245,7 +251,7 @@ class BroadcastPairs:
             return
         if site := site_of():
             what = COSINE if name in _COSINES else DISTANCE
-            made = _Made(what, sizes, along, site, took_ns, _Back(), None)
+            made = _Made(what, sizes, along, site, took_ns, _Back())
             self._time_back(result, made.back)
             self._count(made)
 

@@ -126,7 +126,9 @@ class ConstantsProbe:
             KnownNumbers(weak),
             RepeatedCalls(torch, weak, self._is_told_by_storage),
         )
-        self._pairs = BroadcastPairs(torch, weak, session.now, self._autograd.may_hook)
+        self._pairs = BroadcastPairs(
+            torch, weak, self._is_told_by_storage, session.now, self._autograd.may_hook
+        )
         self._push, self._pop = (
             _needed(torch._C, name)
             for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")

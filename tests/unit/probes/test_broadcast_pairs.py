@@ -202,7 +202,25 @@ def by_another_norm(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     return torch.norm(x[:, None] - codes[None], p=1, dim=-1)
 
 
+def weighed_in_place(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    apart *= x[:, :1, None]
+    return (apart**2).sum(-1)
+
+
+def of_unlike_layouts(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """Sparse and nested tensors, and those that are kept conjugated or quantized."""
+    sparse = (x.detach() > 0).float().to_sparse()
+    nested = torch.nested.nested_tensor([codes.detach(), codes.detach()[:8]])
+    turned = torch.complex(x, x).conj()
+    few = torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8)
+    total = (sparse * sparse).to_dense().sum() + sum(one.sum() for one in (nested * 2).unbind())
+    return x @ codes.T + (turned * turned).sum().real + few.dequantize().sum() * 0 + total * 0
+
+
 NOT_FOUND = (
+    weighed_in_place,
+    of_unlike_layouts,
     by_cdist,
     by_matrix_product,
     scaled,
@@ -216,6 +234,8 @@ NOT_FOUND = (
 )
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:.*quantize")
 @pytest.mark.parametrize("compares", NOT_FOUND, ids=lambda one: one.__name__)
 def test_what_no_matrix_product_gives_is_not_told(recorder: Recorder, compares: Compares) -> None:
     assert told(recorder, compares) == {}
