@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Final
 
+from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.middle import median
 from trainprof.probes.patcher import let_dynamo_skip
 
@@ -31,6 +32,8 @@ _LARGER_TIMES: Final = 8
 _LEAST_LONG: Final = 8
 _LEAST_NUMBERS: Final = 1 << 16
 _MOST_PLACES: Final = 8
+# Of one function, in backward.
+_MOST_NODES: Final = 64
 # Looks from which on lines are told.
 _ENOUGH_LOOKS: Final = 2
 
@@ -167,7 +170,8 @@ class BroadcastPairs:
             self._sum_up(known, name, args, kwargs, result, took_ns)
         elif known is not None and _is_square(name, first, second):
             if known.what == _DIFFERENCE:
-                self._keep(result, replace(known, what=DISTANCE, took_ns=took_ns + known.took_ns))
+                squared = replace(known, what=DISTANCE, took_ns=took_ns + known.took_ns)
+                self._keep(result, squared, args)
         elif name in _WHOLE:
             self._whole(name, args, kwargs, result, took_ns, site_of)
         elif name in _PRODUCTS or name in _DIFFERENCES:
@@ -175,7 +179,7 @@ class BroadcastPairs:
             if along is not None and (site := site_of()):
                 what = PRODUCT if name in _PRODUCTS else _DIFFERENCE
                 sizes = tuple(result.size())
-                self._keep(result, _Made(what, sizes, along, site, took_ns, _Back()))
+                self._keep(result, _Made(what, sizes, along, site, took_ns, _Back()), args)
 
     def _known(self, tensor: Any) -> _Made | None:
         if not self._made or not self._is_tensor(tensor):
@@ -183,29 +187,32 @@ class BroadcastPairs:
         made = self._made.get(tensor.untyped_storage()._cdata)
         return None if made is None or made.version != tensor._version else made
 
-    def _keep(self, result: Any, made: _Made) -> None:
+    def _keep(self, result: Any, made: _Made, given: tuple[Any, ...]) -> None:
+        self._time_back(result, made.back, given)
         storage = result.untyped_storage()
-        self._time_back(result, made.back)
         kept = replace(made, version=result._version, kept=self.weak(storage))
         self._made[storage._cdata] = kept
 
-    def _time_back(self, result: Any, back: _Back) -> None:
-        """Has the node that goes back through what was made tell how long that takes."""
-        node = result.grad_fn
-        if node is None or not self.may_hook():
+    def _time_back(self, result: Any, back: _Back, given: tuple[Any, ...]) -> None:
+        """Has what goes back from a result to what it was made of tell how long that takes.
+
+        Some functions are several of autograd's, each with a node.
+        """
+        if result.grad_fn is None or not self.may_hook():
             return
-        now = self.now
-
-        def begins(_: Any) -> None:
-            back.began_ns = now()
-
-        def has_ended(_: Any, __: Any) -> None:
-            back.took_ns += now() - back.began_ns
-
-        for hook in (begins, has_ended):
-            let_dynamo_skip(hook, and_all_below=True)
-        node.register_prehook(begins)
-        node.register_hook(has_ended)
+        ends = {one.grad_fn for one in given if self._is_tensor(one)}
+        stack: list[Any] = [result.grad_fn]
+        nodes: set[Any] = set()
+        while stack and len(nodes) < _MOST_NODES:
+            node = stack.pop()
+            if node is None or node in ends or node in nodes or is_leaf(node):
+                continue
+            nodes.add(node)
+            stack += [found for found, _ in node.next_functions]
+        begins, has_ended = _hooks(back, self.now)
+        for node in nodes:
+            node.register_prehook(begins)
+            node.register_hook(has_ended)
 
     def _along(self, first: Any, second: Any, sizes: tuple[int, ...]) -> int | None:
         """Returns the dimension of vectors of which all pairs were made; None: they were not."""
@@ -252,7 +259,7 @@ class BroadcastPairs:
         if site := site_of():
             what = COSINE if name in _COSINES else DISTANCE
             made = _Made(what, sizes, along, site, took_ns, _Back())
-            self._time_back(result, made.back)
+            self._time_back(result, made.back, args)
             self._count(made)
 
     def _sum_up(
@@ -277,7 +284,7 @@ class BroadcastPairs:
         is_all = is_complete and tuple(given.size()) == made.sizes
         if is_all and isinstance(dims, int) and dims % given.dim() == made.along:
             what = DISTANCE if made.what == _DIFFERENCE else made.what
-            self._time_back(result, made.back)
+            self._time_back(result, made.back, args)
             self._count(replace(made, what=what, took_ns=made.took_ns + took_ns))
 
     def _count(self, made: _Made) -> None:
@@ -303,6 +310,20 @@ class BroadcastPairs:
         self._is_told = bool(found)
         found.sort(key=lambda one: -one["share"])
         return {"broadcast_pairs": {"looks": len(self._looks), "lines": found[:_MOST_PLACES]}}
+
+
+def _hooks(back: _Back, now: Callable[[], int]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Returns what is to be called ahead of each node, and behind it."""
+
+    def begins(_: Any) -> None:
+        back.began_ns = now()
+
+    def has_ended(_: Any, __: Any) -> None:
+        back.took_ns += now() - back.began_ns
+
+    for hook in (begins, has_ended):
+        let_dynamo_skip(hook, and_all_below=True)
+    return begins, has_ended
 
 
 def _told(site: int, looks: list[_Line]) -> dict[str, Any]:
