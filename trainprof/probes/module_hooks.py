@@ -20,6 +20,7 @@ _TABLES: Final = (
 )
 _AHEAD: Final = "_forward_pre_hooks"
 _LAMBDA: Final = "<lambda>"
+_MOST_WRAPPERS: Final = 4
 _RETURNS: Final = ("RETURN_VALUE", "RETURN_CONST")
 
 
@@ -32,7 +33,7 @@ def hooks_of(module: Any, is_user_code: Callable[[CodeType], bool]) -> list[tupl
     Returns:
         Each with the last of its lines.
     """
-    codes = {id(code): code for code in _codes(module)}
+    codes = {id(code): code for code in _codes(module, is_user_code)}
     return [
         (code, _last_line(code))
         for code in codes.values()
@@ -40,23 +41,28 @@ def hooks_of(module: Any, is_user_code: Callable[[CodeType], bool]) -> list[tupl
     ]
 
 
-def _codes(module: Any) -> Iterator[CodeType]:
+def _codes(module: Any, is_user_code: Callable[[CodeType], bool]) -> Iterator[CodeType]:
     for here, anywhere in _TABLES:
         tables = [vars(one).get(here) for one in modules_of(module)]
         tables.append(getattr(sys.modules.get(_GLOBAL), anywhere, None))
         is_ahead = here == _AHEAD
         for table in tables:
             for hook in list(table.values()) if isinstance(table, dict) else ():
-                code = _code_of(hook)
+                code = _code_of(hook, is_user_code)
                 if code is not None and not _has_effects(code, is_ahead=is_ahead):
                     yield code
 
 
-def _code_of(hook: Any) -> CodeType | None:
+def _code_of(hook: Any, is_user_code: Callable[[CodeType], bool]) -> CodeType | None:
     while isinstance(hook, functools.partial):
         hook = hook.func
     function = getattr(hook, "__func__", hook)
     code = getattr(function, "__code__", None)
+    for _ in range(_MOST_WRAPPERS):  # such as @torch.no_grad(), whose own code is torch's
+        inner = vars(function).get("__wrapped__") if isinstance(code, CodeType) else None
+        if inner is None or is_user_code(code):
+            break
+        function, code = inner, getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):
         calls = (vars(base).get("__call__") for base in type(hook).__mro__)
         code = getattr(next(filter(None, calls), None), "__code__", None)

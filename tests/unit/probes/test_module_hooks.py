@@ -91,6 +91,18 @@ def test_functions_that_only_look_on(
     assert lines_of(model) == expected
 
 
+@torch.no_grad()
+def quietly(module: Any, args: Any, output: Any) -> None:
+    SEEN.append(output.mean())
+
+
+def test_a_hook_that_a_decorator_of_torchs_wraps_is_the_users() -> None:
+    model = nn.Linear(2, 2)
+    model.register_forward_hook(quietly)
+    [(code, last)] = hooks_of(model, lambda code: code.co_filename == __file__)
+    assert (code.co_name, last - code.co_firstlineno) == ("quietly", 2)
+
+
 def test_a_hook_that_sets_what_a_module_computes_with_is_a_part_of_it() -> None:
     """As of an equalized learning rate, or a normalized weight."""
     module = nn.Linear(2, 2)
