@@ -59,8 +59,10 @@ def _code_of(hook: Any, is_user_code: Callable[[CodeType], bool]) -> CodeType | 
     function = getattr(hook, "__func__", hook)
     code = getattr(function, "__code__", None)
     for _ in range(_MOST_WRAPPERS):  # such as @torch.no_grad(), whose own code is torch's
-        inner = vars(function).get("__wrapped__") if isinstance(code, CodeType) else None
-        if inner is None or is_user_code(code):
+        if not isinstance(code, CodeType) or is_user_code(code):
+            break
+        inner = vars(function).get("__wrapped__")
+        if inner is None:
             break
         function, code = inner, getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):
