@@ -7,7 +7,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import median_low
 from types import ModuleType
 from typing import Any, Final
 
@@ -300,7 +299,7 @@ class PaddingProbe:
         """
         if max(lengths) == table.shape[1]:
             return False
-        middle = median_low(lengths)
+        middle = sorted(lengths)[(len(lengths) - 1) // 2]
         if _places_after(middle, lengths) < _LEAST_BEYOND * sum(lengths):
             return True
         for start in (0, middle):
