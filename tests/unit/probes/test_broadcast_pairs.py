@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +20,13 @@ from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.record.schema import Topic
 
 LONG, CODES = 16, 64
-# Steps seem to be far apart, so that looks at them cost little.
-APART = FakeClock()
+# Steps are far apart, so that looks cost little; all that is timed takes equally long.
+CLOCK = FakeClock()
 
 
 def clock() -> int:
-    return APART() + time.perf_counter_ns()
+    CLOCK.advance(1_000)
+    return CLOCK()
 
 
 def start(recorder: Recorder) -> None:
@@ -64,7 +64,7 @@ def train(compares: Compares, *, batch: int = 128, long: int = LONG) -> list[flo
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        APART.advance(10_000_000_000)
+        CLOCK.advance(10_000_000_000)
     return losses
 
 
@@ -149,7 +149,8 @@ def test_all_pairs_in_one_tensor_are_told_by_the_line(
     assert one["what"] == what
     assert {one["first"], one["second"]} == {128, CODES}
     assert one["long"] == (LONG // 2 if compares is of_heads else LONG)
-    assert 0.1 < one["times"] < 100
+    # At least a node for each function; cosines are several of autograd's.
+    assert one["times"] >= (4 if what == "cosine" else 1)
     assert 0 < one["share"] <= 1
 
 
