@@ -32,7 +32,7 @@ from trainprof.analysis.diagnosis.backward_gain import gain_of, saved_of_backwar
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import number_of, span
+from trainprof.analysis.diagnosis.wording import called_from, number_of, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.unused_gradients import DiscardedGradients, PartOfModel
 from trainprof.analysis.verdict_level import percent
@@ -64,7 +64,8 @@ def find(case: Case) -> Finding | None:
     first = told[0]
     return plain_finding(
         ID,
-        f"this backward{_called(first)} also computes {_gradients(first)}, which are thrown away "
+        f"this backward{called_from(first.called_from)} also computes {_gradients(first)}, which "
+        "are thrown away "
         f"unused (zero_grad()): about {span(savings_s[1])}{_in_all(told)}, {percent(part)} of "
         "training",
         gain,
@@ -118,7 +119,9 @@ def _works_with_inputs(case: Case) -> bool:
 
 
 def _also(told: DiscardedGradients, first: DiscardedGradients) -> str:
-    at = "of another line" if told.site is None else f"at {told.site}{_called(told)}"
+    at = (
+        "of another line" if told.site is None else f"at {told.site}{called_from(told.called_from)}"
+    )
     said = f"so it is {at} with {_gradients(told)}: that pass needs those of {_kept(told)} alone"
     if told.goes_through == first.goes_through:
         return said
@@ -129,10 +132,6 @@ def _also(told: DiscardedGradients, first: DiscardedGradients) -> str:
 def _named(model: PartOfModel) -> str:
     """Returns a model's class and the line that calls it: many are but a Sequential."""
     return model.name if model.site is None else f"{model.name} (called at {model.site})"
-
-
-def _called(told: DiscardedGradients) -> str:
-    return "" if told.called_from is None else f", called from {told.called_from},"
 
 
 def _kept(told: DiscardedGradients) -> str:

@@ -26,7 +26,7 @@ from trainprof.analysis.diagnosis.backward_gain import gain_of, spent_in
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import called_from, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients
 from trainprof.analysis.verdict_level import percent
@@ -58,7 +58,8 @@ def find(case: Case) -> Finding | None:
     with_others = " with those below" if len(told) > 1 else ""
     return plain_finding(
         ID,
-        f"backward uses the gradients that autograd.grad gives here{_called(first)} in 1 of "
+        "backward uses the gradients that autograd.grad gives here"
+        f"{called_from(first.called_from)} in 1 of "
         f"{first.period} updates: computing the others takes about {span(seconds)}{with_others}, "
         f"{percent(part)} of training",
         gain,
@@ -80,10 +81,6 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _called(told: RarelyUsedGradients) -> str:
-    return "" if told.called_from is None else f", called from {told.called_from},"
-
-
 def _also(told: RarelyUsedGradients) -> str:
     at = told.site or "another line"
-    return f"so it is at {at}{_called(told)} in 1 of {told.period} updates"
+    return f"so it is at {at}{called_from(told.called_from)} in 1 of {told.period} updates"

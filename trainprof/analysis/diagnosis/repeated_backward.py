@@ -22,7 +22,7 @@ from trainprof.analysis.diagnosis.backward_gain import gain_of, spent_in
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.diagnosis.wording import called_from, span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.repeated_backward import RepeatedBackward
 from trainprof.analysis.verdict_level import percent
@@ -58,7 +58,8 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"backward goes through the same graph {first.passes} times in an update: this pass"
-        f"{_called(first)} again through what that of {_first(first)} kept (retain_graph=True). "
+        f"{called_from(first.called_from)} again through what that of {_first(first)} kept "
+        "(retain_graph=True). "
         f"What it goes through again takes about {span(seconds)}{with_others}, {percent(part)} of "
         "training",
         gain,
@@ -77,10 +78,6 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _called(told: RepeatedBackward) -> str:
-    return "" if told.called_from is None else f", called from {told.called_from},"
-
-
 def _first(told: RepeatedBackward) -> str:
     if told.first is None:
         return "an earlier one"
@@ -89,4 +86,4 @@ def _first(told: RepeatedBackward) -> str:
 
 def _also(told: RepeatedBackward) -> str:
     at = told.site or "another line"
-    return f"so it goes at {at}{_called(told)} through what {_first(told)} kept"
+    return f"so it goes at {at}{called_from(told.called_from)} through what {_first(told)} kept"
