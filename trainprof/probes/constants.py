@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from _thread import get_ident
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from sys import _getframe, modules
@@ -13,17 +12,11 @@ from typing import Any, Final
 
 from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs
 from trainprof.probes.elements import elements_of, is_container
-from trainprof.probes.function_modes import FunctionModes
+from trainprof.probes.function_watch import FunctionWatch
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.known_numbers import NO_NUMBERS_YET, KnownNumbers, digest_of
 from trainprof.probes.middle import median
-from trainprof.probes.patcher import (
-    HookPointMissing,
-    Patcher,
-    hide_our_frame,
-    let_dynamo_skip,
-    uncounted,
-)
+from trainprof.probes.patcher import Patcher
 from trainprof.probes.repeated_calls import (
     ACTS,
     ATTENTION,
@@ -44,12 +37,8 @@ _LEAST_SHARE: Final = 0.01
 _MOST_CALLS: Final = 20_000
 _MOST_COMPARED: Final = 1_024
 _MOST_PLACES: Final = 16
-# By the name of a function: one that tells of a tensor, such as its shape, or gives another view of
-# it; and one that writes to a part of it.
-_READS: Final = "__get__"
+# By the name of a function: one that writes to a part of a tensor.
 _WRITES_A_PART: Final = "__setitem__"
-# By it torch asks whether a mode, or a subclass of tensors, is to be told of a call.
-_ASKS: Final = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 # What of torch's calls its functions for a line, by file or by function.
 _INSIDE: Final = {
     os.path.join("utils", "parametrize.py"): PARAMETRIZATION,
@@ -104,7 +93,7 @@ class ConstantsProbe:
     def _begin_anew(self) -> None:
         self._looks = self._calls = self._compared = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
-        self._thread = self._began_ns = self._spent_before_ns = 0
+        self._began_ns = self._spent_before_ns = 0
         self._is_told = self._stays = False
         self._written: dict[int, int] = {}
         # Of what the call is given: how often it had been written to, by where torch keeps it.
@@ -117,7 +106,7 @@ class ConstantsProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._patcher = torch, session, patcher
-        self._autograd, self._modes = Autograd(torch, session), FunctionModes(torch)
+        self._autograd = Autograd(torch, session)
         self._is_transformed = getattr(
             getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
         )
@@ -129,15 +118,8 @@ class ConstantsProbe:
         self._pairs = BroadcastPairs(
             torch, weak, self._is_told_by_storage, session.now, self._autograd.may_hook
         )
-        self._push, self._pop = (
-            _needed(torch._C, name)
-            for name in ("_push_on_torch_function_stack", "_pop_torch_function_stack")
-        )
-        _needed(torch._C, "_len_torch_function_stack")
-        self._questions = {name: _needed(torch.overrides, name) for name in _ASKS}
-        self._without_ours = {name: self._new_question(x) for name, x in self._questions.items()}
-        self._asking: list[dict[str, Any]] = []
-        self._mode = self._new_mode(torch.overrides.TorchFunctionMode)
+        before, sees = (patcher.guarded(one) for one in (self._look_at, self._see))
+        self._watch = FunctionWatch(torch, before, sees, session.now)
         self._surround = ModuleSurround(
             patcher.guarded(self._call_begins), patcher.guarded(self._call_ends)
         )
@@ -148,58 +130,6 @@ class ConstantsProbe:
         patcher.on_undo(self._stop)
         os.register_at_fork(after_in_child=self._in_child)
 
-    def _new_mode(self, base: Any) -> Any:
-        now = self._session.now
-        before, sees = (self._patcher.guarded(one) for one in (self._look_at, self._see))
-
-        def __torch_function__(
-            self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            name = getattr(func, "__name__", "")
-            if name == _READS:
-                return func(*args, **kwargs)
-            before(name, args, kwargs)
-            start = now()
-            try:
-                result = func(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            sees(name, args, kwargs, result, start, now(), _getframe(1))
-            return result
-
-        watching = uncounted(__torch_function__)
-        let_dynamo_skip(watching, and_all_below=True)
-        return type("Watching", (base,), {"__torch_function__": watching})()
-
-    def _new_question(self, asks: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns what answers whether a call is to be told of as it is without our mode.
-
-        By it torch's transformers in evaluation mode decide in which of two ways they compute, and
-        its Python functions whether they are called once more, by a mode: with more frames, so that
-        their warnings would stand elsewhere.
-        """
-        depth, ident = self._modes.depth, get_ident
-
-        def has_torch_function(*args: Any) -> Any:
-            if ident() != self._thread or depth() != 1:
-                return asks(*args)
-            self._pop()
-            try:
-                return asks(*args)
-            finally:
-                self._push(self._mode)
-
-        return has_torch_function
-
-    def _ask(self, questions: dict[str, Any]) -> None:
-        """Has torch's modules ask these."""
-        for names in self._asking:
-            for name, question in questions.items():
-                if names.get(name) in (self._questions[name], self._without_ours[name]):
-                    names[name] = question
-
     def _first_step(self, _: Any) -> None:
         self._steps.begin(self._counts)
 
@@ -208,8 +138,9 @@ class ConstantsProbe:
         self._session.surround_modules(None)
 
     def _in_child(self) -> None:
-        if self._thread == get_ident():  # forked inside a model that is looked at
-            self._take_off()
+        if self._watch.is_on_here():  # forked inside a model that is looked at
+            self._watch.take_off()
+        self._watch.begin_anew()
         self._stop()
         self._begin_anew()
         self._known = KnownNumbers(self._torch.multiprocessing.reductions.StorageWeakRef)
@@ -218,11 +149,7 @@ class ConstantsProbe:
         self._steps.begin_anew()
 
     def _open(self) -> None:
-        self._asking = [
-            vars(module)
-            for name, module in list(modules.items())
-            if name.partition(".")[0] == "torch" and not vars(module).keys().isdisjoint(_ASKS)
-        ]
+        self._watch.open()
         self._calls = self._compared = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
         self._met, self._makers = {}, {}
@@ -254,40 +181,25 @@ class ConstantsProbe:
         self._steps.spent(began_ns - self._spent_ns)
 
     def _call_begins(self) -> None:
-        if self._thread or not self._torch.is_grad_enabled() or not self._may_look():
+        if not (self._torch.is_grad_enabled() and self._may_look() and self._watch.put_on()):
             return
-        self._thread, self._began_ns = get_ident(), self._session.now()
+        self._began_ns = self._session.now()
         self._spent_before_ns = self._spent_ns
         self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
         self._repeats.begin_forward()
         self._pairs.begin_forward()
-        self._ask(self._without_ours)
-        self._push(self._mode)
 
     def _call_ends(self) -> None:
-        if self._thread != get_ident():
+        if not self._watch.is_on_here():
             return
-        self._take_off()
+        self._watch.take_off()
         self._caller = None
         self._surround.spent_ns = self._spent_ns - self._spent_before_ns
         self._forward_ns += self._session.now() - self._began_ns - self._surround.spent_ns
 
-    def _take_off(self) -> None:
-        """Takes our mode off; those that the script has put above it stay."""
-        self._ask(self._questions)
-        self._thread = 0
-        above = []
-        while self._modes.depth():
-            mode = self._pop()
-            if mode is self._mode:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            self._push(mode)
-
     def _may_look(self) -> bool:
         """Whether nothing would notice the mode: a compiler would compile anew beneath it."""
-        if self._modes.depth() or self._session.compiler.was_asked or _has_compiled():
+        if self._watch.depth() or self._session.compiler.was_asked or _has_compiled():
             return False
         return self._autograd.may_compute() and self._is_transformed() is None
 
@@ -493,13 +405,6 @@ class ConstantsProbe:
             for place in lines
         ]
         self._session.note_state({"constants": {"looks": self._looks, "lines": told}})
-
-
-def _needed(owner: Any, name: str) -> Any:
-    found = getattr(owner, name, None)
-    if found is None:
-        raise HookPointMissing(f"{owner.__name__}.{name} does not exist")
-    return found
 
 
 def _inside(frame: FrameType | None, end: FrameType | None) -> str | None:
