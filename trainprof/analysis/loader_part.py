@@ -15,6 +15,7 @@ from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
+from trainprof.analysis.loaded_views import told_views
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.loaders import BatchMaking, loaders_in_loop, loaders_of
@@ -113,6 +114,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         copying |= copying_loaders(run.timeline.all_events, tables[-1])
         slow.append(SlowSamples.of_process(own, tables[-1]))
     threads: dict[int, WorkerThreads | None] = {}
+    views = told_views(run.facts.environment(), run.sites())
     looks = {
         (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
         for thread in looked_at(own)
@@ -133,8 +135,10 @@ def _batch_making(run: Analysed) -> BatchMaking:
         copying |= copying_loaders(events, tables[-1])
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
         cwd = run.recording.manifest.get("cwd")
-        told_of_itself = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
-        threads[pid] = told_threads(told_of_itself.environment(), told_of_itself.sites(cwd))
+        facts = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
+        of_itself, sites = facts.environment(), facts.sites(cwd)
+        threads[pid] = told_threads(of_itself, sites)
+        views += told_views(of_itself, sites)
         for thread in looked_at(of_worker):
             names = line_names(log, cwd)
             looks[pid, thread] = looks_of(of_worker, thread), names
@@ -158,6 +162,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         looks=looks,
         copying=frozenset(copying),
         threads=threads,
+        views=views,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,8 +17,9 @@ from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.hot_lines import lines_of_making
 from trainprof.analysis.late_selection import late_selection_of
+from trainprof.analysis.loaded_views import views_at
 from trainprof.analysis.loader_builder import builder_of, call_of
-from trainprof.analysis.loader_figures import Loader, WorkerThreads
+from trainprof.analysis.loader_figures import LoadedViews, Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
@@ -80,6 +81,7 @@ class BatchMaking:
         looks: At threads that make batches, and the names of what was seen, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
         threads: Of libraries in workers, by pid.
+        views: What lines load, as each process told it.
     """
 
     fetches: FetchTable
@@ -92,6 +94,7 @@ class BatchMaking:
     looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
     copying: frozenset[int] = frozenset()
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
+    views: Sequence[LoadedViews] = ()
 
     def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
         """Returns it with no fetches but those of some passes over one loader.
@@ -303,6 +306,7 @@ def _loader_of(
         origin_ns=making.origin_ns,
         slow_samples=making.slow_samples,
     )
+    hot_lines = lines_of_making(fetches, p.loader, making.looks)
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
@@ -365,7 +369,8 @@ def _loader_of(
         memory_growth=workers_growth(
             fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
         ),
-        hot_lines=lines_of_making(fetches, p.loader, making.looks),
+        hot_lines=hot_lines,
+        loaded_views=views_at(hot_lines, making.views),
         late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
         worker_threads=threads_of(making.threads, fetch),
         overlaps=bool(p.overlaps.any()),

@@ -37,26 +37,26 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def told_after(
-    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments], None]
+    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments, Any], None]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns what wraps a function so that each call is told once it is over.
 
     Args:
         now: The clock, ns.
         record: Guarded. Called with start, end, who called (None where Python itself did, as it
-            does at exit) and what with.
+            does at exit), what with, and what it gave (None where it raised).
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            start = now()
+            gave, start = None, now()
             try:
-                return original(*args, **kwargs)
+                return (gave := original(*args, **kwargs))
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                record(start, now(), sys._getframe().f_back, (args, kwargs))
+                record(start, now(), sys._getframe().f_back, (args, kwargs), gave)
 
         return call
 

@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
-from trainprof.analysis.diagnosis.cheaper_samples import gain_of_line, own_share, without_line
+from trainprof.analysis.diagnosis.cheaper_samples import (
+    gain_of_line,
+    own_share,
+    whose_files,
+    without_line,
+)
 from trainprof.analysis.diagnosis.constructor_words import own_call
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.loader_cautions import (
@@ -298,7 +303,9 @@ def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | Non
 def where_of_making(fed: LoaderCase, line: HotLine) -> str:
     """Returns which lines the making of batches goes to, by the one that is met most."""
     lead, other = _most_of_all(fed, line)
-    told = f"{share_of(lead)} of making a batch goes to {place(lead)}"
+    told = (
+        f"{share_of(lead)} of making a batch goes to {place(lead)}{whose_files(lead, fed.loader)}"
+    )
     return told + (around(lead) if other is None else f", {share_of(other)} to {place(other)}")
 
 
