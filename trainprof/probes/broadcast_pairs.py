@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.graph_walk import is_leaf
+from trainprof.probes.backward_time import BackwardTime, time_back
 from trainprof.probes.middle import median
-from trainprof.probes.patcher import let_dynamo_skip
 
 # By the names of functions: what is made of two vectors each, number by number.
 _DIFFERENCES: Final = frozenset({"sub", "__sub__", "subtract", "rsub", "__rsub__"})
@@ -32,8 +31,6 @@ _LARGER_TIMES: Final = 8
 _LEAST_LONG: Final = 8
 _LEAST_NUMBERS: Final = 1 << 16
 _MOST_PLACES: Final = 8
-# Of one function, in backward.
-_MOST_NODES: Final = 64
 # Looks from which on lines are told.
 _ENOUGH_LOOKS: Final = 2
 
@@ -43,12 +40,24 @@ COSINE: Final = "cosine"
 _DIFFERENCE: Final = "difference"
 
 
-@dataclass(slots=True)
-class _Back:
-    """What nodes of an autograd graph took, as hooks on them tell."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of one of torch's functions.
 
-    took_ns: int = 0
-    began_ns: int = 0
+    Attributes:
+        name: Of the function.
+        args, kwargs: That it was given.
+        result: That it gave.
+        took_ns: Of the host's time.
+        site_of: Tells the user's line, in the model; 0 where none of it is the user's.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any
+    took_ns: int
+    site_of: Callable[[], int]
 
 
 @dataclass(slots=True)
@@ -69,7 +78,7 @@ class _Made:
     along: int
     site: int
     took_ns: int
-    back: _Back
+    back: BackwardTime
     version: int = 0
     kept: Any = None
 
@@ -89,7 +98,7 @@ class _Line:
     second: int = 0
     long: int = 0
     took_ns: int = 0
-    backs: list[_Back] = field(default_factory=list)
+    backs: list[BackwardTime] = field(default_factory=list)
     share: float = 0.0
     times: float = 0.0
 
@@ -144,42 +153,27 @@ class BroadcastPairs:
         self._looks.append(self._lines)
         self.begin_forward()
 
-    def see(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        took_ns: int,
-        site_of: Callable[[], int],
-    ) -> None:
-        """Takes in a call of one of NAMES.
-
-        Args:
-            name: Of the function.
-            args, kwargs: That it was given.
-            result: That it gave.
-            took_ns: Of the host's time.
-            site_of: Tells the user's line, in the model; 0 where none of it is the user's.
-        """
-        if not args or not self._is_tensor(result):
+    def see(self, call: Call) -> None:
+        """Takes in a call of one of NAMES."""
+        name, args = call.name, call.args
+        if not args or not self._is_tensor(call.result):
             return
-        first, second = args[0], args[1] if len(args) > 1 else kwargs.get("other")
+        first, second = args[0], args[1] if len(args) > 1 else call.kwargs.get("other")
         known = self._known(first)
         if known is not None and (name in _SUMS or name in _NORMS):
-            self._sum_up(known, name, args, kwargs, result, took_ns)
+            self._sum_up(known, call)
         elif known is not None and _is_square(name, first, second):
             if known.what == _DIFFERENCE:
-                squared = replace(known, what=DISTANCE, took_ns=took_ns + known.took_ns)
-                self._keep(result, squared, args)
+                took_ns = call.took_ns + known.took_ns
+                self._keep(call, replace(known, what=DISTANCE, took_ns=took_ns))
         elif name in _WHOLE:
-            self._whole(name, args, kwargs, result, took_ns, site_of)
+            self._whole(call)
         elif name in _PRODUCTS or name in _DIFFERENCES:
-            along = self._along(first, second, tuple(result.size()))
-            if along is not None and (site := site_of()):
+            sizes = tuple(call.result.size())
+            along = self._along(first, second, sizes)
+            if along is not None and (site := call.site_of()):
                 what = PRODUCT if name in _PRODUCTS else _DIFFERENCE
-                sizes = tuple(result.size())
-                self._keep(result, _Made(what, sizes, along, site, took_ns, _Back()), args)
+                self._keep(call, _Made(what, sizes, along, site, call.took_ns, BackwardTime()))
 
     def _known(self, tensor: Any) -> _Made | None:
         if not self._made or not self._is_tensor(tensor):
@@ -187,32 +181,15 @@ class BroadcastPairs:
         made = self._made.get(tensor.untyped_storage()._cdata)
         return None if made is None or made.version != tensor._version else made
 
-    def _keep(self, result: Any, made: _Made, given: tuple[Any, ...]) -> None:
-        self._time_back(result, made.back, given)
-        storage = result.untyped_storage()
-        kept = replace(made, version=result._version, kept=self.weak(storage))
+    def _keep(self, call: Call, made: _Made) -> None:
+        self._time_back(call, made.back)
+        storage = call.result.untyped_storage()
+        kept = replace(made, version=call.result._version, kept=self.weak(storage))
         self._made[storage._cdata] = kept
 
-    def _time_back(self, result: Any, back: _Back, given: tuple[Any, ...]) -> None:
-        """Has what goes back from a result to what it was made of tell how long that takes.
-
-        Some functions are several of autograd's, each with a node.
-        """
-        if result.grad_fn is None or not self.may_hook():
-            return
-        ends = {one.grad_fn for one in given if self._is_tensor(one)}
-        stack: list[Any] = [result.grad_fn]
-        nodes: set[Any] = set()
-        while stack and len(nodes) < _MOST_NODES:
-            node = stack.pop()
-            if node is None or node in ends or node in nodes or is_leaf(node):
-                continue
-            nodes.add(node)
-            stack += [found for found, _ in node.next_functions]
-        begins, has_ended = _hooks(back, self.now)
-        for node in nodes:
-            node.register_prehook(begins)
-            node.register_hook(has_ended)
+    def _time_back(self, call: Call, back: BackwardTime) -> None:
+        if call.result.grad_fn is not None and self.may_hook():
+            time_back(call.result, filter(self._is_tensor, call.args), back, self.now)
 
     def _along(self, first: Any, second: Any, sizes: tuple[int, ...]) -> int | None:
         """Returns the dimension of vectors of which all pairs were made; None: they were not."""
@@ -234,16 +211,9 @@ class BroadcastPairs:
     def _is_tensor(self, thing: Any) -> bool:
         return issubclass(type(thing), self.torch.Tensor) and self.may_be_told(thing)
 
-    def _whole(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        took_ns: int,
-        site_of: Callable[[], int],
-    ) -> None:
+    def _whole(self, call: Call) -> None:
         """Takes in a function that compares vectors and is given all pairs."""
+        name, args = call.name, call.args
         if len(args) < 2 or not all(map(self._is_tensor, args[:2])):
             return
         first, second = args[:2]
@@ -252,27 +222,20 @@ class BroadcastPairs:
         except RuntimeError:
             return
         default = -1 if name in _DISTANCES else 1
-        dim = kwargs.get("dim", args[2] if len(args) > 2 and name in _COSINES else default)
+        dim = call.kwargs.get("dim", args[2] if len(args) > 2 and name in _COSINES else default)
         along = self._along(first, second, sizes)
         if along is None or not isinstance(dim, int) or dim % len(sizes) != along:
             return
-        if site := site_of():
+        if site := call.site_of():
             what = COSINE if name in _COSINES else DISTANCE
-            made = _Made(what, sizes, along, site, took_ns, _Back())
-            self._time_back(result, made.back, args)
+            made = _Made(what, sizes, along, site, call.took_ns, BackwardTime())
+            self._time_back(call, made.back)
             self._count(made)
 
-    def _sum_up(
-        self,
-        made: _Made,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        took_ns: int,
-    ) -> None:
+    def _sum_up(self, made: _Made, call: Call) -> None:
+        args, kwargs = call.args, call.kwargs
         given = args[0]
-        if name in _NORMS:
+        if call.name in _NORMS:
             norm = kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None))
             is_complete = made.what == _DIFFERENCE and norm in _EUCLIDEAN
             dims = kwargs.get("dim", args[2] if len(args) > 2 else None)
@@ -284,8 +247,8 @@ class BroadcastPairs:
         is_all = is_complete and tuple(given.size()) == made.sizes
         if is_all and isinstance(dims, int) and dims % given.dim() == made.along:
             what = DISTANCE if made.what == _DIFFERENCE else made.what
-            self._time_back(result, made.back, args)
-            self._count(replace(made, what=what, took_ns=made.took_ns + took_ns))
+            self._time_back(call, made.back)
+            self._count(replace(made, what=what, took_ns=made.took_ns + call.took_ns))
 
     def _count(self, made: _Made) -> None:
         others = [size for at, size in enumerate(made.sizes) if at != made.along and size > 1]
@@ -310,20 +273,6 @@ class BroadcastPairs:
         self._is_told = bool(found)
         found.sort(key=lambda one: -one["share"])
         return {"broadcast_pairs": {"looks": len(self._looks), "lines": found[:_MOST_PLACES]}}
-
-
-def _hooks(back: _Back, now: Callable[[], int]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Returns what is to be called ahead of each node, and behind it."""
-
-    def begins(_: Any) -> None:
-        back.began_ns = now()
-
-    def has_ended(_: Any, __: Any) -> None:
-        back.took_ns += now() - back.began_ns
-
-    for hook in (begins, has_ended):
-        let_dynamo_skip(hook, and_all_below=True)
-    return begins, has_ended
 
 
 def _told(site: int, looks: list[_Line]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sys import _getframe, modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs
+from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs, Call
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.function_watch import FunctionWatch
 from trainprof.probes.graph_look import Autograd
@@ -256,7 +256,7 @@ class ConstantsProbe:
             self._see_repeat(name, tensors, end - start, caller, is_constant=stays)
             if name in NAMES and not stays:
                 site_of = partial(self._site_in_model, caller)
-                self._pairs.see(name, args, kwargs, result, end - start, site_of)
+                self._pairs.see(Call(name, args, kwargs, result, end - start, site_of))
         self._spent_ns += self._session.now() - end
 
     def _versions(self, tensors: Iterable[Any]) -> dict[int, int]:
