@@ -190,7 +190,16 @@ def evaluation_of(timeline: Timeline) -> Evaluation:
         in_training_s=timeline.evaluated_in_loop_ns() / 1e9,
         passes_in_training=int(in_training.sum()),
         with_gradients_share=_with_gradients_share(timeline),
+        forward_s=_forward_s(timeline),
     )
+
+
+def _forward_s(timeline: Timeline) -> float:
+    """Returns what evaluation computes for: the outermost calls of models and losses."""
+    events, top = timeline.events, timeline.nesting.parent < 0
+    inside = within(timeline.segments, events.start)
+    computes = top & inside & events.is_kind(Kind.FORWARD, Kind.LOSS)
+    return float((events.end - events.start)[computes].sum() / 1e9)
 
 
 def _with_gradients_share(timeline: Timeline) -> float | None:

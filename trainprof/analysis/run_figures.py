@@ -192,6 +192,7 @@ class Evaluation:
             older runs.
         with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 where it
             takes any gradients, None without forwards, and in older runs.
+        forward_s: What its forwards and losses took; None in older runs.
     """
 
     iterations: int
@@ -204,6 +205,7 @@ class Evaluation:
     in_training_s: float | None = None
     passes_in_training: int | None = None
     with_gradients_share: float | None = None
+    forward_s: float | None = None
 
     @property
     def waited_s(self) -> float:

@@ -324,12 +324,19 @@ def test_logits_that_hugging_faces_evaluation_brings_back_are_to_stay() -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by="transformers")
     case = on_device(case_of(planted), copy_s=0.6)
-    for each, is_told in ((2_000_000, True), (1_000, False)):
+    for each, keeps, is_told in (
+        (2_000_000, True, True),
+        (2_000_000, None, True),  # an older run
+        (2_000_000, False, False),
+        (1_000, True, False),
+    ):
+        loaders = [replace(one, keeps_logits=keeps) for one in case.summary.loaders]
         rows = [
             replace(row, direction="d2h", count=4, bytes=4 * each, by_library_share=1.0)
             for row in case.summary.transfers
         ]
-        back = replace(case, summary=replace(case.summary, transfers=rows, sync_points=[]))
+        told = replace(case.summary, transfers=rows, sync_points=[], loaders=loaders)
+        back = replace(case, summary=told)
         advice = only(back).advice
         assert ("preprocess_logits_for_metrics" in advice) is is_told
 

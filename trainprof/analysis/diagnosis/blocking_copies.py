@@ -38,6 +38,7 @@ from typing import Any, Final
 from trainprof.analysis.device_figures import Transfer
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
+from trainprof.analysis.diagnosis.kept_logits import FEWER_LOGITS, may_keep_logits
 from trainprof.analysis.diagnosis.loader_cautions import OFF_DEVICE, counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -65,10 +66,7 @@ _BY_LIBRARY: Final = (
 _FEWER_BYTES: Final = "send fewer bytes: uint8 instead of float32, converted on the device"
 # Of one copy back to the host: more than a loss, or a few predictions.
 _LARGE_BYTES: Final = 1_000_000
-_METRICS_OF_HUGGING_FACE: Final = (
-    "Trainer(..., preprocess_logits_for_metrics=...), a function that gives on the device what "
-    "compute_metrics needs of the logits (their argmax, say): all of them are brought back else"
-)
+_LESS_METRICS: Final = "compute_metrics has less to go through then: that comes on top"
 # CUDA's runtime (API synchronization behavior) takes up so much at once, pinned or not, and does
 # not block for it: what such a copy takes is none of its bytes.
 _SMALL_BYTES: Final = 64 << 10
@@ -157,8 +155,9 @@ def _change_for(
 
 def _of_what_comes_back(case: Case, worst: Transfer, spent_s: float) -> _Change:
     is_large = worst.bytes >= _LARGE_BYTES * worst.count
-    if is_large and worst.by_library_share > _MOSTLY and _is_hugging_faces(case):
-        return _Change(_METRICS_OF_HUGGING_FACE, spent_s)
+    keeps = may_keep_logits(_training_loaders(case))
+    if is_large and worst.by_library_share > _MOSTLY and keeps:
+        return _Change(FEWER_LOGITS, spent_s, also=[_LESS_METRICS])
     advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
     return _Change(advice, spent_s, cautions=[_HANGS_ON])
 
@@ -264,10 +263,6 @@ def _may_be_batches(case: Case, worst: Transfer) -> bool:
     if not told or len(told) < len(fetches):
         return True
     return _each_bytes(worst) <= _AS_LARGE_TIMES * max(told)
-
-
-def _is_hugging_faces(case: Case) -> bool:
-    return any(loader.built_by == "transformers" for loader in _training_loaders(case))
 
 
 def _training_loaders(case: Case) -> list[Loader]:
