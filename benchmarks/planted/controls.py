@@ -26,6 +26,7 @@ from planted.constants import recurrent, smoothing
 from planted.crowding import computing_beside, one_thread_each
 from planted.denormals import decaying
 from planted.draw import Draw
+from planted.ignored import chosen_positions
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
 from planted.pairs import matrix_products
@@ -474,6 +475,7 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         lazy_penalty,
         one_backward,
         matrix_products,
+        chosen_positions,
         hook_of_the_model,
         asked_elsewhere,
         small_vocabulary,

@@ -25,6 +25,7 @@ from planted.crowding import crowded_cores, torch_in_workers, worker_threads
 from planted.denormals import tiny_numbers
 from planted.draw import Draw
 from planted.growing import growing_backward
+from planted.ignored import ignored_positions
 from planted.in_memory import needless_workers, sample_by_sample
 from planted.loading import (
     idle_workers,
@@ -148,6 +149,7 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         rarely_used_gradients,
         repeated_backward,
         broadcast_pairs,
+        ignored_positions,
         too_many_threads,
         few_threads,
         worker_threads,

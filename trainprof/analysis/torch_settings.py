@@ -20,6 +20,7 @@ from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.constants import Constants, constants
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.ignored_positions import IgnoringLoss, ignored_positions
 from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
@@ -124,6 +125,7 @@ class TorchSettings:
         constants: That it computes in each step; None where none were met.
         repeated_calls: Of torch's functions, within one forward; None where none were met.
         broadcast_pairs: That it compares by large tensors; None where none were met.
+        ignored: Losses of classes that ignore some of their targets, longest first.
         sample_calls: Of models that are trained, by the line that makes them.
         side_modules: That have no parameters, by the line that calls them.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
@@ -164,6 +166,7 @@ class TorchSettings:
     constants: Constants | None = None
     repeated_calls: RepeatedCalls | None = None
     broadcast_pairs: BroadcastPairs | None = None
+    ignored: list[IgnoringLoss] = field(default_factory=list)
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -214,6 +217,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         constants=constants(told, sites),
         repeated_calls=repeated_calls(told, sites),
         broadcast_pairs=broadcast_pairs(told, sites),
+        ignored=ignored_positions(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

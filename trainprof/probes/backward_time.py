@@ -37,6 +37,11 @@ def time_back(
             continue
         nodes.add(node)
         stack += [found for found, _ in node.next_functions]
+    time_nodes(nodes, back, now)
+
+
+def time_nodes(nodes: Iterable[Any], back: BackwardTime, now: Callable[[], int]) -> None:
+    """Has nodes tell how long going through them takes."""
     begins, has_ended = _hooks(back, now)
     for node in nodes:
         node.register_prehook(begins)

@@ -14,6 +14,8 @@ from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs, Call
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.function_watch import FunctionWatch
 from trainprof.probes.graph_look import Autograd
+from trainprof.probes.ignored_positions import NAMES as LOSSES
+from trainprof.probes.ignored_positions import IgnoredPositions
 from trainprof.probes.known_numbers import NO_NUMBERS_YET, KnownNumbers, digest_of
 from trainprof.probes.middle import median
 from trainprof.probes.patcher import Patcher
@@ -26,7 +28,7 @@ from trainprof.probes.repeated_calls import (
     RepeatedCalls,
     acts,
 )
-from trainprof.probes.session import ModuleSurround, Session
+from trainprof.probes.session import ModuleCall, ModuleSurround, Session
 from trainprof.probes.step_looks import StepLooks
 
 # Looks in all; those that have to have met the same. The second ends it where that is little.
@@ -118,6 +120,10 @@ class ConstantsProbe:
         self._pairs = BroadcastPairs(
             torch, weak, self._is_told_by_storage, session.now, self._autograd.may_hook
         )
+        self._ignored = IgnoredPositions(
+            torch, self._is_told_by_storage, session.now, self._autograd.may_hook
+        )
+        self._losses = patcher.guarded(self._see_loss)
         before, sees = (patcher.guarded(one) for one in (self._look_at, self._see))
         self._watch = FunctionWatch(torch, before, sees, session.now)
         self._surround = ModuleSurround(
@@ -135,6 +141,7 @@ class ConstantsProbe:
 
     def _stop(self) -> None:
         self._session.watch_steps(self._counts, is_on=False)
+        self._session.watch_losses(self._losses, is_on=False)
         self._session.surround_modules(None)
 
     def _in_child(self) -> None:
@@ -146,6 +153,7 @@ class ConstantsProbe:
         self._known = KnownNumbers(self._torch.multiprocessing.reductions.StorageWeakRef)
         self._repeats.begin_anew()
         self._pairs.begin_anew()
+        self._ignored.begin_anew()
         self._steps.begin_anew()
 
     def _open(self) -> None:
@@ -156,10 +164,13 @@ class ConstantsProbe:
         self._known.begin()
         self._repeats.begin_look()
         self._pairs.begin_look()
+        self._ignored.begin_look()
         self._session.surround_modules(self._surround)
+        self._session.watch_losses(self._losses, is_on=True)
 
     def _close(self, _: Any) -> None:
         self._session.surround_modules(None)
+        self._session.watch_losses(self._losses, is_on=False)
         began_ns = self._session.now()
         self._known.end()
         if not self._calls:
@@ -168,13 +179,15 @@ class ConstantsProbe:
         self._looks += 1
         self._repeats.end_look(_LEAST_SHARE * self._forward_ns)
         self._pairs.end_look(self._forward_ns)
-        for told in (self._repeats.told(), self._pairs.told()):
+        self._ignored.end_look(self._forward_ns)
+        for told in (self._repeats.told(), self._pairs.told(), self._ignored.told()):
             if told is not None:
                 self._session.note_state(told)
         if self._looks > _ENOUGH_LOOKS:
             self._note()
         # The first one knows of no buffer that it stays the same.
         told_ns = self._constant_ns + self._repeats.took_ns + self._pairs.took_ns
+        told_ns += self._ignored.took_ns
         is_little = self._looks > 1 and told_ns < _LEAST_SHARE * self._forward_ns
         if self._looks >= _MOST_LOOKS or is_little:
             self._stop()
@@ -257,7 +270,19 @@ class ConstantsProbe:
             if name in NAMES and not stays:
                 site_of = partial(self._site_in_model, caller)
                 self._pairs.see(Call(name, args, kwargs, result, end - start, site_of))
+            elif name in LOSSES:
+                site_of = partial(self._site_in_model, caller)
+                self._ignored.see(Call(name, args, kwargs, result, end - start, site_of))
         self._spent_ns += self._session.now() - end
+
+    def _see_loss(self, call: ModuleCall) -> None:
+        """Takes in a function for a loss that is called outside of modules."""
+        if call.module not in LOSSES or not self._torch.is_grad_enabled():
+            return
+        args, kwargs = call.inputs
+        with self._autograd.unseen(), self._torch.no_grad():
+            told = Call(call.module, args, kwargs, call.output, call.took_ns, lambda: call.site)
+            self._ignored.see_outside(told)
 
     def _versions(self, tensors: Iterable[Any]) -> dict[int, int]:
         """Returns how often tensors have been written to, by where torch keeps them."""

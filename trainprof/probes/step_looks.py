@@ -11,10 +11,15 @@ _NOT_THE_FIRST: Final = 12
 _GAP_SHARE: Final = 0.25
 # Of the time since the first step: looks that take more are put off.
 _COST_SHARE: Final = 1 / 200
+# Steps of other optimizers in a look: behind so many the first may never come again.
+_MOST_OTHERS: Final = 8
 
 
 class StepLooks:
     """Opens a look as a step begins that is due, and closes it as that step has ended.
+
+    Where several optimizers step in turn (a generator's and a judge's), that is when the one comes
+    again behind whose step it was opened: a look has what all of them do.
 
     Args:
         session: Its steps are counted, and its clock is read.
@@ -31,7 +36,7 @@ class StepLooks:
     def begin_anew(self) -> None:
         """Forgets all, as in a forked child, which may train something of its own."""
         self._has_begun = self.is_open = False
-        self._steps = self._spent_ns = self._began_ns = 0
+        self._steps = self._spent_ns = self._began_ns = self._opener = self._others = 0
         self._due = _NOT_THE_FIRST
 
     @property
@@ -50,13 +55,16 @@ class StepLooks:
         """Looks at the next step where one is due, and at that alone."""
         self._steps += 1
         if self.is_open:
-            self.close(optimizer)
+            self._others += 1
+            if id(optimizer) == self._opener or self._others > _MOST_OTHERS:
+                self.close(optimizer)
         elif self._steps >= self._due:
             spent = self._spent_ns / max(self._session.now() - self._began_ns, 1)
             if spent > _COST_SHARE:
                 self._due += self._steps
             else:
                 self.is_open = True
+                self._opener, self._others = id(optimizer), 0
                 self._opens()
 
     def close(self, optimizer: Any = None) -> None:

@@ -1,0 +1,174 @@
+"""How many positions a loss ignores, of those that a matrix product makes logits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.probes.backward_time import BackwardTime, time_nodes
+from trainprof.probes.broadcast_pairs import Call
+from trainprof.probes.graph_walk import is_leaf
+from trainprof.probes.middle import median
+
+# torch's functions, by name, with the place of ignore_index among what they are given: in Python,
+# and what is called by those.
+_IGNORE_AT: Final = {"cross_entropy": 4, "nll_loss": 4, "cross_entropy_loss": 4, "nll_loss_nd": 4}
+NAMES: Final = frozenset(_IGNORE_AT)
+_DEFAULT: Final = -100
+# A loss of fewer positions is quick.
+_LEAST_POSITIONS: Final = 64
+# Nodes of autograd between a loss and the product that makes its logits.
+_MOST_NODES: Final = 24
+_PRODUCTS: Final = ("AddmmBackward", "MmBackward", "LinearBackward", "MkldnnLinearBackward")
+# Of what backward of a product takes, what the product itself does: it is two such products.
+_FORWARD_OF_BACKWARD: Final = 0.5
+_MOST_PLACES: Final = 8
+_ENOUGH_LOOKS: Final = 2
+
+
+@dataclass(slots=True)
+class _Line:
+    """What a line's losses looked at, and took, in one step.
+
+    Attributes:
+        loss_ns: Of the loss itself, as it was called.
+        after: Nodes of backward between the loss and the product.
+        product: The product's.
+        times: What all of that takes, by the end of the step: so many times what its forwards and
+            losses took.
+    """
+
+    positions: int = 0
+    ignored: int = 0
+    classes: int = 0
+    loss_ns: int = 0
+    after: BackwardTime = field(default_factory=BackwardTime)
+    product: BackwardTime = field(default_factory=BackwardTime)
+    times: float = 0.0
+
+    @property
+    def spent_ns(self) -> float:
+        product_ns = (1 + _FORWARD_OF_BACKWARD) * self.product.took_ns
+        return self.loss_ns + self.after.took_ns + product_ns
+
+
+@dataclass(slots=True)
+class IgnoredPositions:
+    """Of a few steps that are looked at, losses of classes that are told to ignore some targets.
+
+    Args:
+        torch: The script's.
+        may_be_told: Whether a tensor is torch's own, on the host.
+        now: The clock.
+        may_hook: Whether nothing of the script's would notice a hook on a node.
+
+    Attributes:
+        took_ns: By such losses in this look, for what they ignore.
+    """
+
+    torch: ModuleType
+    may_be_told: Callable[[Any], bool]
+    now: Callable[[], int]
+    may_hook: Callable[[], bool]
+    took_ns: int = 0
+    _outside_ns: int = 0
+    _lines: dict[int, _Line] = field(default_factory=dict)
+    _looks: list[dict[int, _Line]] = field(default_factory=list)
+    _is_told: bool = False
+
+    def begin_anew(self) -> None:
+        self._looks, self._is_told = [], False
+        self.begin_look()
+
+    def begin_look(self) -> None:
+        self._lines, self.took_ns, self._outside_ns = {}, 0, 0
+
+    def end_look(self, forward_ns: int) -> None:
+        """Ends a look at a step, whose outermost calls of modules took so long."""
+        for line in self._lines.values():
+            line.times = line.spent_ns / max(forward_ns + self._outside_ns, 1)
+            self.took_ns += round(line.spent_ns * line.ignored / max(line.positions, 1))
+        self._looks.append(self._lines)
+        self._lines = {}
+
+    def see_outside(self, call: Call) -> None:
+        """Takes in a call of one of NAMES outside of modules, as `see` does of one inside."""
+        self._outside_ns += call.took_ns
+        self.see(call)
+
+    def see(self, call: Call) -> None:
+        """Takes in a call of one of NAMES, inside of a module; autograd sees nothing of it."""
+        args, result = call.args, call.result
+        logits: Any = args[0] if args else call.kwargs.get("input")
+        target: Any = args[1] if len(args) > 1 else call.kwargs.get("target")
+        if not all(map(self._is_tensor, (logits, target, result))) or result.dim() > 0:
+            return
+        if target.is_floating_point() or target.numel() < _LEAST_POSITIONS or not self.may_hook():
+            return
+        nodes = _nodes_to_product(result.grad_fn)
+        site = call.site_of() if nodes is not None else 0
+        if nodes is None or not site:
+            return
+        *after, product = nodes
+        line = self._lines.setdefault(site, _Line())
+        time_nodes(after, line.after, self.now)
+        time_nodes([product], line.product, self.now)
+        at = _IGNORE_AT[call.name]
+        ignored = args[at] if len(args) > at else call.kwargs.get("ignore_index", _DEFAULT)
+        line.positions += target.numel()
+        line.ignored += int((target == ignored).sum())
+        line.classes = logits.size(1) if logits.dim() > 1 else logits.size(0)
+        line.loss_ns += call.took_ns
+
+    def _is_tensor(self, thing: Any) -> bool:
+        return issubclass(type(thing), self.torch.Tensor) and self.may_be_told(thing)
+
+    def told(self) -> dict[str, Any] | None:
+        """Returns what to note: lines that ignored some in all looks; None where none ever did."""
+        if len(self._looks) < _ENOUGH_LOOKS:
+            return None
+        found = []
+        for site in self._looks[0]:
+            of_line = [look[site] for look in self._looks if site in look]
+            if len(of_line) == len(self._looks) and all(line.ignored for line in of_line):
+                found.append(_told(site, of_line))
+        if not found and not self._is_told:
+            return None
+        self._is_told = bool(found)
+        return {"ignored_positions": {"looks": len(self._looks), "lines": found[:_MOST_PLACES]}}
+
+
+def _told(site: int, looks: list[_Line]) -> dict[str, Any]:
+    return {
+        "site": site,
+        "positions": round(median([one.positions for one in looks])),
+        "classes": looks[-1].classes,
+        "ignored": sum(one.ignored for one in looks) / sum(one.positions for one in looks),
+        "times": median([one.times for one in looks]),
+    }
+
+
+def _nodes_to_product(loss: Any) -> list[Any] | None:
+    """Returns the nodes from a loss to the product that makes its logits, which is the last.
+
+    None where that is not all that the logits come of, or it is too far.
+    """
+    stack: list[Any] = [loss]
+    seen: list[Any] = []
+    product = None
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen or is_leaf(node):
+            continue
+        if node.name().startswith(_PRODUCTS):
+            if product not in (None, node):
+                return None
+            product = node
+            continue
+        if len(seen) >= _MOST_NODES:
+            return None
+        seen.append(node)
+        stack += [found for found, _ in node.next_functions]
+    return None if product is None else [*seen, product]
