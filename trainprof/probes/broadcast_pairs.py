@@ -34,6 +34,8 @@ _LARGER_TIMES: Final = 8
 _LEAST_LONG: Final = 8
 _LEAST_NUMBERS: Final = 1 << 16
 _MOST_PLACES: Final = 8
+# Of so few vectors on either side torch.cdist computes no matrix product (ATen's cdist_impl).
+_FEW: Final = 25
 # Looks from which on lines are told.
 _ENOUGH_LOOKS: Final = 2
 
@@ -70,12 +72,14 @@ class _Pairs:
     Attributes:
         sizes, along: The dimensions, and which of them vectors lie in.
         first, second: Vectors of either tensor that each of the other's meets.
+        are_few: Few of both lie in the last dimension that is theirs alone.
     """
 
     sizes: tuple[int, ...]
     along: int
     first: int
     second: int
+    are_few: bool
 
 
 @dataclass(slots=True)
@@ -197,7 +201,7 @@ class BroadcastPairs:
     def _goes_on(self, call: Call) -> bool:
         """Takes in a call of one of _NAMES; returns whether it squares or sums up what was made."""
         name, args = call.name, call.args
-        if not args or not self._is_tensor(call.result):
+        if not args or not self._is_tensor(call.result) or self.torch.is_autocast_enabled("cpu"):
             return False
         first, second = args[0], args[1] if len(args) > 1 else call.kwargs.get("other")
         known = self._known(first)
@@ -230,11 +234,14 @@ class BroadcastPairs:
 
     def _time_back(self, call: Call, back: BackwardTime) -> None:
         if call.result.grad_fn is not None and self.may_hook():
-            time_back(call.result, filter(self._is_tensor, call.args), back, self.now)
+            time_back(call.result, filter(self._is_tensor, _things_in(call)), back, self.now)
 
     def _pairs(self, first: Any, second: Any, sizes: tuple[int, ...]) -> _Pairs | None:
         """Returns which pairs of vectors were made, as a product makes them; None: none were."""
         if not (self._is_tensor(first) and self._is_tensor(second)):
+            return None
+        # Of others products are slow, not to be had, or rounded otherwise.
+        if first.dtype is not second.dtype or first.dtype not in self._exact_dtypes():
             return None
         one, other = (_spread(tensor, sizes) for tensor in (first, second))
         numbers = math.prod(sizes)
@@ -248,7 +255,11 @@ class BroadcastPairs:
         # The last of those that both have: ahead of it lie batches, as of heads.
         if not firsts or not seconds or not in_both or sizes[in_both[-1]] < _LEAST_LONG:
             return None
-        return _Pairs(sizes, in_both[-1], math.prod(firsts), math.prod(seconds))
+        are_few = max(firsts[-1], seconds[-1]) <= _FEW
+        return _Pairs(sizes, in_both[-1], math.prod(firsts), math.prod(seconds), are_few)
+
+    def _exact_dtypes(self) -> tuple[Any, ...]:
+        return self.torch.float32, self.torch.float64
 
     def _is_tensor(self, thing: Any) -> bool:
         return issubclass(type(thing), self.torch.Tensor) and self.may_be_told(thing)
@@ -267,6 +278,9 @@ class BroadcastPairs:
         dim = call.kwargs.get("dim", args[2] if len(args) > 2 and name in _COSINES else default)
         pairs = self._pairs(first, second, sizes)
         if pairs is None or not isinstance(dim, int) or dim % len(sizes) != pairs.along:
+            return
+        norm = call.kwargs.get("p", args[2] if len(args) > 2 else 2)
+        if name in _DISTANCES and not _is_two(norm):
             return
         if site := call.site_of():
             what = COSINE if name in _COSINES else DISTANCE
@@ -288,6 +302,7 @@ class BroadcastPairs:
         if isinstance(dims, (list, tuple)) and len(dims) == 1:
             dims = dims[0]
         is_all = is_complete and tuple(given.size()) == made.pairs.sizes
+        is_all = is_all and call.result.dtype is given.dtype
         if not is_all or not isinstance(dims, int) or dims % given.dim() != made.pairs.along:
             return False
         what = DISTANCE if made.what == _DIFFERENCE else made.what
@@ -296,6 +311,8 @@ class BroadcastPairs:
         return True
 
     def _count(self, made: _Made) -> None:
+        if made.what == DISTANCE and made.pairs.are_few:
+            return
         line = self._lines.setdefault(made.site, _Line(made.what, made.pairs))
         line.pairs = made.pairs
         line.took_ns += made.took_ns

@@ -284,6 +284,42 @@ def given_out(x: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return apart.norm(dim=-1), apart
 
 
+def by_torchs_distance_of_another_norm(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return functional.pairwise_distance(x[:, None], codes[None], p=1)
+
+
+def by_torchs_distance_of_a_third(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return torch.pairwise_distance(x[:, None], codes[None], 3.0)
+
+
+def of_whole_numbers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = (x * 4).long()[:, None] - (codes * 4).long()
+    return apart.pow(2).sum(-1) * codes[:, 0]
+
+
+def of_short_numbers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.bfloat16()[:, None] - codes.bfloat16()).pow(2).sum(-1)
+
+
+def of_unlike_numbers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.double()[:, None] * codes).sum(-1)
+
+
+def summed_in_others(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x[:, None] * codes).sum(-1, dtype=torch.float64)
+
+
+def under_autocast(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return (x[:, None] * codes).sum(-1)
+
+
+def summed_under_autocast(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    both = x[:, None] * codes
+    with torch.autocast("cpu", torch.bfloat16):
+        return both.sum(-1)
+
+
 def spread_for_nothing(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     """Along what is new, neither has numbers of its own."""
     x = x.view(-1, 16, LONG).expand(64, -1, -1, -1)
@@ -312,6 +348,14 @@ NOT_FOUND = (
     summed_twice,
     used_by_a_mapped_function,
     given_out,
+    by_torchs_distance_of_another_norm,
+    by_torchs_distance_of_a_third,
+    of_whole_numbers,
+    of_short_numbers,
+    of_unlike_numbers,
+    summed_in_others,
+    under_autocast,
+    summed_under_autocast,
     spread_for_nothing,
 )
 
@@ -328,6 +372,28 @@ def test_what_is_small_is_not_told(recorder: Recorder, how: dict[str, int]) -> N
     assert told(recorder, squared_differences, **how) == {}
 
 
+def few(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.view(-1, 16, 1, LONG) - codes[:25]).pow(2).sum(-1)
+
+
+def one_more(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.view(-1, 16, 1, LONG) - codes[:26]).pow(2).sum(-1)
+
+
+def products_of_few(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.view(-1, 16, 1, LONG) * codes[:25]).sum(-1)
+
+
+@pytest.mark.parametrize(("compares", "is_told"), [(few, 0), (one_more, 1), (products_of_few, 1)])
+def test_of_few_vectors_a_side_cdist_computes_no_product(
+    recorder: Recorder, compares: Compares, is_told: int
+) -> None:
+    found = told(recorder, compares, batch=512)
+    assert len(found) == is_told
+    for one in found.values():
+        assert (one["first"], one["second"]) == (512, one["numbers"] // 512 // LONG)
+
+
 def test_what_another_module_takes_too_is_not_told(recorder: Recorder) -> None:
     """Such as one for a loss."""
     aside = []
@@ -341,3 +407,19 @@ def test_what_another_module_takes_too_is_not_told(recorder: Recorder) -> None:
         return loss
 
     assert told(recorder, by_norm, loss_of=loss_of) == {}
+
+
+@pytest.mark.parametrize("takes", ["by_name", "in_order"])
+def test_backward_of_what_came_before_is_not_counted(recorder: Recorder, takes: str) -> None:
+    def compares(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            codes = codes.tanh()
+        if takes == "by_name":
+            apart = torch.sub(x[:, None], other=codes[None])
+        else:
+            apart = torch.sub(x[:, None], codes[None])
+        return apart.pow(2).sum(-1)
+
+    [one] = told(recorder, compares).values()
+    # As many nodes as functions, each as long.
+    assert one["times"] == 1
