@@ -10,7 +10,7 @@ from sys import _getframe, modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs
+from trainprof.probes.broadcast_pairs import BroadcastPairs, Call
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.function_watch import FunctionWatch
 from trainprof.probes.graph_look import Autograd
@@ -187,13 +187,14 @@ class ConstantsProbe:
         self._spent_before_ns = self._spent_ns
         self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
         self._repeats.begin_forward()
-        self._pairs.begin_forward()
 
-    def _call_ends(self) -> None:
+    def _call_ends(self, output: Any) -> None:
         if not self._watch.is_on_here():
             return
         self._watch.take_off()
         self._caller = None
+        with self._autograd.unseen():
+            self._pairs.gives_out(_flat((output,)))
         self._surround.spent_ns = self._spent_ns - self._spent_before_ns
         self._forward_ns += self._session.now() - self._began_ns - self._surround.spent_ns
 
@@ -209,6 +210,7 @@ class ConstantsProbe:
         self._stays = False
         self._repeats.forget()
         if self._calls > _MOST_CALLS or self._is_transformed() is not None:
+            self._pairs.loses_sight()
             return
         began_ns = self._session.now()
         with self._autograd.unseen():
@@ -254,9 +256,9 @@ class ConstantsProbe:
             if name in ACTS and acts(name, args):
                 self._repeats.acts_at(self._site_in_model(caller))
             self._see_repeat(name, tensors, end - start, caller, is_constant=stays)
-            if name in NAMES and not stays:
+            if not stays:
                 site_of = partial(self._site_in_model, caller)
-                self._pairs.see(name, args, kwargs, result, end - start, site_of)
+                self._pairs.see(Call(name, args, kwargs, result, end - start, site_of))
         self._spent_ns += self._session.now() - end
 
     def _versions(self, tensors: Iterable[Any]) -> dict[int, int]:
