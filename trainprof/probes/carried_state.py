@@ -80,9 +80,11 @@ class _Round:
         own: set[str],
         of_self: str | None,
         methods: Mapping[str, ast.FunctionDef],
-        entered: frozenset[str] = frozenset(),
+        entered: dict[str, _Round | None] | None = None,
     ) -> None:
-        self._of_self, self._methods, self._entered = of_self, methods, entered
+        """`entered`: what methods do, as far as that is known; None of one that is gone through."""
+        self._of_self, self._methods = of_self, methods
+        self._entered = {} if entered is None else entered
         self.is_set = set(own)
         self.changed: set[str] = set()
         self.counted: set[str] = set()
@@ -266,25 +268,32 @@ class _Round:
         place = _place(called) or ""
         owner, _, name = place.partition(".")
         method = self._methods.get(name)
-        if not name or owner != self._of_self or method is None or name in self._entered:
+        if not name or owner != self._of_self or method is None:
             return
-        names = [one.arg for one in (*method.args.posonlyargs, *method.args.args)]
-        if not names:
+        if name not in self._entered:
+            self._entered[name] = None  # it may call itself
+            self._entered[name] = self._done_by(method)
+        inner = self._entered[name]
+        if inner is None:
             return
-        inner = _Round(
-            names_of(method.args) - {names[0]},
-            names[0],
-            self._methods,
-            self._entered | {name},
-        )
-        inner.do(method.body)
         self.read |= {x for x in inner.of_object(inner.read, owner) if not self._is_set(x)}
         self.asked |= {x for x in inner.of_object(inner.asked, owner) if not self._is_set(x)}
         self.changed |= inner.of_object(inner.changed, owner)
         self.counted |= inner.of_object(inner.counted, owner)
+        self.is_set |= inner.of_object(inner.is_set, owner)
+
+    def _done_by(self, method: ast.FunctionDef) -> _Round | None:
+        """Returns what a method does; None of one that is given no object."""
+        names = [one.arg for one in (*method.args.posonlyargs, *method.args.args)]
+        if not names:
+            return None
+        own = names_of(method.args) - {names[0]}
+        inner = _Round(own, names[0], self._methods, self._entered)
+        inner.do(method.body)
         returns = [one for one in ast.walk(method) if isinstance(one, ast.Return)]
-        if returns in ([], [method.body[-1]]):  # else it may leave what comes behind undone
-            self.is_set |= inner.of_object(inner.is_set, owner)
+        if returns not in ([], [method.body[-1]]):
+            inner.is_set = set()  # it may leave what comes behind undone
+        return inner
 
     def of_object(self, places: set[str], name: str) -> set[str]:
         """Returns those that are of the object that the round has, by another name of it."""

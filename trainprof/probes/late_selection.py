@@ -64,7 +64,10 @@ def late_selection(code: CodeType, text: str) -> LateSelection | None:
     holder, function = _function_of(code, tree)
     if function is None:
         return None
-    found = _Selecting(function, _named_functions(tree), _named_functions(holder)).found()
+    try:
+        found = _Selecting(function, _named_functions(tree), _named_functions(holder)).found()
+    except RecursionError:  # of an expression that is very deep
+        return None
     found = found and replace(found, drawn=tuple(sorted(drawing_lines(tree))))
     # The file may have been changed since it was imported.
     are_there = found is not None and _own_lines(found, function) <= {

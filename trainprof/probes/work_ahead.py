@@ -10,7 +10,7 @@ from trainprof.probes.carried_state import carried, names_in, names_of
 from trainprof.probes.function_text import FunctionText
 
 # By what a generator of random numbers goes, and what it is asked for.
-_GENERATORS: Final = ("random", "rng", "generator")
+_GENERATORS: Final = ("random", "rng")
 # fmt: off
 _DRAWING: Final = (
     "rand", "randn", "randint", "randperm", "randrange", "rand_like", "randn_like", "normal",
