@@ -53,7 +53,11 @@ class WorkAhead:
 
     def makes_by_carrying(self, value: ast.AST, text: FunctionText) -> bool:
         """Whether what a value goes over is made one of the other, by functions of its own."""
-        return any(self._is_carrying(one) for one in self._functions_in([value], text))
+        return any(
+            self._is_carrying(one)
+            for one, is_once in self._functions_in([(value, text)])
+            if one.given or not is_once
+        )
 
     def _is_carrying(self, text: FunctionText) -> bool:
         function = text.function
@@ -73,33 +77,41 @@ class WorkAhead:
             ahead: What is done with each.
             text: Of the function that these stand in.
         """
-        each: list[ast.AST] = [*ahead]
-        each += [node.elt for node in ast.walk(source) if isinstance(node, ast.GeneratorExp)]
-        for one in self._functions_in([source, *ahead], text):
-            loops = _giving(one)
-            each += [x for loop in loops for x in loop.body] if loops else [one.function]
+        each: list[tuple[ast.AST, FunctionText]] = [(one, text) for one in ahead]
+        each += [(one, text) for one in _elements(source)]
+        for one, is_once in self._functions_in([(source, text)]):
+            each += [(x, one) for loop in _giving(one) for x in loop.body]
+            each += [] if one.given or is_once else [(one.function, one)]
+        called = [one.function for one, _ in self._functions_in(each)]
         return any(
             isinstance(node, ast.Call) and _draws(node.func)
-            for one in each
+            for one in (*(node for node, _ in each), *called)
             for node in ast.walk(one)
         )
 
-    def _functions_in(self, nodes: Iterable[ast.AST], text: FunctionText) -> Iterator[FunctionText]:
-        """Goes through its own functions that are named there, and in those again."""
-        seen: set[int] = set()
-        waiting = [(node, text) for node in nodes]
+    def _functions_in(
+        self, nodes: Iterable[tuple[ast.AST, FunctionText]]
+    ) -> Iterator[tuple[FunctionText, bool]]:
+        """Goes through its own functions that are named there, and in those again.
+
+        With whether one is called there, and not for each element of something.
+        """
+        seen: set[tuple[int, bool]] = set()
+        waiting = [*nodes]
         while waiting:
             node, within = waiting.pop()
+            called = {id(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+            called -= {id(one) for element in _elements(node) for one in ast.walk(element)}
             for inner in ast.walk(node):
                 meant = within.meant(inner) if isinstance(inner, ast.Name) else None
-                if meant is not None and meant is not inner and id(meant) not in seen:
-                    seen.add(id(meant))
+                if meant is not None and meant is not inner and (id(meant), False) not in seen:
+                    seen.add((id(meant), False))
                     waiting.append((meant, within))
-                function = self._named(inner, within)
-                if function is not None and id(function) not in seen:
-                    seen.add(id(function))
+                function, is_once = self._named(inner, within), id(inner) in called
+                if function is not None and (id(function), is_once) not in seen:
+                    seen.add((id(function), is_once))
                     found = FunctionText(function)
-                    yield found
+                    yield found, is_once
                     waiting += [(one, found) for one in function.body]
 
     def _named(self, node: ast.AST, text: FunctionText) -> ast.FunctionDef | None:
@@ -112,6 +124,11 @@ class WorkAhead:
     def _self_of(self, text: FunctionText) -> str | None:
         """Returns the name of a method's object; None of a plain function."""
         return text.of_self if id(text.function) in self._methods else None
+
+
+def _elements(node: ast.AST) -> list[ast.expr]:
+    """Returns what generator expressions give."""
+    return [one.elt for one in ast.walk(node) if isinstance(one, ast.GeneratorExp)]
 
 
 def _giving(text: FunctionText) -> list[ast.For | ast.While]:

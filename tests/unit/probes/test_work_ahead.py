@@ -93,6 +93,21 @@ class Stream(IterableDataset):
     def more(self):
         yield from self.pairs()
 
+    def sorted_paths(self):
+        self.paths.sort()
+        random.shuffle(self.paths)
+        return self.paths
+
+    def folded(self):
+        return map(self.folds, self.lines)
+
+    def noise(self, one):
+        return one + self.rng.normal()
+
+    def all_noise(self):
+        for one in self.lines:
+            yield self.noise(one)
+
     def noisy(self):
         for one in self.lines:
             yield one + self.rng.normal()
@@ -188,7 +203,9 @@ SOURCES = {
     "self.more()": True,
     "map(self.folds, self.lines)": True,
     "(self.folds(x) for x in self.lines)": True,
+    "self.folded()": True,
     "self.plain()": False,
+    "self.sorted_paths()": False,
     "map(self.reads, self.lines)": False,
 }
 
@@ -212,7 +229,7 @@ def test_what_its_own_functions_hand_on_is_seen(source: str) -> None:
         ("x = rec + torch.rand(3)\n", True),
         ("x = rec + self._rng.integers(3)\n", True),
         ("x = next(self.noisy())\n", True),
-        ("x = next(self.in_turn())\n", False),
+        ("x = next(self.in_turn())\n", True),
         ("x = self.normalized(rec)\n", False),
     ],
 )
@@ -226,6 +243,9 @@ def test_random_numbers_ahead_of_the_selection_are_told(ahead: str, is_random: b
     ("source", "is_random"),
     [
         ("self.noisy()", True),
+        ("self.all_noise()", True),
+        ("map(self.noise, self.lines)", True),
+        ("self.sorted_paths()", False),
         ("(x + torch.randn(3) for x in self.lines)", True),
         ("self.in_turn()", False),
         ("random.sample(self.lines, 10)", False),

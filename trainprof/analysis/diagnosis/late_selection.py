@@ -17,10 +17,11 @@ time, while computing lacks the cores that workers take, it is the cores' time o
 When it is wrong: where what stands ahead of it is needed for every sample (records are to be read
 one by one to come to the next): then so much of it stays. Nothing is told where the text shows that
 rounds hand something on that later samples need (a running state, a window, what was seen so far);
-what a library's function or an object of another class keeps is not seen. Where random numbers are
-drawn ahead of the selection, each worker draws others once the work is moved. A library's generator
-that makes samples is taken for reading. Work that a loop begins with at each record, in no function
-of its own, too. A stream that selects in other words, or in another function, is not known.
+what an object of another class keeps, or another function changes of what it is given, is not seen.
+Where random numbers are drawn ahead of the selection, each worker draws others once the work is
+moved. A library's generator that makes samples is taken for reading. Work that a loop begins with
+at each record, in no function of its own, too. A stream that selects in other words, or in another
+function, is not known.
 
 What to do: ask whose a sample is ahead of the work: of the raw record, line, path or index. Where
 reading is much, give each worker whole files.

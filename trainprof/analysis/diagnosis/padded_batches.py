@@ -25,8 +25,8 @@ attention grows with the square of the length.
 When it is wrong: where the model itself cuts its input, or leaves padding out (nothing is told
 where the script's files name packed or nested sequences); where rows truly end with a value that
 they hardly hold elsewhere, and differ in how far; where zeros and ones that are to be learned lie
-beside fractions as many. Nothing is told of sequences that are about as
-long as each other in most batches, or that hold what pads them, without a mask of whole numbers.
+beside fractions as many. Nothing is told of sequences that are about as long as each other in most
+batches, or that hold what pads them, without a mask of whole numbers.
 
 What to do: pad each batch to its own longest, as it is put together: DataCollatorWithPadding, or
 tokenizer.pad in collate_fn, and no padding="max_length" ahead of it; torch.nn.utils.rnn.
