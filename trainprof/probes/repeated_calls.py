@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainprof.probes.known_numbers import NO_NUMBERS_YET, digest_of
 from trainprof.probes.middle import median
-from trainprof.probes.value_numbers import ValueNumbers
+from trainprof.probes.value_numbers import Number, ValueNumbers
 
 _MOST_PLACES: Final = 16
 # Results of one step whose numbers are compared.
@@ -76,7 +76,7 @@ class _Call:
         counted: Repeats that count, if it stays so.
     """
 
-    numbers: list[int]
+    numbers: list[Number | None]
     digest: int | None
     differs: bool = False
     places: list[list[int]] = field(default_factory=list)
@@ -170,7 +170,7 @@ class RepeatedCalls:
         first = self._calls.get(key)
         if first is None or len(first.numbers) != len(new):
             digest = self._digest(new) if suspect in self._suspects else None
-            numbers = [self._values.of_storage(one) for one in new]
+            numbers = [self._values.of_result(one) for one in new]
             first = self._calls[key] = _Call(numbers, digest)
             first.places.append(_places_of(new))
             return False
@@ -198,7 +198,9 @@ class RepeatedCalls:
             self._writes.setdefault(place, []).append(by)
 
     def _are_left_alike(self, call: _Call) -> bool:
-        """Whether the same was written to all that a call and its repeats gave, if anything."""
+        """Whether the same was written to all that a call and its repeats gave, and none hooked."""
+        if any(not self._values.apart.isdisjoint(places) for places in call.places):
+            return False
         first, *others = ([self._writes.get(x) for x in places] for places in call.places)
         return all(one == first for one in others)
 

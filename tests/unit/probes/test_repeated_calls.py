@@ -91,9 +91,26 @@ def written_to_alike(model: Any, x: torch.Tensor, step: int) -> Any:
     return state
 
 
+def of_views_made_anew(model: Any, x: torch.Tensor, step: int) -> Any:
+    edges = model.places @ model.places.T
+    for _ in range(ROUNDS):
+        near = edges.flatten()[None].view(8, 8).unbind(0)[0].expand(8, 8).T
+        x = x + dear(near / 9 + model.inner.weight.view(64).view(8, 8) / 9)[:4]
+    return x
+
+
+def of_repeats_that_are_detached(model: Any, x: torch.Tensor, step: int) -> Any:
+    for _ in range(ROUNDS):
+        near = (model.places @ model.places.T).detach()
+        x = x + dear(near.relu().softmax(1))[:4]
+    return x
+
+
 @pytest.mark.parametrize(
     ("made", "line", "learns"),
     [
+        (of_views_made_anew, 4, True),
+        (of_repeats_that_are_detached, 3, False),
         (of_what_is_learnt, 4, True),
         (of_the_batch, 3, False),
         (written_to_alike, 3, False),
@@ -240,6 +257,36 @@ def with_reversed_gradients(model: Any, x: torch.Tensor, step: int) -> Any:
     return x
 
 
+def with_gradients_reversed_ahead_of_a_view(model: Any, x: torch.Tensor, step: int) -> Any:
+    for one in (model.places.flatten(), Reversed.apply(model.places).flatten()):
+        x = x + dear(one.view(8, 8))[:4]
+    return x
+
+
+def with_gradients_hooked(model: Any, x: torch.Tensor, step: int) -> Any:
+    places = model.places * 1
+    other = places.view_as(places)
+    other.register_hook(torch.neg)
+    for one in (places, other, other.view_as(places)):
+        x = x + dear(one)[:4]
+    return x
+
+
+def each_hooked(model: Any, x: torch.Tensor, step: int) -> Any:
+    for one in range(ROUNDS):
+        near = dear(model.places)
+        near.register_hook(lambda gradient, one=one: gradient * one)
+        x = x + near[:4]
+    return x
+
+
+def of_a_leaf_of_its_own(model: Any, x: torch.Tensor, step: int) -> Any:
+    places = model.places * 1
+    for one in (places, places.detach().requires_grad_()):
+        x = x + dear(one)[:4]
+    return x
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -260,6 +307,10 @@ def with_reversed_gradients(model: Any, x: torch.Tensor, step: int) -> Any:
         at_different_lines,
         now_and_then,
         with_reversed_gradients,
+        with_gradients_reversed_ahead_of_a_view,
+        with_gradients_hooked,
+        each_hooked,
+        of_a_leaf_of_its_own,
     ],
 )
 def test_what_is_no_repeat_is_not_told(recorder: Recorder, made: Callable[..., Any]) -> None:

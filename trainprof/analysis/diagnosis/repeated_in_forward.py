@@ -10,9 +10,10 @@ watched as it calls them. A call counts that was given, by its function and at t
 another was given within the same outermost call of a module: tensors that nothing has been written
 to since, or results of such calls, and other arguments that are equal; and that gave the same
 numbers (some thousands of each are compared; where one differs, none counts). Nor does any where
-the script then writes something else to what they gave. So random numbers do not count, nor do
-views, nor what stays the same in all steps: constant_in_forward tells that. Told is what most steps
-had. Backward is taken to spend the same share on it as forward does.
+the script then writes something else to what they gave, or where backward goes another way: through
+a function that reverses gradients, a hook on a tensor, or to a leaf of its own. So random numbers
+do not count, nor do views, nor what stays the same in all steps: constant_in_forward tells that.
+Told is what most steps had. Backward is taken to spend the same share on it as forward does.
 
 When it is wrong: where memory is what matters: what is kept lasts for all of forward. On a GPU, or
 of a model that is compiled, nothing is told; nor of what the model of a library does inside.
