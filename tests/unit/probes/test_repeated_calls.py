@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import dear_function
 from support.dear_function import CLOCK, COST_NS, Dear, Model, dear, dear_view, lines_told, train
 from support.session import Recorder
 from torch import nn
@@ -315,6 +316,39 @@ def of_a_leaf_of_its_own(model: Any, x: torch.Tensor, step: int) -> Any:
 )
 def test_what_is_no_repeat_is_not_told(recorder: Recorder, made: Callable[..., Any]) -> None:
     assert lines_of(recorder, made) == {}
+
+
+def test_what_is_over_is_told_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dear_function, "STEPS", 200)
+
+    def ever_less(model: Any, x: torch.Tensor, step: int) -> Any:
+        for _ in range(ROUNDS if step < 100 else 1):
+            x = x + dear(model.places)[:4]
+        return x
+
+    assert lines_of(recorder, ever_less) == {}
+    notes = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "repeated_calls" in x]
+    assert notes[-2]["repeated_calls"]["lines"]
+    assert 100 <= notes[-1]["repeated_calls"]["steps"] < 125
+    assert not recorder.session.step_watches
+
+
+def test_looks_stand_for_the_steps_since_those_before(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dear_function, "STEPS", 200)
+
+    def fewer(model: Any, x: torch.Tensor, step: int) -> Any:
+        for _ in range(ROUNDS if step < 100 else 2):
+            x = x + dear(model.places)[:4]
+        return x
+
+    [line] = lines_of(recorder, fewer).values()
+    truth = ((ROUNDS - 1) * 100 + 100) / 200
+    assert line["step_ns"] == pytest.approx(truth * COST_NS, rel=0.15)
+    assert (line["calls"], line["learns_ns"]) == (2, line["step_ns"])
 
 
 def test_calls_of_a_model_of_their_own_repeat_nothing(recorder: Recorder) -> None:
