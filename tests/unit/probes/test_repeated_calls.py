@@ -393,7 +393,18 @@ def test_what_is_kept_for_a_while_is_no_repeat(recorder: Recorder) -> None:
     assert not lines_told(recorder, "repeated_calls", __file__)
 
 
-@pytest.mark.parametrize("made", [of_what_is_learnt, of_chance, of_what_is_written])
+@pytest.mark.parametrize(
+    "made",
+    [
+        of_what_is_learnt,
+        of_chance,
+        of_what_is_written,
+        of_views_made_anew,
+        with_gradients_reversed_ahead_of_a_view,
+        with_gradients_hooked,
+        of_a_leaf_of_its_own,
+    ],
+)
 def test_losses_are_as_without_us(recorder: Recorder, made: Callable[..., Any]) -> None:
     def losses() -> list[float]:
         torch.manual_seed(0)
