@@ -29,7 +29,8 @@ from trainprof.probes.repeated_calls import (
 from trainprof.probes.session import ModuleSurround, Session
 from trainprof.probes.step_looks import StepLooks
 
-# Looks in all; those that have to have met the same. The second ends it where that is little.
+# Looks in all, where nothing is told; those that have to have met the same. From the second on one
+# ends it where that is little.
 _MOST_LOOKS: Final = 7
 _ENOUGH_LOOKS: Final = 3
 _LEAST_SHARE: Final = 0.01
@@ -81,7 +82,8 @@ class ConstantsProbe:
     gives, by whose call, and how long it took the host. What is given no tensor, or such alone as
     hold the same numbers as in the look before, and gives the same in each look, is computed for
     nothing. So is what repeats, within one such call of a module, what is there already, though
-    it be learnt or come of the batch (RepeatedCalls). On the host alone; where anything has been
+    it be learnt or come of the batch (RepeatedCalls). What is told is looked at anew for as long as
+    training lasts, ever more rarely, as it may change. On the host alone; where anything has been
     compiled, or the script has a mode of its own, no look is taken.
     """
 
@@ -91,7 +93,7 @@ class ConstantsProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._looks = self._calls = self._compared = 0
+        self._looks = self._calls = self._compared = self._looked_at = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
         self._began_ns = self._spent_before_ns = 0
         self._is_told = self._stays = False
@@ -166,17 +168,19 @@ class ConstantsProbe:
             self._steps.spent(began_ns)
             return
         self._looks += 1
-        self._repeats.end_look(_LEAST_SHARE * self._forward_ns)
+        steps, self._looked_at = self._steps.taken - self._looked_at, self._steps.taken
+        self._repeats.end_look(_LEAST_SHARE * self._forward_ns, steps)
         self._pairs.end_look(self._forward_ns)
-        for told in (self._repeats.told(), self._pairs.told()):
-            if told is not None:
-                self._session.note_state(told)
+        found = [told for told in (self._repeats.told(), self._pairs.told()) if told is not None]
+        for told in found:
+            self._session.note_state(told)
         if self._looks > _ENOUGH_LOOKS:
             self._note()
+        is_told = self._is_told or any(one["lines"] for told in found for one in told.values())
         # The first one knows of no buffer that it stays the same.
         told_ns = self._constant_ns + self._repeats.took_ns + self._pairs.took_ns
         is_little = self._looks > 1 and told_ns < _LEAST_SHARE * self._forward_ns
-        if self._looks >= _MOST_LOOKS or is_little:
+        if is_little or (self._looks >= _MOST_LOOKS and not is_told):
             self._stop()
         self._steps.spent(began_ns - self._spent_ns)
 
@@ -406,7 +410,8 @@ class ConstantsProbe:
             }
             for place in lines
         ]
-        self._session.note_state({"constants": {"looks": self._looks, "lines": told}})
+        seen = {"looks": self._looks, "steps": self._looked_at, "lines": told}
+        self._session.note_state({"constants": seen})
 
 
 def _inside(frame: FrameType | None, end: FrameType | None) -> str | None:

@@ -6,7 +6,7 @@ prototypes, similarities of a contrastive loss, kernels. What lies in between is
 large as there are vectors on the other side, is written to memory and read again, and backward
 makes as much once more. A matrix product gives the same without it.
 
-How it is measured: in up to seven steps, ever further apart, torch's functions inside of modules
+How it is measured: in some steps, ever further apart, torch's functions inside of modules
 are watched as these call them: a difference or a product of two tensors of which each is spread
 along a dimension of its own, at least 8 times as large as both, with vectors of 8 numbers and more;
 its square; and its sum (mean, norm) along them. torch's cosine_similarity and pairwise_distance are
