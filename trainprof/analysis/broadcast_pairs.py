@@ -26,6 +26,7 @@ class ComparingLine:
         what: PRODUCT, DISTANCE or COSINE: what becomes of a pair.
         first, second: Vectors of either side.
         long: Numbers of a vector.
+        numbers: Of the tensor, for all batches.
         share: Of forward, what that takes.
         times: As long as that backward takes for it; 0 where it does not go through it.
     """
@@ -35,6 +36,7 @@ class ComparingLine:
     first: int
     second: int
     long: int
+    numbers: int
     share: float
     times: float
 
@@ -61,9 +63,10 @@ def broadcast_pairs(told: Iterable[Mapping[str, Any]], sites: Sites) -> Broadcas
         ComparingLine(
             site,
             what,
-            first=max(integer(one.get("first")) or 1, 1),
-            second=max(integer(one.get("second")) or 1, 1),
-            long=max(integer(one.get("long")) or 1, 1),
+            first=(first := _count(one.get("first"))),
+            second=(second := _count(one.get("second"))),
+            long=(long := _count(one.get("long"))),
+            numbers=max(_count(one.get("numbers")), first * second * long),
             share=share,
             times=_times(one.get("times")),
         )
@@ -76,6 +79,10 @@ def broadcast_pairs(told: Iterable[Mapping[str, Any]], sites: Sites) -> Broadcas
     if looks <= 0 or not lines:
         return None
     return BroadcastPairs(looks, sorted(lines, key=lambda one: -one.share))
+
+
+def _count(value: object) -> int:
+    return max(integer(value) or 1, 1)
 
 
 def _times(value: object) -> float:

@@ -61,11 +61,15 @@ class LateSelection:
         share: Of the making of batches, what is done ahead of it, for all samples: at least so
             much.
         read_share: What goes to drawing the records of all samples, besides.
+        is_random: Ahead of it random numbers seem to be drawn for all samples; False in older runs.
+        is_carried: What is done ahead of it later samples need, too; False in older runs.
     """
 
     site: str
     share: float
     read_share: float = 0.0
+    is_random: bool = False
+    is_carried: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,12 @@ class Constants:
     Attributes:
         looks: How many.
         lines: Those of the most time first.
+        steps: Of training, up to the newest look; None: not known.
     """
 
     looks: int
     lines: list[ConstantLine]
+    steps: int | None = None
 
     @property
     def step_s(self) -> float:
@@ -65,4 +67,5 @@ def constants(told: Iterable[Mapping[str, Any]], sites: Sites) -> Constants | No
     looks = integer(found.get("looks")) or 0
     if looks <= 0 or not lines:
         return None
-    return Constants(looks, sorted(lines, key=lambda one: -one.step_s))
+    lines.sort(key=lambda one: -one.step_s)
+    return Constants(looks, lines, integer(found.get("steps")))

@@ -36,9 +36,10 @@ def late_selection_of(
         None where it selects nothing by number, and where that is not known.
     """
     told = facts.get("selects_late")
-    if not isinstance(told, list) or [type(one) for one in told] != [int, int, int, str, list]:
+    # What older runs lack comes last.
+    if not isinstance(told, list) or [type(one) for one in told[:5]] != [int, int, int, str, list]:
         return None
-    begins, last, at, function, drawn = told
+    begins, last, at, function, drawn, *more = told
     file, _, first = sites[begins].rpartition(":")
     met = looks_at_making(fetches, loader, looks_by)
     known = met.stacks.total()
@@ -50,7 +51,8 @@ def late_selection_of(
     reading = {f"{file}:{line}" for line in drawn}
     ahead, read = _met_within(met.stacks, lines, function, reading)
     counted = met.asked if known < FAIR_KNOWN_SHARE * met.asked else known
-    return LateSelection(f"{file}:{at}", ahead / counted, read / counted)
+    is_random, is_carried = (more[i : i + 1] == [True] for i in range(2))
+    return LateSelection(f"{file}:{at}", ahead / counted, read / counted, is_random, is_carried)
 
 
 def _met_within(

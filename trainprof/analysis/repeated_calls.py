@@ -47,10 +47,12 @@ class RepeatedCalls:
     Attributes:
         looks: How many.
         lines: Those of the most time first.
+        steps: Of training, up to the newest look; None: not known.
     """
 
     looks: int
     lines: list[RepeatedLine]
+    steps: int | None = None
 
     @property
     def step_s(self) -> float:
@@ -84,4 +86,5 @@ def repeated_calls(told: Iterable[Mapping[str, Any]], sites: Sites) -> RepeatedC
     looks = integer(found.get("looks")) or 0
     if looks <= 0 or not lines:
         return None
-    return RepeatedCalls(looks, sorted(lines, key=lambda one: -one.step_s))
+    lines.sort(key=lambda one: -one.step_s)
+    return RepeatedCalls(looks, lines, integer(found.get("steps")))

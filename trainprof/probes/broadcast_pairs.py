@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.backward_time import BackwardTime, time_back
+from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.middle import median
 
 # By the names of functions: what is made of two vectors each, number by number.
@@ -21,7 +22,9 @@ _NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm"})
 _COSINES: Final = frozenset({"cosine_similarity"})
 _DISTANCES: Final = frozenset({"pairwise_distance"})
 _WHOLE: Final = _COSINES | _DISTANCES
-NAMES: Final = _DIFFERENCES | _PRODUCTS | _POWERS | _SUMS | _NORMS | _WHOLE
+_NAMES: Final = _DIFFERENCES | _PRODUCTS | _POWERS | _SUMS | _NORMS | _WHOLE
+# What only tells of a tensor.
+_ASKS: Final = frozenset({"size", "dim", "numel", "__len__"})
 _EUCLIDEAN: Final = (None, 2, 2.0, "fro")
 _SQUARED: Final = (2, 2.0)
 
@@ -31,6 +34,8 @@ _LARGER_TIMES: Final = 8
 _LEAST_LONG: Final = 8
 _LEAST_NUMBERS: Final = 1 << 16
 _MOST_PLACES: Final = 8
+# Of so few vectors on either side torch.cdist computes no matrix product (ATen's cdist_impl).
+_FEW: Final = 25
 # Looks from which on lines are told.
 _ENOUGH_LOOKS: Final = 2
 
@@ -60,27 +65,44 @@ class Call:
     site_of: Callable[[], int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """What all pairs of two tensors' vectors make.
+
+    Attributes:
+        sizes, along: The dimensions, and which of them vectors lie in.
+        first, second: Vectors of either tensor that each of the other's meets.
+        are_few: Few of both lie in the last dimension that is theirs alone.
+    """
+
+    sizes: tuple[int, ...]
+    along: int
+    first: int
+    second: int
+    are_few: bool
+
+
 @dataclass(slots=True)
 class _Made:
     """What holds all pairs, number by number, until it is summed up.
 
     Attributes:
         what: PRODUCT, _DIFFERENCE, or DISTANCE: a squared one.
-        sizes, along: Its dimensions, and which of them vectors lie in.
         site: Of the line that made it.
         back: What going back through it takes, so far.
         version: How often it had been written to when it was made.
         kept: A weak reference to its storage, so that no other gets its place.
+        is_taken: It has been squared or summed up.
     """
 
     what: str
-    sizes: tuple[int, ...]
-    along: int
+    pairs: _Pairs
     site: int
     took_ns: int
     back: BackwardTime
     version: int = 0
     kept: Any = None
+    is_taken: bool = False
 
 
 @dataclass(slots=True)
@@ -88,15 +110,14 @@ class _Line:
     """What a line took in one step, and what it compares.
 
     Attributes:
+        pairs: Those of the last.
         backs: What backward took for it.
         share: Of forward, by the end of the step.
         times: As long as that backward took; 0 where it did not come by.
     """
 
     what: str
-    first: int = 0
-    second: int = 0
-    long: int = 0
+    pairs: _Pairs
     took_ns: int = 0
     backs: list[BackwardTime] = field(default_factory=list)
     share: float = 0.0
@@ -109,7 +130,8 @@ class BroadcastPairs:
 
     Two tensors of some vectors each, of which one is spread along one dimension and the other along
     another, are subtracted or multiplied, squared, and summed up along the vectors: what lies in
-    between has a number for each of both and each of a vector's.
+    between has a number for each of both and each of a vector's. Where anything else takes that,
+    too, or may do so unseen, its line is not told.
 
     Args:
         torch: The script's.
@@ -131,19 +153,16 @@ class BroadcastPairs:
     _made: dict[int, _Made] = field(default_factory=dict)
     _lines: dict[int, _Line] = field(default_factory=dict)
     _looks: list[dict[int, _Line]] = field(default_factory=list)
+    # Lines whose large tensor serves something else besides, in any look.
+    _needed: set[int] = field(default_factory=set)
     _is_told: bool = False
 
     def begin_anew(self) -> None:
-        self._looks, self._is_told = [], False
+        self._looks, self._needed, self._is_told = [], set(), False
         self.begin_look()
 
     def begin_look(self) -> None:
-        self._lines, self.took_ns = {}, 0
-        self.begin_forward()
-
-    def begin_forward(self) -> None:
-        """Forgets what an outermost call of a module has made."""
-        self._made = {}
+        self._lines, self._made, self.took_ns = {}, {}, 0
 
     def end_look(self, forward_ns: int) -> None:
         """Ends a look at a step, whose outermost calls of modules took so long."""
@@ -151,29 +170,55 @@ class BroadcastPairs:
             line.share = min(line.took_ns / max(forward_ns, 1), 1.0)
             line.times = sum(back.took_ns for back in line.backs) / max(line.took_ns, 1)
         self._looks.append(self._lines)
-        self.begin_forward()
+        self._made = {}
 
     def see(self, call: Call) -> None:
-        """Takes in a call of one of NAMES."""
-        name, args = call.name, call.args
-        if not args or not self._is_tensor(call.result):
+        """Takes in any call of torch's functions."""
+        if call.name in _ASKS:
             return
+        taken = self._made_in(_things_in(call))
+        goes_on = call.name in _NAMES and self._goes_on(call)
+        for made in taken:
+            if made.is_taken or not goes_on:
+                self._needed.add(made.site)
+            made.is_taken = True
+
+    def loses_sight(self) -> None:
+        """Tells that a call is made that is not seen, nor what it takes."""
+        self._needed.update(made.site for made in self._made.values())
+
+    def gives_out(self, things: Iterable[Any]) -> None:
+        """Takes in what an outermost call of a module gives: who knows what takes that."""
+        self._needed.update(made.site for made in self._made_in(things))
+
+    def _made_in(self, things: Iterable[Any]) -> list[_Made]:
+        """Returns what holds all pairs of what is given, each once, whatever view it is of it."""
+        if not self._made:
+            return []
+        places = {one.untyped_storage()._cdata for one in things if self._is_tensor(one)}
+        return [self._made[place] for place in places if place in self._made]
+
+    def _goes_on(self, call: Call) -> bool:
+        """Takes in a call of one of _NAMES; returns whether it squares or sums up what was made."""
+        name, args = call.name, call.args
+        if not args or not self._is_tensor(call.result) or self.torch.is_autocast_enabled("cpu"):
+            return False
         first, second = args[0], args[1] if len(args) > 1 else call.kwargs.get("other")
         known = self._known(first)
         if known is not None and (name in _SUMS or name in _NORMS):
-            self._sum_up(known, call)
-        elif known is not None and _is_square(name, first, second):
-            if known.what == _DIFFERENCE:
-                took_ns = call.took_ns + known.took_ns
-                self._keep(call, replace(known, what=DISTANCE, took_ns=took_ns))
-        elif name in _WHOLE:
+            return self._sum_up(known, call)
+        if known is not None and known.what == _DIFFERENCE and _is_square(name, first, second):
+            took_ns = call.took_ns + known.took_ns
+            self._keep(call, replace(known, what=DISTANCE, took_ns=took_ns))
+            return True
+        if name in _WHOLE:
             self._whole(call)
         elif name in _PRODUCTS or name in _DIFFERENCES:
-            sizes = tuple(call.result.size())
-            along = self._along(first, second, sizes)
-            if along is not None and (site := call.site_of()):
+            pairs = self._pairs(first, second, tuple(call.result.size()))
+            if pairs is not None and (site := call.site_of()):
                 what = PRODUCT if name in _PRODUCTS else _DIFFERENCE
-                self._keep(call, _Made(what, sizes, along, site, call.took_ns, BackwardTime()))
+                self._keep(call, _Made(what, pairs, site, call.took_ns, BackwardTime()))
+        return False
 
     def _known(self, tensor: Any) -> _Made | None:
         if not self._made or not self._is_tensor(tensor):
@@ -184,16 +229,19 @@ class BroadcastPairs:
     def _keep(self, call: Call, made: _Made) -> None:
         self._time_back(call, made.back)
         storage = call.result.untyped_storage()
-        kept = replace(made, version=call.result._version, kept=self.weak(storage))
-        self._made[storage._cdata] = kept
+        made = replace(made, version=call.result._version, kept=self.weak(storage), is_taken=False)
+        self._made[storage._cdata] = made
 
     def _time_back(self, call: Call, back: BackwardTime) -> None:
         if call.result.grad_fn is not None and self.may_hook():
-            time_back(call.result, filter(self._is_tensor, call.args), back, self.now)
+            time_back(call.result, filter(self._is_tensor, _things_in(call)), back, self.now)
 
-    def _along(self, first: Any, second: Any, sizes: tuple[int, ...]) -> int | None:
-        """Returns the dimension of vectors of which all pairs were made; None: they were not."""
+    def _pairs(self, first: Any, second: Any, sizes: tuple[int, ...]) -> _Pairs | None:
+        """Returns which pairs of vectors were made, as a product makes them; None: none were."""
         if not (self._is_tensor(first) and self._is_tensor(second)):
+            return None
+        # Of others products are slow, not to be had, or rounded otherwise.
+        if first.dtype is not second.dtype or first.dtype not in self._exact_dtypes():
             return None
         one, other = (_spread(tensor, sizes) for tensor in (first, second))
         numbers = math.prod(sizes)
@@ -201,12 +249,17 @@ class BroadcastPairs:
             return None
         if numbers < _LARGER_TIMES * max(_held(sizes, one), _held(sizes, other)):
             return None
-        in_both = [at for at in range(len(sizes)) if sizes[at] > 1 and one[at] and other[at]]
-        own = [one[at] != other[at] for at in range(len(sizes)) if sizes[at] > 1]
+        in_both = [at for at in range(len(sizes)) if one[at] and other[at]]
+        firsts = [sizes[at] for at in range(len(sizes)) if one[at] and not other[at]]
+        seconds = [sizes[at] for at in range(len(sizes)) if other[at] and not one[at]]
         # The last of those that both have: ahead of it lie batches, as of heads.
-        if sum(own) < 2 or not in_both or sizes[in_both[-1]] < _LEAST_LONG:
+        if not firsts or not seconds or not in_both or sizes[in_both[-1]] < _LEAST_LONG:
             return None
-        return in_both[-1]
+        are_few = max(firsts[-1], seconds[-1]) <= _FEW
+        return _Pairs(sizes, in_both[-1], math.prod(firsts), math.prod(seconds), are_few)
+
+    def _exact_dtypes(self) -> tuple[Any, ...]:
+        return self.torch.float32, self.torch.float64
 
     def _is_tensor(self, thing: Any) -> bool:
         return issubclass(type(thing), self.torch.Tensor) and self.may_be_told(thing)
@@ -223,16 +276,20 @@ class BroadcastPairs:
             return
         default = -1 if name in _DISTANCES else 1
         dim = call.kwargs.get("dim", args[2] if len(args) > 2 and name in _COSINES else default)
-        along = self._along(first, second, sizes)
-        if along is None or not isinstance(dim, int) or dim % len(sizes) != along:
+        pairs = self._pairs(first, second, sizes)
+        if pairs is None or not isinstance(dim, int) or dim % len(sizes) != pairs.along:
+            return
+        norm = call.kwargs.get("p", args[2] if len(args) > 2 else 2)
+        if name in _DISTANCES and not _is_two(norm):
             return
         if site := call.site_of():
             what = COSINE if name in _COSINES else DISTANCE
-            made = _Made(what, sizes, along, site, call.took_ns, BackwardTime())
+            made = _Made(what, pairs, site, call.took_ns, BackwardTime())
             self._time_back(call, made.back)
             self._count(made)
 
-    def _sum_up(self, made: _Made, call: Call) -> None:
+    def _sum_up(self, made: _Made, call: Call) -> bool:
+        """Takes in a sum; returns whether it is one of all that, along the vectors."""
         args, kwargs = call.args, call.kwargs
         given = args[0]
         if call.name in _NORMS:
@@ -244,17 +301,20 @@ class BroadcastPairs:
             dims = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
         if isinstance(dims, (list, tuple)) and len(dims) == 1:
             dims = dims[0]
-        is_all = is_complete and tuple(given.size()) == made.sizes
-        if is_all and isinstance(dims, int) and dims % given.dim() == made.along:
-            what = DISTANCE if made.what == _DIFFERENCE else made.what
-            self._time_back(call, made.back)
-            self._count(replace(made, what=what, took_ns=made.took_ns + call.took_ns))
+        is_all = is_complete and tuple(given.size()) == made.pairs.sizes
+        is_all = is_all and call.result.dtype is given.dtype
+        if not is_all or not isinstance(dims, int) or dims % given.dim() != made.pairs.along:
+            return False
+        what = DISTANCE if made.what == _DIFFERENCE else made.what
+        self._time_back(call, made.back)
+        self._count(replace(made, what=what, took_ns=made.took_ns + call.took_ns))
+        return True
 
     def _count(self, made: _Made) -> None:
-        others = [size for at, size in enumerate(made.sizes) if at != made.along and size > 1]
-        line = self._lines.setdefault(made.site, _Line(made.what))
-        line.first, line.second = others[-2:]
-        line.long = made.sizes[made.along]
+        if made.what == DISTANCE and made.pairs.are_few:
+            return
+        line = self._lines.setdefault(made.site, _Line(made.what, made.pairs))
+        line.pairs = made.pairs
         line.took_ns += made.took_ns
         line.backs.append(made.back)
         self.took_ns += made.took_ns
@@ -264,7 +324,7 @@ class BroadcastPairs:
         if len(self._looks) < _ENOUGH_LOOKS:
             return None
         found = []
-        for site in {site for look in self._looks for site in look}:
+        for site in {site for look in self._looks for site in look} - self._needed:
             of_line = [look[site] for look in self._looks if site in look]
             if len(of_line) > len(self._looks) / 2:
                 found.append(_told(site, of_line))
@@ -275,14 +335,21 @@ class BroadcastPairs:
         return {"broadcast_pairs": {"looks": len(self._looks), "lines": found[:_MOST_PLACES]}}
 
 
+def _things_in(call: Call) -> Iterator[Any]:
+    """Goes through what a function is given, one container deep."""
+    for one in (*call.args, *call.kwargs.values()):
+        yield from elements_of(one) if is_container(one) else (one,)
+
+
 def _told(site: int, looks: list[_Line]) -> dict[str, Any]:
     last = looks[-1]
     return {
         "site": site,
         "what": last.what,
-        "first": last.first,
-        "second": last.second,
-        "long": last.long,
+        "first": last.pairs.first,
+        "second": last.pairs.second,
+        "long": last.pairs.sizes[last.pairs.along],
+        "numbers": math.prod(last.pairs.sizes),
         "times": median([one.times for one in looks]),
         "share": median([one.share for one in looks]),
     }

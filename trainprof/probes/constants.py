@@ -10,7 +10,7 @@ from sys import _getframe, modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.broadcast_pairs import NAMES, BroadcastPairs, Call
+from trainprof.probes.broadcast_pairs import BroadcastPairs, Call
 from trainprof.probes.elements import elements_of, is_container
 from trainprof.probes.function_watch import FunctionWatch
 from trainprof.probes.graph_look import Autograd
@@ -31,7 +31,8 @@ from trainprof.probes.repeated_calls import (
 from trainprof.probes.session import ModuleCall, ModuleSurround, Session
 from trainprof.probes.step_looks import StepLooks
 
-# Looks in all; those that have to have met the same. The second ends it where that is little.
+# Looks in all, where nothing is told; those that have to have met the same. From the second on one
+# ends it where that is little.
 _MOST_LOOKS: Final = 7
 _ENOUGH_LOOKS: Final = 3
 _LEAST_SHARE: Final = 0.01
@@ -83,7 +84,8 @@ class ConstantsProbe:
     gives, by whose call, and how long it took the host. What is given no tensor, or such alone as
     hold the same numbers as in the look before, and gives the same in each look, is computed for
     nothing. So is what repeats, within one such call of a module, what is there already, though
-    it be learnt or come of the batch (RepeatedCalls). On the host alone; where anything has been
+    it be learnt or come of the batch (RepeatedCalls). What is told is looked at anew for as long as
+    training lasts, ever more rarely, as it may change. On the host alone; where anything has been
     compiled, or the script has a mode of its own, no look is taken.
     """
 
@@ -93,7 +95,7 @@ class ConstantsProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._looks = self._calls = self._compared = 0
+        self._looks = self._calls = self._compared = self._looked_at = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
         self._began_ns = self._spent_before_ns = 0
         self._is_told = self._stays = False
@@ -177,19 +179,22 @@ class ConstantsProbe:
             self._steps.spent(began_ns)
             return
         self._looks += 1
-        self._repeats.end_look(_LEAST_SHARE * self._forward_ns)
+        steps, self._looked_at = self._steps.taken - self._looked_at, self._steps.taken
+        self._repeats.end_look(_LEAST_SHARE * self._forward_ns, steps)
         self._pairs.end_look(self._forward_ns)
         self._ignored.end_look(self._forward_ns)
-        for told in (self._repeats.told(), self._pairs.told(), self._ignored.told()):
-            if told is not None:
-                self._session.note_state(told)
+        every = (self._repeats.told(), self._pairs.told(), self._ignored.told())
+        found = [told for told in every if told is not None]
+        for told in found:
+            self._session.note_state(told)
         if self._looks > _ENOUGH_LOOKS:
             self._note()
+        is_told = self._is_told or any(one["lines"] for told in found for one in told.values())
         # The first one knows of no buffer that it stays the same.
         told_ns = self._constant_ns + self._repeats.took_ns + self._pairs.took_ns
         told_ns += self._ignored.took_ns
         is_little = self._looks > 1 and told_ns < _LEAST_SHARE * self._forward_ns
-        if self._looks >= _MOST_LOOKS or is_little:
+        if is_little or (self._looks >= _MOST_LOOKS and not is_told):
             self._stop()
         self._steps.spent(began_ns - self._spent_ns)
 
@@ -200,13 +205,14 @@ class ConstantsProbe:
         self._spent_before_ns = self._spent_ns
         self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
         self._repeats.begin_forward()
-        self._pairs.begin_forward()
 
-    def _call_ends(self) -> None:
+    def _call_ends(self, output: Any) -> None:
         if not self._watch.is_on_here():
             return
         self._watch.take_off()
         self._caller = None
+        with self._autograd.unseen():
+            self._pairs.gives_out(_flat((output,)))
         self._surround.spent_ns = self._spent_ns - self._spent_before_ns
         self._forward_ns += self._session.now() - self._began_ns - self._surround.spent_ns
 
@@ -222,6 +228,7 @@ class ConstantsProbe:
         self._stays = False
         self._repeats.forget()
         if self._calls > _MOST_CALLS or self._is_transformed() is not None:
+            self._pairs.loses_sight()
             return
         began_ns = self._session.now()
         with self._autograd.unseen():
@@ -267,11 +274,11 @@ class ConstantsProbe:
             if name in ACTS and acts(name, args):
                 self._repeats.acts_at(self._site_in_model(caller))
             self._see_repeat(name, tensors, end - start, caller, is_constant=stays)
-            if name in NAMES and not stays:
+            if not stays:
                 site_of = partial(self._site_in_model, caller)
                 self._pairs.see(Call(name, args, kwargs, result, end - start, site_of))
-            elif name in LOSSES:
-                site_of = partial(self._site_in_model, caller)
+            if name in LOSSES:
+                site_of = partial(self._site_of_loss, caller)
                 self._ignored.see(Call(name, args, kwargs, result, end - start, site_of))
         self._spent_ns += self._session.now() - end
 
@@ -354,6 +361,16 @@ class ConstantsProbe:
         self._constant_ns += took_ns if known.site else 0
         return True
 
+    def _site_of_loss(self, caller: FrameType) -> int:
+        """Returns the user's line in the model, or that which calls a loss of torch's; 0: neither.
+
+        A model of a library's that computes its loss itself has none.
+        """
+        frame, sites = self._beyond_torch(caller), self._session.sites
+        if frame is not None and frame is self._caller and sites.is_user_code(frame.f_code):
+            return sites.name(frame)
+        return self._whose(frame)[0]
+
     def _site_in_model(self, caller: FrameType) -> int:
         return self._whose(self._beyond_torch(caller))[0]
 
@@ -429,7 +446,8 @@ class ConstantsProbe:
             }
             for place in lines
         ]
-        self._session.note_state({"constants": {"looks": self._looks, "lines": told}})
+        seen = {"looks": self._looks, "steps": self._looked_at, "lines": told}
+        self._session.note_state({"constants": seen})
 
 
 def _inside(frame: FrameType | None, end: FrameType | None) -> str | None:

@@ -133,7 +133,7 @@ class ForwardProbe:
             finally:
                 if first.surround is not None:
                     first.surround.spent_ns = 0
-                    first.surround.ends()
+                    first.surround.ends(output)
                     start += first.surround.spent_ns
                 if thread == first.thread:
                     first.thread = 0

@@ -4,7 +4,8 @@ Told by the text of its `__iter__`: nothing of it is called. Each worker goes th
 samples and gives those whose number, modulo the number of workers, is its own (or modulo that of
 the workers of all ranks): what stands ahead of that question is done for all samples in each
 worker. So is what itertools.islice goes over that `__iter__` returns. Whatever is written
-otherwise, or cannot be read, is taken for no such stream.
+otherwise, or cannot be read, is taken for no such stream. Where samples need what was done for
+those ahead of them (a running state, a window), no worker can leave that out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 from trainprof.probes.drawing_lines import drawing_lines
 from trainprof.probes.function_text import FunctionText, end_of, name_of
+from trainprof.probes.work_ahead import WorkAhead, counting
 from trainprof.probes.worker_share import WorkerShare
 
 # start, stop and step, behind the iterable.
@@ -33,6 +35,8 @@ class LateSelection:
         at: Where is asked whose a sample is.
         function: The name of that which those lines are of.
         drawn: Lines of its file at which records are only read: see `drawing_lines`.
+        is_random: What is done for all samples draws random numbers, as it seems.
+        is_carried: It is what later samples need.
     """
 
     first: int
@@ -40,6 +44,8 @@ class LateSelection:
     at: int
     function: str = "__iter__"
     drawn: tuple[int, ...] = ()
+    is_random: bool = False
+    is_carried: bool = False
 
 
 def late_selection(code: CodeType, text: str) -> LateSelection | None:
@@ -58,7 +64,10 @@ def late_selection(code: CodeType, text: str) -> LateSelection | None:
     holder, function = _function_of(code, tree)
     if function is None:
         return None
-    found = _Selecting(function, _named_functions(tree), _named_functions(holder)).found()
+    try:
+        found = _Selecting(function, _named_functions(tree), _named_functions(holder)).found()
+    except RecursionError:  # of an expression that is very deep
+        return None
     found = found and replace(found, drawn=tuple(sorted(drawing_lines(tree))))
     # The file may have been changed since it was imported.
     are_there = found is not None and _own_lines(found, function) <= {
@@ -102,6 +111,7 @@ class _Selecting:
         self._of_file, self._of_class = of_file, of_class
         self._text = FunctionText(function)
         self._share = WorkerShare(self._text)
+        self._ahead = WorkAhead(of_file, of_class)
 
     def found(self) -> LateSelection | None:
         """Returns the one selection that all samples pass; None where there is no such."""
@@ -120,24 +130,44 @@ class _Selecting:
     def _selects(self, node: ast.AST) -> tuple[LateSelection, Sequence[ast.AST]] | None:
         """Returns the selection that a statement makes, and what is done to its own samples."""
         if isinstance(node, ast.YieldFrom) and self._is_slice(node.value):
-            return LateSelection(node.lineno, end_of(node), node.lineno), [node]
+            selection = LateSelection(node.lineno, end_of(node), node.lineno)
+            return self._over(selection, node), [node]
         if not isinstance(node, ast.For):
             return None
         if self._is_slice(node.iter):
             selection = LateSelection(node.lineno, end_of(node.iter), node.iter.lineno)
-            return (selection, node.body) if node.body[0].lineno > selection.last else None
+            is_apart = node.body[0].lineno > selection.last
+            return (self._over(selection, node.iter), node.body) if is_apart else None
         for place, statement in enumerate(node.body):
             if not isinstance(statement, ast.If):
                 continue
+            ahead, others = node.body[:place], node.body[place + 1 :]
             if self._keeps(statement, node):
                 is_own, behind = True, statement.body
+                carries = self._ahead.carries(node, self._text, ahead, [statement], others)
             elif self._leaves_out(statement, node):
-                is_own, behind = False, [*statement.orelse, *node.body[place + 1 :]]
+                is_own, behind = False, [*statement.orelse, *others]
+                carries = self._ahead.carries(node, self._text, ahead, [statement, *others])
             else:
                 continue
             last = self._last_ahead(statement.test, self._counted(node), is_own=is_own)
-            return LateSelection(node.lineno, last, statement.test.lineno), behind
+            selection = LateSelection(
+                node.lineno,
+                last,
+                statement.test.lineno,
+                is_random=self._ahead.draws_numbers(node.iter, ahead, self._text),
+                is_carried=carries,
+            )
+            return selection, behind
         return None
+
+    def _over(self, selection: LateSelection, made: ast.AST) -> LateSelection:
+        """Returns a selection with what is known of the functions that make what it is of."""
+        return replace(
+            selection,
+            is_random=self._ahead.draws_numbers(made, (), self._text),
+            is_carried=self._ahead.makes_by_carrying(made, self._text),
+        )
 
     def _returned(self) -> LateSelection | None:
         """Returns the one selection that is returned where there are workers; else None."""
@@ -153,11 +183,12 @@ class _Selecting:
             return None
         source, at = self._text.meant(value.args[0]), value.lineno
         if isinstance(source, ast.GeneratorExp):
-            return LateSelection(source.elt.lineno, end_of(source.elt), at, "<genexpr>")
+            of_it = LateSelection(source.elt.lineno, end_of(source.elt), at, "<genexpr>")
+            return self._over(of_it, source)
         made = self._made_by(source)
-        if made is None:
+        if made is None or source is None:
             return None
-        return LateSelection(made.lineno, end_of(made), at, made.name)
+        return self._over(LateSelection(made.lineno, end_of(made), at, made.name), source)
 
     def _ids_below(self, *, is_none: bool) -> set[int]:
         """Returns the ids of what is done where something is None, or is not."""
@@ -236,15 +267,7 @@ class _Selecting:
 
     def _counted(self, loop: ast.For) -> set[str]:
         """Returns the names of what counts the rounds of a loop one by one."""
-        names = {
-            node.target.id
-            for node in loop.body
-            if isinstance(node, ast.AugAssign)
-            and isinstance(node.op, ast.Add)
-            and isinstance(node.target, ast.Name)
-            and isinstance(node.value, ast.Constant)
-            and node.value.value == 1
-        }
+        names = counting(loop)
         if name_of(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple):
             first = loop.target.elts[0]
             names |= {first.id} if isinstance(first, ast.Name) else set()

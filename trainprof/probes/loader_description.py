@@ -176,7 +176,8 @@ class LoaderDescriptions:
 
         That is the place of the first line that is done for all samples, the number of the last
         one, that of the line that asks whose a sample is, the name of the function that the
-        former are of, and the numbers of lines of the file that only draw records.
+        former are of, the numbers of lines of the file that only draw records, whether random
+        numbers seem to be drawn for all samples, and whether later ones need what is done for them.
         """
         kind = type(getattr(loader, "dataset", None))
         if id(kind) not in self._selecting:
@@ -187,6 +188,7 @@ class LoaderDescriptions:
             if begins is not None and lines is not None:
                 first = self._sites.within(begins, lines.first)
                 told = [first, lines.last, lines.at, lines.function, [*lines.drawn]]
+                told += [lines.is_random, lines.is_carried]
             self._selecting[id(kind)] = kind, told
         return self._selecting[id(kind)][1]
 

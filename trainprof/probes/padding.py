@@ -187,7 +187,11 @@ class PaddingProbe:
         self._steps.spent(began_ns)
 
     def _fills(self, call: ModuleCall) -> dict[tuple[int, int], Fill]:
-        """Returns what is in the tables that a module is given, by shape: one of those of each."""
+        """Returns what is in the tables that a module is given, by shape: one of those of each.
+
+        Zeros and ones with nothing beside them that they could mask are what it is to learn: ranks
+        (each one that is reached), the times that somebody was seen at.
+        """
         found: dict[tuple[int, int], list[Fill]] = {}
         args, kwargs = call.inputs
         given = [x for x in _tensors_in([*args, kwargs]) if self._autograd.is_plain(x)]
@@ -209,7 +213,15 @@ class PaddingProbe:
             for fill in fills:
                 if fill is not None:
                     found.setdefault((rows, width), []).append(fill)
-        return {shape: _believed(fills) for shape, fills in found.items()}
+        # Fractions that are computed are what such a table is compared with.
+        maskable = {
+            tuple(x.shape[:2]) for x in given if x.is_floating_point() and not x.requires_grad
+        }
+        return {
+            shape: _believed(fills)
+            for shape, fills in found.items()
+            if shape in maskable or not all(fill.is_mask for fill in fills)
+        }
 
     def _is_table(self, tensor: Any) -> bool:
         if not self._autograd.is_plain(tensor) or tensor.dtype not in self._whole:

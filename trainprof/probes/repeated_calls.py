@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainprof.probes.known_numbers import NO_NUMBERS_YET, digest_of
 from trainprof.probes.middle import median
-from trainprof.probes.value_numbers import ValueNumbers
+from trainprof.probes.value_numbers import Number, ValueNumbers
 
 _MOST_PLACES: Final = 16
 # Results of one step whose numbers are compared.
@@ -76,7 +76,7 @@ class _Call:
         counted: Repeats that count, if it stays so.
     """
 
-    numbers: list[int]
+    numbers: list[Number | None]
     digest: int | None
     differs: bool = False
     places: list[list[int]] = field(default_factory=list)
@@ -94,8 +94,12 @@ class _Spent:
 
 @dataclass(slots=True)
 class _Look:
-    """Of one step: `met_ns` by all that may be repeats, `took_ns` by those that count."""
+    """Of one step: `met_ns` by all that may be repeats, `took_ns` by those that count.
 
+    It stands for the `steps` since the look before.
+    """
+
+    steps: int = 0
     lines: dict[Line, _Spent] = field(default_factory=dict)
     took_ns: int = 0
     met_ns: int = 0
@@ -125,7 +129,7 @@ class RepeatedCalls:
     def begin_anew(self) -> None:
         self._acting: set[int] = set()
         self._suspects: set[tuple[str, Place]] = set()
-        self._looks: list[dict[Line, _Spent]] = []
+        self._looks: list[_Look] = []
         self._is_told = self._is_over = False
         self.begin_look()
         self.begin_forward()
@@ -170,7 +174,7 @@ class RepeatedCalls:
         first = self._calls.get(key)
         if first is None or len(first.numbers) != len(new):
             digest = self._digest(new) if suspect in self._suspects else None
-            numbers = [self._values.of_storage(one) for one in new]
+            numbers = [self._values.of_result(one) for one in new]
             first = self._calls[key] = _Call(numbers, digest)
             first.places.append(_places_of(new))
             return False
@@ -198,7 +202,9 @@ class RepeatedCalls:
             self._writes.setdefault(place, []).append(by)
 
     def _are_left_alike(self, call: _Call) -> bool:
-        """Whether the same was written to all that a call and its repeats gave, if anything."""
+        """Whether the same was written to all that a call and its repeats gave, and none hooked."""
+        if any(not self._values.apart.isdisjoint(places) for places in call.places):
+            return False
         first, *others = ([self._writes.get(x) for x in places] for places in call.places)
         return all(one == first for one in others)
 
@@ -224,24 +230,37 @@ class RepeatedCalls:
                 self._look.took_ns += one.took_ns
         self.begin_forward()
 
-    def end_look(self, little_ns: float) -> None:
-        """Ends a look; where all that may be repeats took less, there will be no other."""
+    def end_look(self, little_ns: float, steps: int) -> None:
+        """Ends a look; where all that may be repeats took less, there will be no other.
+
+        Args:
+            little_ns: That much.
+            steps: Since the look before.
+        """
         self.end_forward()
-        self._looks.append(self._look.lines)
+        self._look.steps = steps
+        self._looks.append(self._look)
         self._is_over |= self._look.met_ns < little_ns
 
     def told(self) -> dict[str, Any] | None:
-        """Returns what to note: the lines with repeats in most looks; None where none ever had."""
-        lines = {line for look in self._looks for line in look}
-        found = [
-            {**_of_a_step(line, self._looks), "acts": line.site in self._acting} for line in lines
-        ]
-        worth = [one for one in found if one["step_ns"]]
-        if len(self._looks) < _ENOUGH_LOOKS or not (worth or self._is_told):
+        """Returns what to note: the lines with repeats in most looks; None where none ever had.
+
+        In the newest, too: what is over is no longer told.
+        """
+        looks = self._looks
+        if len(looks) < _ENOUGH_LOOKS:
             return None
-        self._is_told = bool(worth)
-        worth.sort(key=lambda one: -one["step_ns"])
-        return {"repeated_calls": {"looks": len(self._looks), "lines": worth[:_MOST_PLACES]}}
+        found = [
+            {**_of_a_step(line, looks), "acts": line.site in self._acting}
+            for line in looks[-1].lines
+            if sum(line in look.lines for look in looks) > len(looks) / 2
+        ]
+        if not (found or self._is_told):
+            return None
+        self._is_told = bool(found)
+        found.sort(key=lambda one: -one["step_ns"])
+        seen = {"looks": len(looks), "steps": sum(look.steps for look in looks)}
+        return {"repeated_calls": {**seen, "lines": found[:_MOST_PLACES]}}
 
     def _digest(self, results: list[Any]) -> int | None:
         self._compared += len(results)
@@ -258,15 +277,19 @@ def _places_of(results: list[Any]) -> list[int]:
     return [one.untyped_storage()._cdata for one in results]
 
 
-def _of_a_step(line: Line, looks: list[dict[Line, _Spent]]) -> dict[str, Any]:
-    """Returns what a line took in the middle one of all looks: 0 where only half of them had it."""
-    is_in_most = sum(line in look for look in looks) > len(looks) / 2
-    spent = [look.get(line, _Spent()) for look in looks if is_in_most] or [_Spent()]
+def _of_a_step(line: Line, looks: list[_Look]) -> dict[str, Any]:
+    """Returns how often a line repeats calls in a step of those seen so far, and what that takes.
+
+    The first look does not count: it knows of nothing that it stays the same.
+    """
+    met = [(look.steps, look.lines[line]) for look in looks[1:] if line in look.lines]
+    steps = sum(look.steps for look in looks[1:])
+    calls = sum(stands_for * spent.calls for stands_for, spent in met) / max(steps, 1)
     return {
         "site": line.site,
         "package": line.package,
         "inside": line.inside,
-        "calls": round(median([one.calls for one in spent])),
-        "step_ns": round(median([one.took_ns for one in spent])),
-        "learns_ns": round(median([one.learns_ns for one in spent])),
+        "calls": max(round(calls), 1),
+        "step_ns": round(calls * median([spent.took_ns / spent.calls for _, spent in met])),
+        "learns_ns": round(calls * median([spent.learns_ns / spent.calls for _, spent in met])),
     }

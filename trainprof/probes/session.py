@@ -46,12 +46,14 @@ class ModuleSurround:
     """What is to be called around each outermost call of a module.
 
     Attributes:
-        begins, ends: Guarded. `ends` may come without `begins`, if it was put in place meanwhile.
+        begins: Guarded.
+        ends: Guarded; is given what the call gives, None where it raises. It may come without
+            `begins`, if it was put in place meanwhile.
         spent_ns: What looks took inside of the call that has just ended: no part of it.
     """
 
     begins: Callable[[], None]
-    ends: Callable[[], None]
+    ends: Callable[[Any], None]
     spent_ns: int = 0
 
 

@@ -9,7 +9,7 @@ from trainprof.probes.session import Session
 
 _NOT_THE_FIRST: Final = 12
 _GAP_SHARE: Final = 0.25
-# Of the time since the first step: looks that take more are put off.
+# Of the time since the first step: where looks have taken more, the next one is put off.
 _COST_SHARE: Final = 1 / 200
 # Steps of other optimizers in a look: behind so many the first may never come again.
 _MOST_OTHERS: Final = 8
@@ -61,7 +61,7 @@ class StepLooks:
         elif self._steps >= self._due:
             spent = self._spent_ns / max(self._session.now() - self._began_ns, 1)
             if spent > _COST_SHARE:
-                self._due += self._steps
+                self._put_off()
             else:
                 self.is_open = True
                 self._opener, self._others = id(optimizer), 0
@@ -71,6 +71,9 @@ class StepLooks:
         """Ends the look; the next one is due a share of the steps so far later."""
         self.is_open = False
         self._closes(optimizer)
+        self._put_off()
+
+    def _put_off(self) -> None:
         self._due = self._steps + int(_GAP_SHARE * self._steps)
 
     def spent(self, since_ns: int) -> None:

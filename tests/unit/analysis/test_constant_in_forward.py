@@ -52,8 +52,19 @@ def test_what_a_library_computes_is_told_as_its_own() -> None:
 
 
 def test_no_more_is_told_than_forward_takes() -> None:
-    [finding] = diagnose(computing(Constants(7, [replace(LINE, step_s=1.0)]))).findings
+    [finding] = diagnose(computing(Constants(7, [replace(LINE, step_s=0.0019)]))).findings
     assert finding.recoverable_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_steps_that_took_longer_than_others_tell_nothing() -> None:
+    assert diagnose(computing(Constants(7, [replace(LINE, step_s=0.0021)]))).findings == []
+
+
+def test_it_is_said_where_later_steps_were_not_looked_at() -> None:
+    [finding] = diagnose(computing(replace(TOLD, steps=100))).findings
+    assert "the first 100 of 1,250 steps" in finding.cautions[1]
+    [finding] = diagnose(computing(replace(TOLD, steps=625))).findings
+    assert len(finding.cautions) == 1
 
 
 def test_what_keeping_it_takes_is_said_where_that_is_much() -> None:

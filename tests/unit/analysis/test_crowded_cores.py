@@ -93,6 +93,15 @@ def test_samples_that_workers_leave_out_are_what_crowds(share: float, is_late: b
         assert finding.evidence["likely_speedup"] == pytest.approx(expected, 0.05)
 
 
+def test_what_later_samples_need_is_not_to_be_left_out() -> None:
+    one = planted()
+    selection = LateSelection("data.py:33", 0.9, is_carried=True)
+    one.loader = replace(one.loader, is_iterable=True, late_selection=selection)
+    one.inputs = replace(one.inputs, cores=2.0)
+    ids = [one.id for one in diagnose(case_of(one)).findings]
+    assert late_selection.ID not in ids
+
+
 @pytest.mark.parametrize(
     "healthy",
     [

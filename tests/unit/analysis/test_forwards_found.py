@@ -313,7 +313,7 @@ def test_a_table_and_its_optimizer_are_not_saved_twice() -> None:
     assert together(case, findings) == pytest.approx(alone[1], rel=0.05)
 
 
-CODEBOOK = ComparingLine("vq.py:31", "distance", 256, 128, 64, 0.5, 2.0)
+CODEBOOK = ComparingLine("vq.py:31", "distance", 256, 128, 64, 8 * 2_097_152, 0.5, 2.0)
 
 
 def comparing(*lines: ComparingLine) -> Case:
@@ -326,7 +326,7 @@ def test_vectors_that_are_compared_by_one_large_tensor() -> None:
     case = comparing(CODEBOOK)
     finding = only(case)
     assert (finding.id, finding.site) == ("broadcast_pairs", "vq.py:31")
-    assert "compares 256 with 128 vectors of 64 numbers here by a tensor of 2,097,152" in (
+    assert "compares 256 with 128 vectors of 64 numbers here by a tensor of 16,777,216" in (
         finding.title
     )
     # Half of 2 s of forward, and twice that of backward.
@@ -352,6 +352,17 @@ def test_several_lines_that_compare_so_are_one_finding() -> None:
     assert also.startswith("so it does at loss.py:9: a matrix product")
 
 
+def test_distances_whose_gradients_are_differentiated_are_not_told() -> None:
+    """There is no second derivative of each cdist."""
+    case = comparing(CODEBOOK, replace(CODEBOOK, site="loss.py:9", what="product", share=0.4))
+    torch = replace(case.torch, differentiates_gradients=True)
+    finding = only(replace(case, torch=torch))
+    assert (finding.site, finding.also) == ("loss.py:9", [])
+    assert finding.evidence["forward_s"] == pytest.approx(0.4 * 2)
+    torch = replace(torch, broadcast_pairs=comparing(CODEBOOK).torch.broadcast_pairs)
+    assert "broadcast_pairs" not in found(replace(case, torch=torch))
+
+
 def test_no_more_than_computing_is_saved_of_comparing() -> None:
     finding = only(comparing(replace(CODEBOOK, share=0.95)))
     assert finding.predicted_speedup is not None
@@ -370,7 +381,7 @@ def test_pairs_on_a_device_are_not_judged() -> None:
 def test_compared_pairs_are_read_from_what_was_told() -> None:
     sites = Sites({1: ["/work/vq.py", 31, "forward"]}, "/work")
     one = {"site": 1, "what": "distance", "first": 256, "second": 128, "long": 64}
-    one |= {"share": 0.5, "times": 2.0}
+    one |= {"numbers": 8 * 2_097_152, "share": 0.5, "times": 2.0}
     note: dict[str, Any] = {"broadcast_pairs": {"looks": 7, "lines": [one, "x"]}, "number": 1}
     told = broadcast_pairs([note], sites)
     assert told == BroadcastPairs(7, [CODEBOOK])

@@ -32,6 +32,7 @@ def recorded(
     *frames: tuple[tuple[int, str], ...],
     of: str = "__iter__",
     drawn: tuple[int, ...] = (),
+    more: tuple[Any, ...] = (),
 ) -> Loader:
     """Returns a loader of a run whose making of batches was met at these frames in turn.
 
@@ -39,11 +40,13 @@ def recorded(
         told: Of where it selects samples, the first place and the function apart.
         of: The function.
         drawn: Lines that only draw records.
+        more: What is told besides.
     """
     run = FakeRun()
     facts = told
     if isinstance(told, list):
         facts = [run.text(Topic.SITE, ["train.py", FIRST, "__iter__"]), *told, of, list(drawn)]
+        facts += more
     loader, optimizer = run.loader(selects_late=facts, num_workers=2), run.optimizer()
     stacks = [seen(run, *one) for one in frames]
     run.iterate(loader)
@@ -107,6 +110,24 @@ def test_what_is_done_for_a_workers_own_samples_is_none_of_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("more", "is_random", "is_carried"),
+    [
+        ((), False, False),
+        ((False, False), False, False),
+        ((True, False), True, False),
+        ((False, True), False, True),
+        ((True,), True, False),
+        (("1", None), False, False),
+    ],
+)
+def test_what_is_told_of_the_work_ahead_of_it_is_read(
+    tmp_path: Path, more: tuple[Any, ...], is_random: bool, is_carried: bool
+) -> None:
+    found = recorded(tmp_path, [LAST, LAST], PARSES, more=more)
+    assert found.late_selection == LateSelection("train.py:33", 1.0, 0.0, is_random, is_carried)
+
+
+@pytest.mark.parametrize(
     "told", [None, [], [LAST], [1.5, LAST], "31", [LAST, LAST, LAST], [1 << 60, 1 << 60]]
 )
 def test_where_nothing_is_told_nothing_is_said(tmp_path: Path, told: Any) -> None:
@@ -138,6 +159,18 @@ def test_samples_that_are_left_out_once_they_are_made() -> None:
     # 40 of 80 ms go, but for a tenth of them, on full cores.
     assert finding.evidence[LIKELY] == pytest.approx(1 / 0.55, rel=0.1)
     assert "whole files" in finding.advice
+
+
+def test_random_numbers_that_change_with_it_are_to_be_minded() -> None:
+    def cautions(**changes: Any) -> list[str]:
+        selection = replace(LateSelection("data.py:33", 0.9), **changes)
+        [finding] = found(planted(0, late_selection=selection))
+        return [one for one in finding.cautions if "random numbers" in one]
+
+    assert cautions() == []
+    assert len(cautions(is_random=True)) == 1
+    # Whole files of its own: read as they were.
+    assert cautions(is_random=True, share=0.1, read_share=0.8) == []
 
 
 def test_reading_all_records_is_told_as_such() -> None:
@@ -186,6 +219,17 @@ def test_it_is_no_matter_of_more_workers() -> None:
 )
 def test_what_is_not_left_out_is_none(one: Planted) -> None:
     assert "late_selection" not in [finding.id for finding in found(one)]
+
+
+@pytest.mark.parametrize("running", [0.0, 1.0], ids=["asleep", "on cores"])
+def test_what_later_samples_need_is_not_to_be_moved_nor_made_by_more_workers(
+    running: float,
+) -> None:
+    one = Planted(workers=2, fetch_s=0.08, compute_s=0.005, running=running, cores=16)
+    assert [one.id for one in found(one)] == ["too_few_workers"]
+    selection = LateSelection("data.py:33", 0.9, is_carried=True)
+    one.loader = replace(one.loader, is_iterable=True, late_selection=selection)
+    assert found(one) == []
 
 
 def test_from_which_share_on_is_for_the_user_to_say() -> None:

@@ -20,6 +20,8 @@ LINE = RepeatedLine("model.py:26", 11, 0.00048, 0.0)
 TOLD = RepeatedCalls(
     7, [LINE, RepeatedLine("model.py:31", 11, 0.00016, 0.0), RepeatedLine("a.py:3", 1, 1e-6, 0.0)]
 )
+# As of forward, but for noise: it takes 1.6 ms a step.
+MOST_S = 0.0019
 SITES = {1: ["/x/model.py", 26, "forward"], 2: ["/x/model.py", 31, "forward"]}
 
 
@@ -71,11 +73,25 @@ def test_what_a_library_or_a_parametrization_computes_is_told_as_its_own() -> No
 
 
 def test_no_more_is_told_than_forward_and_backward_take() -> None:
-    case = computing(RepeatedCalls(7, [replace(LINE, step_s=1.0, learns_s=1.0)]))
+    case = computing(RepeatedCalls(7, [replace(LINE, step_s=MOST_S, learns_s=MOST_S)]))
     [finding] = diagnose(case).findings
     most_s = case.training["forward"] + case.training["backward"]
     assert finding.recoverable_s is not None
     assert finding.recoverable_s <= most_s
+
+
+def test_steps_that_took_longer_than_others_tell_nothing() -> None:
+    assert diagnose(computing(RepeatedCalls(7, [replace(LINE, step_s=0.0021)]))).findings == []
+
+
+@pytest.mark.parametrize("steps", [None, 100, 625])
+def test_it_is_said_where_later_steps_were_not_looked_at(steps: int | None) -> None:
+    finding = only(computing(replace(TOLD, steps=steps)))
+    assert finding.cautions == (
+        ["it was seen in the first 100 of 1,250 steps: later ones may differ"]
+        if steps == 100
+        else []
+    )
 
 
 @pytest.mark.parametrize("told", [None, RepeatedCalls(7, [replace(LINE, step_s=0.00007)])])
@@ -99,9 +115,10 @@ def test_it_is_read_from_what_was_told_last() -> None:
         {**good, "step_ns": "x"},
         "x",
     ]
-    note = {"repeated_calls": {"looks": 4, "lines": lines}, "number": 1}
+    note = {"repeated_calls": {"looks": 4, "steps": 28, "lines": lines}, "number": 1}
     told = repeated_calls([note], Sites(SITES, "/x"))
     assert told is not None
+    assert (told.looks, told.steps) == (4, 28)
     assert told.lines == [
         RepeatedLine("model.py:31", 3, 0.009, 0.009, "graphs", inside="parametrization"),
         RepeatedLine("model.py:26", 3, 0.003, 0.003),
@@ -143,7 +160,7 @@ def test_what_leaves_statistics_or_draws_numbers_is_minded(acts: bool) -> None:
 
 
 def test_nearly_all_of_computing_has_no_endless_gain() -> None:
-    line = replace(LINE, step_s=10.0, learns_s=10.0)
+    line = replace(LINE, step_s=MOST_S, learns_s=MOST_S)
     finding = only(computing(RepeatedCalls(7, [line])))
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[1] < 40

@@ -40,7 +40,9 @@ def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "_has_compiled", lambda: False)
 
 
-Compares = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# What is given first is learnt from.
+Compares = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, ...]]
+Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Codebook(nn.Module):
@@ -49,17 +51,24 @@ class Codebook(nn.Module):
         self.codes = nn.Parameter(torch.randn(CODES, long))
         self.compares = compares
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         return self.compares(x, self.codes)
 
 
-def train(compares: Compares, *, batch: int = 128, long: int = LONG) -> list[float]:
+def mean_square(near: torch.Tensor) -> torch.Tensor:
+    return near.square().mean()
+
+
+def train(
+    compares: Compares, *, batch: int = 128, long: int = LONG, loss_of: Loss = mean_square
+) -> list[float]:
     torch.manual_seed(3)
     model = Codebook(compares, long)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     losses = []
     for _ in range(40):
-        loss = model(torch.randn(batch, long)).square().mean()
+        given = model(torch.randn(batch, long))
+        loss = loss_of(given[0] if isinstance(given, tuple) else given)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -68,7 +77,7 @@ def train(compares: Compares, *, batch: int = 128, long: int = LONG) -> list[flo
     return losses
 
 
-def told(recorder: Recorder, compares: Compares, **how: int) -> dict[int, dict[str, Any]]:
+def told(recorder: Recorder, compares: Compares, **how: Any) -> dict[int, dict[str, Any]]:
     """Returns what is told of the lines of a function, by their number in it."""
     start(recorder)
     train(compares, **how)
@@ -112,6 +121,12 @@ def by_torchs_distance(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     return functional.pairwise_distance(x[:, None], codes[None])
 
 
+def by_its_shape(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    assert apart.size(-1) == x.shape[-1]
+    return apart.pow(2).sum(apart.dim() - 1) if len(apart) else x
+
+
 def products(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     return (x.unsqueeze(1) * codes).sum(dim=-1)
 
@@ -132,6 +147,7 @@ FOUND: dict[Compares, tuple[int, str]] = {
     by_norm: (1, "distance"),
     by_linalg: (1, "distance"),
     by_torchs_distance: (1, "distance"),
+    by_its_shape: (1, "distance"),
     products: (1, "product"),
     of_heads: (2, "product"),
     cosines: (1, "cosine"),
@@ -149,6 +165,7 @@ def test_all_pairs_in_one_tensor_are_told_by_the_line(
     assert one["what"] == what
     assert {one["first"], one["second"]} == {128, CODES}
     assert one["long"] == (LONG // 2 if compares is of_heads else LONG)
+    assert one["numbers"] == 128 * CODES * LONG  # of all heads
     # At least a node for each function; cosines are several of autograd's.
     assert one["times"] >= (4 if what == "cosine" else 1)
     assert 0 < one["share"] <= 1
@@ -219,6 +236,96 @@ def of_unlike_layouts(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     return x @ codes.T + (turned * turned).sum().real + few.dequantize().sum() * 0 + total * 0
 
 
+def used_with_weights(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """As graph networks and Stein's method do: the differences are summed up once more."""
+    apart = x[:, None] - codes[None]
+    squared = apart.pow(2).sum(-1, keepdim=True)
+    return (apart * torch.exp(-squared / LONG)).mean(1)
+
+
+def used_with_others(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    squared = apart.pow(2).sum(-1, keepdim=True)
+    return torch.cat([apart, squared], -1).tanh().sum(-1)
+
+
+def used_by_a_layer_too(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    both = x[:, None] * codes[None]
+    return both.sum(-1) + functional.linear(both, codes[:4]).relu().sum(-1)
+
+
+def used_as_a_view(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    return apart.norm(dim=-1) + apart[..., 0]
+
+
+def used_by_name(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    return apart.norm(dim=-1) + torch.abs(input=apart).amax(-1)
+
+
+def squares_used_too(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    squares = (x[:, None] - codes[None]) ** 2
+    return squares.sum(-1) + squares.amax(-1)
+
+
+def summed_twice(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    return apart.norm(dim=-1) + torch.exp(-(apart**2).sum(-1))
+
+
+def used_by_a_mapped_function(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = x[:, None] - codes[None]
+    return apart.norm(dim=-1) + torch.vmap(torch.abs)(apart).amax(-1)
+
+
+def given_out(x: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    apart = x[:, None] - codes[None]
+    return apart.norm(dim=-1), apart
+
+
+def by_torchs_distance_of_another_norm(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return functional.pairwise_distance(x[:, None], codes[None], p=1)
+
+
+def by_torchs_distance_of_a_third(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return torch.pairwise_distance(x[:, None], codes[None], 3.0)
+
+
+def of_whole_numbers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    apart = (x * 4).long()[:, None] - (codes * 4).long()
+    return apart.pow(2).sum(-1) * codes[:, 0]
+
+
+def of_short_numbers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.bfloat16()[:, None] - codes.bfloat16()).pow(2).sum(-1)
+
+
+def of_unlike_numbers(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.double()[:, None] * codes).sum(-1)
+
+
+def summed_in_others(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x[:, None] * codes).sum(-1, dtype=torch.float64)
+
+
+def under_autocast(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return (x[:, None] * codes).sum(-1)
+
+
+def summed_under_autocast(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    both = x[:, None] * codes
+    with torch.autocast("cpu", torch.bfloat16):
+        return both.sum(-1)
+
+
+def spread_for_nothing(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """Along what is new, neither has numbers of its own."""
+    x = x.view(-1, 16, LONG).expand(64, -1, -1, -1)
+    return (x * codes[0].expand_as(x)).sum(-1)
+
+
 NOT_FOUND = (
     weighed_in_place,
     of_unlike_layouts,
@@ -232,6 +339,24 @@ NOT_FOUND = (
     summed_over_the_others,
     kept_whole,
     by_another_norm,
+    used_with_weights,
+    used_with_others,
+    used_by_a_layer_too,
+    used_as_a_view,
+    used_by_name,
+    squares_used_too,
+    summed_twice,
+    used_by_a_mapped_function,
+    given_out,
+    by_torchs_distance_of_another_norm,
+    by_torchs_distance_of_a_third,
+    of_whole_numbers,
+    of_short_numbers,
+    of_unlike_numbers,
+    summed_in_others,
+    under_autocast,
+    summed_under_autocast,
+    spread_for_nothing,
 )
 
 
@@ -245,3 +370,56 @@ def test_what_no_matrix_product_gives_is_not_told(recorder: Recorder, compares: 
 @pytest.mark.parametrize("how", [{"long": 3}, {"batch": 7}, {"batch": 16, "long": 8}])
 def test_what_is_small_is_not_told(recorder: Recorder, how: dict[str, int]) -> None:
     assert told(recorder, squared_differences, **how) == {}
+
+
+def few(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.view(-1, 16, 1, LONG) - codes[:25]).pow(2).sum(-1)
+
+
+def one_more(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.view(-1, 16, 1, LONG) - codes[:26]).pow(2).sum(-1)
+
+
+def products_of_few(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x.view(-1, 16, 1, LONG) * codes[:25]).sum(-1)
+
+
+@pytest.mark.parametrize(("compares", "is_told"), [(few, 0), (one_more, 1), (products_of_few, 1)])
+def test_of_few_vectors_a_side_cdist_computes_no_product(
+    recorder: Recorder, compares: Compares, is_told: int
+) -> None:
+    found = told(recorder, compares, batch=512)
+    assert len(found) == is_told
+    for one in found.values():
+        assert (one["first"], one["second"]) == (512, one["numbers"] // 512 // LONG)
+
+
+def test_what_another_module_takes_too_is_not_told(recorder: Recorder) -> None:
+    """Such as one for a loss."""
+    aside = []
+
+    def by_norm(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        aside[:] = [x[:, None] - codes[None]]
+        return aside[0].norm(dim=-1)
+
+    def loss_of(near: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = nn.Softplus()(aside[0]).mean() + near.mean()
+        return loss
+
+    assert told(recorder, by_norm, loss_of=loss_of) == {}
+
+
+@pytest.mark.parametrize("takes", ["by_name", "in_order"])
+def test_backward_of_what_came_before_is_not_counted(recorder: Recorder, takes: str) -> None:
+    def compares(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            codes = codes.tanh()
+        if takes == "by_name":
+            apart = torch.sub(x[:, None], other=codes[None])
+        else:
+            apart = torch.sub(x[:, None], codes[None])
+        return apart.pow(2).sum(-1)
+
+    [one] = told(recorder, compares).values()
+    # As many nodes as functions, each as long.
+    assert one["times"] == 1

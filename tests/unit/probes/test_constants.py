@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import dear_function
 from support.dear_function import CLOCK, COST_NS, EDGES, Model, dear, lines_told, train
 from support.session import Recorder
 from torch import nn
@@ -201,6 +202,37 @@ def test_what_changes_after_all_is_told_no_longer(recorder: Recorder) -> None:
     assert not any(lines_of(recorder, late).values())
     notes = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "constants" in x]
     assert any(one["step_ns"] for one in notes[0]["constants"]["lines"])
+
+
+def test_what_changes_late_is_told_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dear_function, "STEPS", 200)
+
+    def thawed(model: Any, x: torch.Tensor, step: int) -> Any:
+        if step == 1:
+            model.inner = nn.Linear(8, 8).requires_grad_(False)
+        if step == 100:
+            model.inner.requires_grad_(True)
+        return dear(model.inner.weight)
+
+    assert not any(lines_of(recorder, thawed).values())
+    notes = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "constants" in x]
+    assert any(one["step_ns"] for one in notes[-2]["constants"]["lines"])
+    assert 80 <= notes[-2]["constants"]["steps"] < 100
+
+
+@pytest.mark.parametrize(("apart", "is_told"), [(1, True), (2, False)])
+def test_only_what_is_told_is_looked_at_on_and_on(
+    recorder: Recorder, apart: int, is_told: bool
+) -> None:
+    def at_one_line_or_another(model: Any, x: torch.Tensor, step: int) -> Any:
+        if step % apart:
+            return dear(model.edges)
+        return dear(model.edges)
+
+    assert any(lines_of(recorder, at_one_line_or_another).values()) is is_told
+    assert bool(recorder.session.step_watches) is is_told
 
 
 def test_one_batch_that_is_given_again_and_again_stays_the_same(recorder: Recorder) -> None:

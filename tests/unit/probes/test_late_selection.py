@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from types import CodeType
 
 import pytest
+from support.code_texts import code_of
 
 from trainprof.probes.late_selection import LateSelection, late_selection
 
@@ -24,17 +24,6 @@ def of_body(body: str) -> LateSelection | None:
         return None
     above = HEAD.count("\n")
     return LateSelection(found.first - above, found.last - above, found.at - above)
-
-
-def code_of(text: str) -> CodeType:
-    """Returns the code of the `__iter__` in it; nothing of it is run."""
-    waiting = [compile(text, "<text>", "exec", dont_inherit=True)]
-    while waiting:
-        code = waiting.pop()
-        if code.co_name == "__iter__":
-            return code
-        waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
-    raise AssertionError("no __iter__ in the text")
 
 
 LATE = {

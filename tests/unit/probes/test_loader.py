@@ -743,12 +743,13 @@ def test_where_a_stream_leaves_out_what_it_has_made(
     told = [one["selects_late"] for one in recording.notes(Topic.LOADER)]
     begins = Selecting.__iter__.__code__.co_firstlineno
     assert len(told) == 2
-    for place, last, at, made_in, drawn in told:
+    for place, last, at, made_in, drawn, is_random, is_carried in told:
         file, first, function = json.loads(recording.texts[place][1])
         assert (file, first, function) == (__file__, begins + 3, made_in)
         assert made_in == "__iter__"
         assert last == at == begins + 4
         assert begins + 3 in drawn
+        assert (is_random, is_carried) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,16 @@ def second_parts() -> torch.Tensor:
     return (torch.arange(WIDTH) >= WIDTH // 2).long().expand(ROWS, WIDTH)
 
 
+def ranks() -> torch.Tensor:
+    """Returns a one for each rank that a row reaches, as ordinal regression learns them."""
+    return (texts() != PAD).long()
+
+
+def sounds() -> torch.Tensor:
+    """Returns fractions for all places."""
+    return torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
+
+
 def like_lengths() -> torch.Tensor:
     return torch.cat([drawn(10, 50, ROWS, 20), torch.full((ROWS, WIDTH - 20), PAD)], 1)
 
@@ -179,8 +189,9 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         lambda model: model(input_ids=texts(), token_type_ids=torch.zeros(ROWS, WIDTH).long()),
         lambda model: model(texts(), labels=torch.full((ROWS, WIDTH), -100)),
         lambda model: model(texts().int(), torch.rand(ROWS, WIDTH), torch.arange(WIDTH)),
-        lambda model: model(attention_mask=(texts() != PAD).long()),
-        lambda model: model(attention_mask=(texts(is_left=True) != PAD).long()),
+        lambda model: model(texts(), attention_mask=texts() != PAD),
+        lambda model: model(sounds(), attention_mask=(texts() != PAD).long()),
+        lambda model: model(sounds(), attention_mask=(texts(is_left=True) != PAD).long()),
         lambda model: model(texts(), features(is_full=True)),
         lambda model: model(input_ids=texts(), labels=words_to_guess()),
         lambda model: model(
@@ -198,7 +209,8 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         "types",
         "labels",
         "others",
-        "a mask alone",
+        "a mask of flags",
+        "a mask of fractions",
         "one of the left",
         "features beside",
         "labels of a few words",
@@ -225,8 +237,8 @@ def test_what_rows_of_numbers_hold(
     [
         lambda model: model(torch.arange(10, 10 + ROWS * WIDTH).reshape(ROWS, WIDTH)),
         lambda model: model(texts(longest=WIDTH)),
-        lambda model: model(attention_mask=(texts(longest=WIDTH) != PAD).long()),
-        lambda model: model(attention_mask=torch.ones(ROWS, WIDTH).long()),
+        lambda model: model(sounds(), attention_mask=(texts(longest=WIDTH) != PAD).long()),
+        lambda model: model(sounds(), attention_mask=torch.ones(ROWS, WIDTH).long()),
         lambda model: model(torch.cat([torch.full((ROWS, 20), 7), texts(longest=12)[:, :12]], 1)),
         lambda model: model(mazes()),
         lambda model: model(mazes().flip(1)),
@@ -243,7 +255,7 @@ def test_what_rows_of_numbers_hold(
     ids=[
         "none",
         "to the longest",
-        "a mask alone",
+        "a mask of fractions",
         "a mask of ones",
         "an image's places",
         "mazes",
@@ -283,6 +295,13 @@ def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
         lambda model: model(features(is_full=True)),
         lambda model: model(features(), torch.rand(ROWS, 4)),
         lambda model: model(torch.eye(WIDTH).long()[:ROWS]),
+        lambda model: model(torch.rand(ROWS, 12), ranks()),
+        lambda model: model(torch.rand(ROWS, 12), 1 - ranks()),
+        lambda model: model(torch.rand(ROWS, 12), torch.ones(ROWS, WIDTH).long()),
+        lambda model: model(torch.rand(ROWS, 12), ranks(), torch.eye(WIDTH).long()[:ROWS]),
+        lambda model: model(torch.rand(ROWS, 12), ranks(), 1 - ranks()),
+        lambda model: model(torch.rand(ROWS, 12), ranks(), torch.rand(WIDTH)),
+        lambda model: model(logits=sounds().requires_grad_(), levels=ranks()),
     ],
     ids=[
         "no whole numbers",
@@ -298,6 +317,13 @@ def test_what_the_longest_of_a_batch_needs_is_no_needless_padding(
         "ones mostly",
         "beside others",
         "a one in each row",
+        "ranks to learn",
+        "times that somebody is away",
+        "somebody seen to the end",
+        "times that somebody was seen at and what happened",
+        "both of these times",
+        "ranks and their weights",
+        "ranks compared with what is computed",
     ],
 )
 def test_nothing_is_told_of_others(
@@ -357,9 +383,9 @@ def test_texts_are_padded_though_the_word_that_pads_is_in_them_too(recorder: Rec
     [
         (lambda model: model(texts()), False),
         (lambda model: model(texts(is_left=True)), True),
-        (lambda model: model(attention_mask=(texts() != PAD).long()), False),
-        (lambda model: model(attention_mask=(texts(is_left=True) != PAD).long()), True),
-        (lambda model: model(attention_mask=torch.ones(ROWS, WIDTH).long()), False),
+        (lambda model: model(sounds(), (texts() != PAD).long()), False),
+        (lambda model: model(sounds(), (texts(is_left=True) != PAD).long()), True),
+        (lambda model: model(sounds(), torch.ones(ROWS, WIDTH).long()), False),
     ],
     ids=["right", "left", "a mask", "one of the left", "none"],
 )
@@ -462,6 +488,27 @@ def test_on_a_device_what_was_copied_there_is_told(recorder: Recorder, cut: int)
     found = told(recorder)
     assert found["longest"] == found["looks"] * ROWS * 20
     assert found["places"] == found["looks"] * ROWS * WIDTH
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_on_a_device_a_mask_is_one_of_what_was_copied_beside_it(
+    recorder: Recorder, has_texts: bool
+) -> None:
+    start_with_fake_device(recorder)
+
+    def call(model: nn.Module) -> torch.Tensor:
+        ranks().to("fakegpu")
+        given = [torch.zeros(ROWS, WIDTH).long()]
+        if has_texts:
+            often(PAD).to("fakegpu")
+            given *= 2
+        return model(*map(fake_device.FakeTensor, given))  # type: ignore[no-any-return]
+
+    train([call] * STEPS)
+    found = told(recorder)
+    assert bool(found) is has_texts
+    if has_texts:
+        assert found["longest"] == found["looks"] * ROWS * 20
 
 
 def test_on_a_device_a_model_that_is_given_less_is_not_told_of(recorder: Recorder) -> None:

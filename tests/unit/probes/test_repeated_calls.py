@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import dear_function
 from support.dear_function import CLOCK, COST_NS, Dear, Model, dear, dear_view, lines_told, train
 from support.session import Recorder
 from torch import nn
@@ -91,9 +92,26 @@ def written_to_alike(model: Any, x: torch.Tensor, step: int) -> Any:
     return state
 
 
+def of_views_made_anew(model: Any, x: torch.Tensor, step: int) -> Any:
+    edges = model.places @ model.places.T
+    for _ in range(ROUNDS):
+        near = edges.flatten()[None].view(8, 8).unbind(0)[0].expand(8, 8).T
+        x = x + dear(near / 9 + model.inner.weight.view(64).view(8, 8) / 9)[:4]
+    return x
+
+
+def of_repeats_that_are_detached(model: Any, x: torch.Tensor, step: int) -> Any:
+    for _ in range(ROUNDS):
+        near = (model.places @ model.places.T).detach()
+        x = x + dear(near.relu().softmax(1))[:4]
+    return x
+
+
 @pytest.mark.parametrize(
     ("made", "line", "learns"),
     [
+        (of_views_made_anew, 4, True),
+        (of_repeats_that_are_detached, 3, False),
         (of_what_is_learnt, 4, True),
         (of_the_batch, 3, False),
         (written_to_alike, 3, False),
@@ -240,6 +258,36 @@ def with_reversed_gradients(model: Any, x: torch.Tensor, step: int) -> Any:
     return x
 
 
+def with_gradients_reversed_ahead_of_a_view(model: Any, x: torch.Tensor, step: int) -> Any:
+    for one in (model.places.flatten(), Reversed.apply(model.places).flatten()):
+        x = x + dear(one.view(8, 8))[:4]
+    return x
+
+
+def with_gradients_hooked(model: Any, x: torch.Tensor, step: int) -> Any:
+    places = model.places * 1
+    other = places.view_as(places)
+    other.register_hook(torch.neg)
+    for one in (places, other, other.view_as(places)):
+        x = x + dear(one)[:4]
+    return x
+
+
+def each_hooked(model: Any, x: torch.Tensor, step: int) -> Any:
+    for one in range(ROUNDS):
+        near = dear(model.places)
+        near.register_hook(lambda gradient, one=one: gradient * one)
+        x = x + near[:4]
+    return x
+
+
+def of_a_leaf_of_its_own(model: Any, x: torch.Tensor, step: int) -> Any:
+    places = model.places * 1
+    for one in (places, places.detach().requires_grad_()):
+        x = x + dear(one)[:4]
+    return x
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -260,10 +308,47 @@ def with_reversed_gradients(model: Any, x: torch.Tensor, step: int) -> Any:
         at_different_lines,
         now_and_then,
         with_reversed_gradients,
+        with_gradients_reversed_ahead_of_a_view,
+        with_gradients_hooked,
+        each_hooked,
+        of_a_leaf_of_its_own,
     ],
 )
 def test_what_is_no_repeat_is_not_told(recorder: Recorder, made: Callable[..., Any]) -> None:
     assert lines_of(recorder, made) == {}
+
+
+def test_what_is_over_is_told_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dear_function, "STEPS", 200)
+
+    def ever_less(model: Any, x: torch.Tensor, step: int) -> Any:
+        for _ in range(ROUNDS if step < 100 else 1):
+            x = x + dear(model.places)[:4]
+        return x
+
+    assert lines_of(recorder, ever_less) == {}
+    notes = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "repeated_calls" in x]
+    assert notes[-2]["repeated_calls"]["lines"]
+    assert 100 <= notes[-1]["repeated_calls"]["steps"] < 125
+    assert not recorder.session.step_watches
+
+
+def test_looks_stand_for_the_steps_since_those_before(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dear_function, "STEPS", 200)
+
+    def fewer(model: Any, x: torch.Tensor, step: int) -> Any:
+        for _ in range(ROUNDS if step < 100 else 2):
+            x = x + dear(model.places)[:4]
+        return x
+
+    [line] = lines_of(recorder, fewer).values()
+    truth = ((ROUNDS - 1) * 100 + 100) / 200
+    assert line["step_ns"] == pytest.approx(truth * COST_NS, rel=0.15)
+    assert (line["calls"], line["learns_ns"]) == (2, line["step_ns"])
 
 
 def test_calls_of_a_model_of_their_own_repeat_nothing(recorder: Recorder) -> None:
@@ -308,7 +393,18 @@ def test_what_is_kept_for_a_while_is_no_repeat(recorder: Recorder) -> None:
     assert not lines_told(recorder, "repeated_calls", __file__)
 
 
-@pytest.mark.parametrize("made", [of_what_is_learnt, of_chance, of_what_is_written])
+@pytest.mark.parametrize(
+    "made",
+    [
+        of_what_is_learnt,
+        of_chance,
+        of_what_is_written,
+        of_views_made_anew,
+        with_gradients_reversed_ahead_of_a_view,
+        with_gradients_hooked,
+        of_a_leaf_of_its_own,
+    ],
+)
 def test_losses_are_as_without_us(recorder: Recorder, made: Callable[..., Any]) -> None:
     def losses() -> list[float]:
         torch.manual_seed(0)

@@ -4,16 +4,18 @@ What it means: a mask, a position encoding, a graph's Laplacian, a filter is mad
 of nothing but sizes, buffers and settings: of nothing that comes with the batch or is learnt. Each
 step makes the same numbers again.
 
-How it is measured: in up to seven steps, ever further apart, torch's functions inside the model are
+How it is measured: in some steps, ever further apart, torch's functions inside the model are
 watched as it calls them. What was given no tensor, or such alone as hold the same numbers as in the
 look before (by where they lie, and by how often they were written to), and gave the same numbers in
-each look (some thousands of them are compared), counts, with the time that it took there. Told are
+each look (some thousands of them are compared), counts, with the time that it took there. What is
+told is looked at again for as long as training lasts, and told no longer once it changes. Told are
 lines of the user's model: those that call torch, and those that call a library which does. What the
 model of a library computes inside is its own affair.
 
 When it is wrong: what stays the same for these steps may change later: by epoch, by a schedule, or
-with the length of a batch. NumPy's and SciPy's functions are not seen, nor is a loss outside of any
-module. Nothing is told of a model on a GPU, or of one that is compiled.
+with the length of a batch; in a short run the steps that are looked at may all be early, and the
+finding says so. NumPy's and SciPy's functions are not seen, nor is a loss outside of any module.
+Nothing is told of a model on a GPU, or of one that is compiled.
 
 What to do: compute it once, in `__init__`, and keep it: `self.register_buffer("mask", mask,
 persistent=False)` moves along with the model. Where it depends on a length, keep the longest and
@@ -28,6 +30,7 @@ from typing import Final
 from trainprof.analysis.constants import ConstantLine
 from trainprof.analysis.diagnosis.backward_gain import gain_of, spent_in
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.early_looks import are_of_others, seen_early
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
@@ -54,6 +57,8 @@ def find(case: Case) -> Finding | None:
     told = case.torch.constants
     if told is None or case.is_on_device or case.training_s <= 0:
         return None
+    if are_of_others(case, told.step_s):
+        return None
     seconds = min(told.step_s * case.summary.training.steps, spent_in(case, "forward"))
     part = seconds / case.training_s
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -74,6 +79,7 @@ def find(case: Case) -> Finding | None:
         cautions=[
             f"it was the same in all {told.looks} steps that were looked at: what changes later, "
             "by epoch or with the length of a batch, has to be computed anew then",
+            *seen_early(case, told.steps),
             *_of_memory(told.lines),
         ],
         also=[

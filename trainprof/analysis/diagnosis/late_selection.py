@@ -15,9 +15,13 @@ recorded batches would take without the work on samples that are left out. Where
 time, while computing lacks the cores that workers take, it is the cores' time of that work.
 
 When it is wrong: where what stands ahead of it is needed for every sample (records are to be read
-one by one to come to the next): then so much of it stays. A library's generator that makes samples
-is taken for reading. Work that a loop begins with at each record, in no function of its own, too.
-A stream that selects in other words, or in another function, is not known.
+one by one to come to the next): then so much of it stays. Nothing is told where the text shows that
+rounds hand something on that later samples need (a running state, a window, what was seen so far);
+what an object of another class keeps, or another function changes of what it is given, is not seen.
+Where random numbers are drawn ahead of the selection, each worker draws others once the work is
+moved. A library's generator that makes samples is taken for reading. Work that a loop begins with
+at each record, in no function of its own, too. A stream that selects in other words, or in another
+function, is not known.
 
 What to do: ask whose a sample is ahead of the work: of the raw record, line, path or index. Where
 reading is much, give each worker whole files.
@@ -57,6 +61,9 @@ _CAUTION: Final = (
     "a sample made of several records (a window, a packed sequence), or of a buffer of them, needs "
     "those of others too"
 )
+_CAUTION_OF_RANDOM: Final = (
+    "random numbers are drawn ahead of the selection: moved behind, each worker draws others"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -67,6 +74,8 @@ def find(case: Case) -> Finding | None:
     if fed.measured is None or fed.loader.late_selection is None:
         return None
     selection = fed.loader.late_selection
+    if selection.is_carried:
+        return None  # nor would more workers gain: each makes all of it
     share = _share_to_go(case, fed)
     gain, measured = gain_without_share(case, fed, share), fed.measured
     # Late batches set the pace, which is then as much quicker as they are, on whatever cores.
@@ -86,6 +95,8 @@ def _beside_computing(case: Case, fed: LoaderCase) -> Finding | None:
     selection, fetch, inputs = fed.loader.late_selection, fed.loader.fetch, fed.inputs
     whole = gain_without_crowding(case, fed) if leaves_out_much(case, fed) else None
     if whole is None or selection is None or fetch is None or inputs is None or not fed.measured:
+        return None
+    if selection.is_carried:
         return None
     step_s = fed.measured.step_s
     # The cores' time that is left out goes, as long as it is cores that all wait for.
@@ -131,7 +142,7 @@ def _told(case: Case, fed: LoaderCase, selection: LateSelection, waits: str, gai
         title,
         gain,
         advice=_ADVICE_OF_READING if is_reading else _ADVICE,
-        cautions=[] if is_reading else [_CAUTION],
+        cautions=[] if is_reading else _cautions(selection),
         evidence={
             "ahead_share": selection.share,
             "read_share": selection.read_share,
@@ -139,3 +150,7 @@ def _told(case: Case, fed: LoaderCase, selection: LateSelection, waits: str, gai
         },
         site=selection.site,
     )
+
+
+def _cautions(selection: LateSelection) -> list[str]:
+    return [_CAUTION, *([_CAUTION_OF_RANDOM] if selection.is_random else [])]

@@ -7,7 +7,9 @@ as for others, and attention longer.
 
 How it is measured: tables of whole numbers that the model is given in training, a few batches of
 them, spread over the run: how far their rows end, or begin, with one and the same value. Tables of
-zeros and ones are masks where the ones of all rows lie together at one end, and features elsewhere.
+zeros and ones are masks where the ones of all rows lie together at one end, beside a table as large
+that they mask: of other whole numbers, or of fractions that are not computed. Elsewhere they are
+features, or what is to be learned (ranks, the times that somebody was seen at).
 A value that rows also hold elsewhere is no padding (a wall, a black pixel, a flag that is not set):
 more than 5 % of what they hold, or of what rows longer than the middle one hold beyond its length.
 Nor are places that all rows of a batch end with, about as long as each other, so that less than 2 %
@@ -22,8 +24,9 @@ attention grows with the square of the length.
 
 When it is wrong: where the model itself cuts its input, or leaves padding out (nothing is told
 where the script's files name packed or nested sequences); where rows truly end with a value that
-they hardly hold elsewhere, and differ in how far. Nothing is told of sequences that are about as
-long as each other in most batches, or that hold what pads them, without a mask of whole numbers.
+they hardly hold elsewhere, and differ in how far; where zeros and ones that are to be learned lie
+beside fractions as many. Nothing is told of sequences that are about as long as each other in most
+batches, or that hold what pads them, without a mask of whole numbers.
 
 What to do: pad each batch to its own longest, as it is put together: DataCollatorWithPadding, or
 tokenizer.pad in collate_fn, and no padding="max_length" ahead of it; torch.nn.utils.rnn.

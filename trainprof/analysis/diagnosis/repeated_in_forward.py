@@ -5,16 +5,21 @@ not change: a graph's adjacency or weights of parameters alone, the keys of a de
 the bias of a batch's mask. Each but the first gives what is there already, and where it is learnt,
 backward goes through each of them.
 
-How it is measured: in up to seven steps, ever further apart, torch's functions inside the model are
+How it is measured: in some steps, ever further apart, torch's functions inside the model are
 watched as it calls them. A call counts that was given, by its function and at the same line, what
 another was given within the same outermost call of a module: tensors that nothing has been written
 to since, or results of such calls, and other arguments that are equal; and that gave the same
 numbers (some thousands of each are compared; where one differs, none counts). Nor does any where
-the script then writes something else to what they gave. So random numbers do not count, nor do
-views, nor what stays the same in all steps: constant_in_forward tells that. Told is what most steps
-had. Backward is taken to spend the same share on it as forward does.
+the script then writes something else to what they gave, or where backward goes another way: through
+a function that reverses gradients, a hook on a tensor, or to a leaf of its own. So random numbers
+do not count, nor do views, nor what stays the same in all steps: constant_in_forward tells that.
+Told is what most of those steps had, and the newest; each stands for the steps since the one
+before. Nothing is told where that comes to more than forward took in all. Backward is taken to
+spend the same share on it as forward does.
 
-When it is wrong: where memory is what matters: what is kept lasts for all of forward. On a GPU, or
+When it is wrong: where memory is what matters: what is kept lasts for all of forward. In a short
+run the steps that are looked at may all be early, and the finding says so: what changes later is
+not known. On a GPU, or
 of a model that is compiled, nothing is told; nor of what the model of a library does inside.
 
 What to do: compute it once in each forward, ahead of the loop, and pass it in. What a
@@ -31,6 +36,7 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.backward_gain import gain_of, spent_in
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.early_looks import are_of_others, seen_early
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.wording import span
@@ -79,6 +85,8 @@ def find(case: Case) -> Finding | None:
     told = case.torch.repeated_calls
     if told is None or case.is_on_device or case.training_s <= 0:
         return None
+    if are_of_others(case, told.step_s):
+        return None
     forward_s, backward_s = _spent_s(case, told)
     part = (forward_s + backward_s) / case.training_s
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -105,6 +113,7 @@ def find(case: Case) -> Finding | None:
         cautions=[
             *([_BACKWARD] if backward_s else []),
             *([_ACTS] if any(one.acts for one in (first, *named)) else []),
+            *seen_early(case, told.steps),
         ],
         also=[
             f"so it is at {one.site}, {percent(one.step_s / told.step_s)} of it" for one in named
