@@ -15,15 +15,27 @@ from trainprof.probes.middle import median
 # torch's functions, by name, with the place of ignore_index among what they are given: in Python,
 # and what is called by those.
 _IGNORE_AT: Final = {"cross_entropy": 4, "nll_loss": 4, "cross_entropy_loss": 4, "nll_loss_nd": 4}
-NAMES: Final = frozenset(_IGNORE_AT)
+_LOSSES: Final = frozenset(_IGNORE_AT)
+# What makes logits, by the same.
+_MAKING: Final = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm"})
+NAMES: Final = _LOSSES | _MAKING
 _DEFAULT: Final = -100
 # A loss of fewer positions is quick.
 _LEAST_POSITIONS: Final = 64
 # Nodes of autograd between a loss and the product that makes its logits.
 _MOST_NODES: Final = 24
+# What those do to each position by itself, by how their names begin.
+_BY_POSITION: Final = (
+    *("NllLoss", "LogSoftmax", "View", "UnsafeView", "Reshape", "Alias", "Transpose", "TBackward"),
+    *("Permute", "Slice", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Div", "Mul", "Tanh", "Neg"),
+    *("Sum", "Add"),  # of a loss with label_smoothing
+)
 _PRODUCTS: Final = ("AddmmBackward", "MmBackward", "LinearBackward", "MkldnnLinearBackward")
-# Of what backward of a product takes, what the product itself does: it is two such products.
+# Where it was not seen, what making a product takes, of what going back through it does: that is
+# two such products.
 _FORWARD_OF_BACKWARD: Final = 0.5
+# As far as a product may lie behind the views of it that are given.
+_MOST_VIEWS: Final = 2
 _MOST_PLACES: Final = 8
 _ENOUGH_LOOKS: Final = 2
 
@@ -36,6 +48,7 @@ class _Line:
         loss_ns: Of the loss itself, as it was called.
         after: Nodes of backward between the loss and the product.
         product: The product's.
+        making_ns: Of the products in forward, as far as they were seen.
         times: What all of that takes, by the end of the step: so many times what its forwards and
             losses took.
     """
@@ -46,12 +59,13 @@ class _Line:
     loss_ns: int = 0
     after: BackwardTime = field(default_factory=BackwardTime)
     product: BackwardTime = field(default_factory=BackwardTime)
+    making_ns: int = 0
     times: float = 0.0
 
     @property
     def spent_ns(self) -> float:
-        product_ns = (1 + _FORWARD_OF_BACKWARD) * self.product.took_ns
-        return self.loss_ns + self.after.took_ns + product_ns
+        making_ns = self.making_ns or _FORWARD_OF_BACKWARD * self.product.took_ns
+        return self.loss_ns + self.after.took_ns + self.product.took_ns + making_ns
 
 
 @dataclass(slots=True)
@@ -74,6 +88,8 @@ class IgnoredPositions:
     may_hook: Callable[[], bool]
     took_ns: int = 0
     _outside_ns: int = 0
+    # What making a product took, by the number of its node.
+    _products: dict[int, int] = field(default_factory=dict)
     _lines: dict[int, _Line] = field(default_factory=dict)
     _looks: list[dict[int, _Line]] = field(default_factory=list)
     _is_told: bool = False
@@ -83,7 +99,7 @@ class IgnoredPositions:
         self.begin_look()
 
     def begin_look(self) -> None:
-        self._lines, self.took_ns, self._outside_ns = {}, 0, 0
+        self._lines, self._products, self.took_ns, self._outside_ns = {}, {}, 0, 0
 
     def end_look(self, forward_ns: int) -> None:
         """Ends a look at a step, whose outermost calls of modules took so long."""
@@ -91,7 +107,7 @@ class IgnoredPositions:
             line.times = line.spent_ns / max(forward_ns + self._outside_ns, 1)
             self.took_ns += round(line.spent_ns * line.ignored / max(line.positions, 1))
         self._looks.append(self._lines)
-        self._lines = {}
+        self._lines, self._products = {}, {}
 
     def see_outside(self, call: Call) -> None:
         """Takes in a call of one of NAMES outside of modules, as `see` does of one inside."""
@@ -100,6 +116,9 @@ class IgnoredPositions:
 
     def see(self, call: Call) -> None:
         """Takes in a call of one of NAMES, inside of a module; autograd sees nothing of it."""
+        if call.name in _MAKING:
+            self._make(call)
+            return
         args, result = call.args, call.result
         logits: Any = args[0] if args else call.kwargs.get("input")
         target: Any = args[1] if len(args) > 1 else call.kwargs.get("target")
@@ -107,7 +126,7 @@ class IgnoredPositions:
             return
         if target.is_floating_point() or target.numel() < _LEAST_POSITIONS or not self.may_hook():
             return
-        nodes = _nodes_to_product(result.grad_fn)
+        nodes = _nodes_to_product(result.grad_fn, _MOST_NODES)
         site = call.site_of() if nodes is not None else 0
         if nodes is None or not site:
             return
@@ -121,6 +140,15 @@ class IgnoredPositions:
         line.ignored += int((target == ignored).sum())
         line.classes = logits.size(1) if logits.dim() > 1 else logits.size(0)
         line.loss_ns += call.took_ns
+        line.making_ns += self._products.get(product._sequence_nr(), 0)
+
+    def _make(self, call: Call) -> None:
+        """Takes in a call of what may make logits."""
+        if not self._is_tensor(call.result) or call.result.grad_fn is None:
+            return
+        nodes = _nodes_to_product(call.result.grad_fn, _MOST_VIEWS)
+        if nodes is not None:
+            self._products[nodes[-1]._sequence_nr()] = call.took_ns
 
     def _is_tensor(self, thing: Any) -> bool:
         return issubclass(type(thing), self.torch.Tensor) and self.may_be_told(thing)
@@ -150,12 +178,13 @@ def _told(site: int, looks: list[_Line]) -> dict[str, Any]:
     }
 
 
-def _nodes_to_product(loss: Any) -> list[Any] | None:
-    """Returns the nodes from a loss to the product that makes its logits, which is the last.
+def _nodes_to_product(last: Any, most: int) -> list[Any] | None:
+    """Returns the nodes from one, such as a loss's, to the product that it comes of, which ends it.
 
-    None where that is not all that the logits come of, or it is too far.
+    None where it comes of something else as well, positions meet on the way, or there are more than
+    `most` nodes in between.
     """
-    stack: list[Any] = [loss]
+    stack: list[Any] = [last]
     seen: list[Any] = []
     product = None
     while stack:
@@ -167,7 +196,7 @@ def _nodes_to_product(loss: Any) -> list[Any] | None:
                 return None
             product = node
             continue
-        if len(seen) >= _MOST_NODES:
+        if len(seen) >= most or not node.name().startswith(_BY_POSITION):
             return None
         seen.append(node)
         stack += [found for found, _ in node.next_functions]
