@@ -326,6 +326,19 @@ def of_one_norm(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor)
     second.backward()
 
 
+def clipped_by_a_module(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    def clip(module: nn.Module, into: Any, out: Any) -> Any:
+        return tuple(None if one is None else one.clamp(-1e-4, 1e-4) for one in into)
+
+    shared = slow(model.trunk(inputs))
+    between = nn.Tanh()
+    between.register_full_backward_hook(clip)
+    shared = between(shared)
+    first, second = (head(shared).square().mean() for head in model.heads[:2])
+    first.backward(retain_graph=True)
+    second.backward()
+
+
 APART = {
     "the sum": of_the_sum,
     "other forwards": of_forwards_of_their_own,
@@ -337,6 +350,7 @@ APART = {
     "for one model each": for_one_model_each,
     "taken away by hooks": collected,
     "clipped by hooks": clipped_by_hooks,
+    "clipped by a module": clipped_by_a_module,
     "of one norm": of_one_norm,
     "of inputs": attacked,
     "for chosen parameters": for_chosen_ones,
@@ -383,6 +397,13 @@ def test_what_a_sum_has_the_same_done_to_is_told(recorder: Recorder, learns: Lea
     start(recorder)
     train(learns)
     assert [one["passes"] for one in told(recorder)] == [2]
+
+
+def test_anomaly_detection_has_notes_of_its_own_at_nodes(recorder: Recorder) -> None:
+    start(recorder)
+    with torch.autograd.set_detect_anomaly(True):
+        train(one_by_one)
+        assert [one["passes"] for one in told(recorder)] == [2]
 
 
 def test_nothing_is_told_where_the_script_uses_gradients(

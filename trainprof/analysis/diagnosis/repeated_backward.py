@@ -13,9 +13,9 @@ through again has a backward of its own in Python, or where the script's own cod
 do to a sum's.
 
 When it is wrong: where a library hooks tensors between the model and a loss (to clip what comes
-back), or reads gradients between two passes. The sum takes more memory where each loss has a large
-part of the graph to itself, freed now after its pass, as the logits of a large vocabulary in
-pieces.
+back), reads gradients between two passes, or on a device changes them by `.data`. The sum takes
+more memory where each loss has a large part of the graph to itself, freed now after its pass, as
+the logits of a large vocabulary in pieces.
 
 What to do: add the losses up, and call backward once for the sum: gradients add up all the same.
 """
