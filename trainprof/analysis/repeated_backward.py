@@ -23,7 +23,6 @@ class RepeatedBackward:
         passes: Through a graph, in one update, all lines taken together.
         looks: Updates that were looked at.
         share: Of the time of all passes, what went to nodes that were gone through again.
-        may_read: The user's code reads gradients, maybe between two of them.
     """
 
     site: str | None
@@ -32,7 +31,6 @@ class RepeatedBackward:
     passes: int
     looks: int
     share: float
-    may_read: bool
 
 
 def repeated_backward(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[RepeatedBackward]:
@@ -45,7 +43,6 @@ def repeated_backward(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[R
             passes=passes,
             looks=integer(one.get("looks")) or 0,
             share=share_in(one.get("share")),
-            may_read=one.get("reads") is True,
         )
         for one in dicts_in(last_note(told, _KEY).get(_KEY))
         if (passes := integer(one.get("passes")) or 0) > 1

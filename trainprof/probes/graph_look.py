@@ -135,11 +135,11 @@ class Autograd:
             return None
         with self._torch.no_grad():
             some = parameter.detach()
-            if some.dim():
-                some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
-            if some.is_complex():
-                some = self._torch.view_as_real(some)
             try:
+                if some.dim():
+                    some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
+                if some.is_complex():
+                    some = self._torch.view_as_real(some)
                 return float(self.value_of(some.sum(dtype=self._torch.float32)))
             except RuntimeError:  # of a kind that nobody sums up
                 return None

@@ -34,8 +34,8 @@ class LoadedViews:
     """Looks at the first files that each line loads."""
 
     def __init__(self, torch: Any, session: Session) -> None:
-        self._tensors, self._session = (torch.Tensor, torch.nn.Parameter), session
-        self._strided = torch.strided
+        self._tensors = getattr(torch, "Tensor", None), getattr(torch.nn, "Parameter", None)
+        self._strided, self._session = torch.strided, session
         self._unseen = FunctionModes(torch).unseen
         self._lines: dict[int, _Line] = {}
 

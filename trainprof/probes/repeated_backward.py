@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.backward import creates_graph
-from trainprof.probes.gradient_reads import reads_gradients
+from trainprof.probes.gradient_reads import uses_gradients
 from trainprof.probes.graph_look import Autograd, GraphLook
-from trainprof.probes.graph_walk import GraphTooLarge
+from trainprof.probes.graph_walk import COMPILED_NODE, GraphTooLarge
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.look_window import LookWindow
 from trainprof.probes.patcher import Patcher
@@ -27,7 +27,8 @@ _NOT_THE_FIRST: Final = 3
 _ENOUGH_LOOKS: Final = 16
 # The script may end before there are enough.
 _JUDGED: Final = (4, 8, _ENOUGH_LOOKS)
-# Of the time since the first of them.
+# Of the time since the first of them: for the first few looks, and for all.
+_FIRST_COST_SHARE: Final = 1 / 50
 _COST_SHARE: Final = 1 / 200
 # Of all looks; to go through one takes some 5 us.
 _MOST_NODES: Final = 40_000
@@ -37,35 +38,54 @@ _LONGEST_GAP: Final = 4
 _NONE_UNTIL: Final = 64
 # Of the engine's arguments behind what a pass begins with.
 _KEEP_GRAPH, _INPUTS = 1, 3
+# In the metadata of a node, which anomaly detection uses otherwise.
+_MARK: Final = "trainprof"
+# Of a gradient: which it is, how often it was written, and a sum of some of its numbers.
+_Grad = tuple[int, int, str]
+_NO_GRAD: Final[_Grad] = (0, 0, "")
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What passes of an update have gone through and kept, while that update is looked at.
+class _Update:
+    """What passes of an update have given, while that update is looked at.
 
     Attributes:
-        graph: Its nodes, each with the lines that began the first pass of it, and how many came.
-        grads: By leaf that a pass has reached: its gradient, as that pass left it.
+        grads: By leaf that a pass has reached, by id: its gradient, as that pass left it.
         again: By the lines of a pass and of the first of its graph: what it took for it, ns.
         passes: Through one node, at most.
         is_apart: What the passes give may not be had from one.
     """
 
-    graph: dict[Any, tuple[tuple[int, ...], int]] = field(default_factory=dict)
-    grads: dict[int, tuple[Any, tuple[int, int]]] = field(default_factory=dict)
+    grads: dict[int, _Grad] = field(default_factory=dict)
     again: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=Counter)
     passes: int = 1
     is_apart: bool = False
 
 
 @dataclass(slots=True)
+class _Mark:
+    """What a node is given that a pass went through and kept; it dies with the node.
+
+    Attributes:
+        update: Of which that pass was.
+        lines: Which began it.
+        passes: Through the node, until now.
+    """
+
+    update: _Update
+    lines: tuple[int, ...]
+    passes: int = 1
+
+
+@dataclass(slots=True)
 class _Pass:
-    """A pass that is looked at, and the leaves that it reaches."""
+    """A pass that is looked at; the leaves that it reaches, and their gradients ahead of it."""
 
     lines: tuple[int, ...]
     keeps: bool
     nodes: dict[Any, Any]
     leaves: list[Any]
+    before: list[_Grad]
     graph: GraphLook | None = None
     first: tuple[int, ...] | None = None
 
@@ -75,8 +95,10 @@ class RepeatedBackwardProbe:
 
     That is what `retain_graph=True` is for: several losses of one forward, each with its own
     `backward()`. One of their sum goes through it once, and gives the same gradients. Nothing is
-    told where these were changed or set back between the passes, or where a pass gives a gradient
-    to what no optimizer has: that may be what the next loss is made of.
+    told where these were changed or set back between the passes, or not given at all; where a pass
+    gives a gradient to what no optimizer has, which may be what the next loss is made of; where
+    Python code goes back through what is shared, or parameters have hooks; or where the user's code
+    reads or hooks gradients. No graph is kept for that: marks on its nodes die with them.
     """
 
     name = "repeated_backward"
@@ -90,11 +112,15 @@ class RepeatedBackwardProbe:
         self._window = LookWindow(next_pass=_NOT_THE_FIRST)
         # Of the thread that trains: how many passes it is in, and when the outermost began.
         self._thread = self._depth = self._pass_ns = 0
-        self._kept: _Kept | None = None
+        self._update: _Update | None = None
+        # Whether this update is to be looked at; None before its first pass.
+        self._is_due: bool | None = None
         self._pass: _Pass | None = None
         # Passes of this update, of those with a kept graph, of those that were looked at, of all.
         self._update_ns = self._keeping_ns = self._looked_ns = self._all_ns = 0
         self._keeps = self._is_apart = self._is_told = False
+        # Whether the user's code reads or hooks gradients; None until somebody asks.
+        self._is_by_hand: bool | None = None
         self._passes = 0
         self._again: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
         self._times = 0
@@ -121,7 +147,7 @@ class RepeatedBackwardProbe:
     def _stop(self) -> None:
         self._session.watch_backward(self._watch, is_on=False)
         self._session.watch_steps(self._steps, is_on=False)
-        self._kept = self._pass = None
+        self._update = self._pass = None
 
     def _begin_anew(self) -> None:
         """In a forked child, which may train something of its own."""
@@ -139,18 +165,21 @@ class RepeatedBackwardProbe:
         self._passes += 1
         keeps = _keeps_graph(args, kwargs)
         self._keeps |= keeps
-        if self._kept is None and keeps and self._window.may_spend(_COST_SHARE, began_ns):
+        if self._is_due is None:  # of some passes of an update alone nobody could tell its share
+            share = _FIRST_COST_SHARE if self._window.looks < _JUDGED[0] else _COST_SHARE
+            self._is_due = self._window.may_spend(share, began_ns)
+        if self._update is None and keeps and self._is_due:
             self._window.began_ns = self._window.began_ns or began_ns
-            self._kept = _Kept()
-        if self._kept is not None and kwargs.get("accumulate_grad"):
+            self._update = _Update()
+        if self._update is not None and kwargs.get("accumulate_grad"):
             if self._autograd.may_look(args, kwargs):
-                self._pass = self._looked_at(self._kept, outputs, keeps=keeps)
-            if self._pass is None and self._kept is not None:
-                self._kept.is_apart = True
+                self._pass = self._looked_at(self._update, outputs, keeps=keeps)
+            if self._pass is None and self._update is not None:
+                self._update.is_apart = True
             self._window.spend(self._session, began_ns)
         self._pass_ns = self._session.now()
 
-    def _looked_at(self, kept: _Kept, outputs: Any, *, keeps: bool) -> _Pass | None:
+    def _looked_at(self, update: _Update, outputs: Any, *, keeps: bool) -> _Pass | None:
         """Goes through the graph of a pass; has its nodes timed if some of it was kept."""
         leaves: list[Any] = []
 
@@ -168,22 +197,49 @@ class RepeatedBackwardProbe:
                 self._stop()
                 return None
             self._window.nodes += len(nodes)
-            if not self._are_optimized(leaves):
+            if not self._are_optimized(leaves) or any(map(_has_hooks, leaves)):
                 return None
-            known = ((leaf, kept.grads.get(id(leaf))) for leaf in leaves)
-            if any(left is not None and _grad_of(leaf) != left[1] for leaf, left in known):
+            before = [self._grad_of(leaf) for leaf in leaves]
+            last = (update.grads.get(id(leaf)) for leaf in leaves)
+            if any(x is not None and x != y for x, y in zip(last, before, strict=True)):
                 return None
         lines = tuple(self._session.sites.frames(sys._getframe(1))[:_LINES])
-        looked_at = _Pass(lines, keeps, nodes, leaves)
-        for node in nodes:
-            if node in kept.graph:
-                looked_at.first, times = kept.graph[node]
-                kept.graph[node] = looked_at.first, times + 1
-                kept.passes = max(kept.passes, times + 1)
+        looked_at = _Pass(lines, keeps, nodes, leaves, before)
+        marks = {node: self._mark_of(node, update) for node in nodes}
+        for node, mark in marks.items():
+            if mark is None:
+                continue
+            if self._is_opaque(node):
+                return None
+            looked_at.first = mark.lines
+            mark.passes += 1
+            update.passes = max(update.passes, mark.passes)
         if looked_at.first is not None:
-            of_kept = {node: node in kept.graph for node in nodes}
+            of_kept = {node: mark is not None for node, mark in marks.items()}
             looked_at.graph = GraphLook(self._session, of_kept)
         return looked_at
+
+    def _mark_of(self, node: Any, update: _Update) -> _Mark | None:
+        """Returns what an earlier pass of the same update has left at a node."""
+        mark = node.metadata.get(_MARK)
+        return mark if isinstance(mark, _Mark) and mark.update is update else None
+
+    def _is_opaque(self, node: Any) -> bool:
+        """Whether a node's backward is Python code, which may not do the same to a sum."""
+        return isinstance(node, self._autograd.opaque) and type(node).__name__ != COMPILED_NODE
+
+    def _grad_of(self, leaf: Any) -> _Grad:
+        """Returns what tells whether a gradient is written; `.data` counts for itself.
+
+        On a device, where nobody is to wait for a sum, that would not show.
+        """
+        grad = leaf.grad
+        if grad is None:
+            return _NO_GRAD
+        if not self._autograd.is_plain(grad) or grad.is_sparse:
+            return id(grad), grad._version, ""
+        numbers = self._autograd.numbers_of(grad)
+        return id(grad), numbers.version, str(numbers.total)  # of NaN, too, it tells the same
 
     def _are_optimized(self, leaves: list[Any]) -> bool:
         """Whether nobody but optimizers is given gradients, as far as can be told."""
@@ -202,40 +258,47 @@ class RepeatedBackwardProbe:
         end_ns = self._session.now()
         self._update_ns += end_ns - self._pass_ns
         looked_at, self._pass = self._pass, None
-        kept = self._kept
-        if looked_at is None or kept is None:
+        update = self._update
+        if looked_at is None or update is None:
             return
         if looked_at.graph is not None and looked_at.first is not None:
             took_ns = looked_at.graph.end(end_ns).get(True, 0)
-            kept.again[looked_at.lines, looked_at.first] += took_ns
+            update.again[looked_at.lines, looked_at.first] += took_ns
         if looked_at.keeps:
             for node in looked_at.nodes:
-                kept.graph.setdefault(node, (looked_at.lines, 1))
+                if self._mark_of(node, update) is None:
+                    node.metadata[_MARK] = _Mark(update, looked_at.lines)
         with self._autograd.unseen():
-            for leaf in looked_at.leaves:
-                kept.grads[id(leaf)] = leaf, _grad_of(leaf)
+            for leaf, before in zip(looked_at.leaves, looked_at.before, strict=True):
+                update.grads[id(leaf)] = left = self._grad_of(leaf)
+                update.is_apart |= left in (_NO_GRAD, before)
         self._window.spend(self._session, end_ns)
 
     def _stepped(self, _: Any) -> None:
         if get_ident() != self._thread:
             return
-        window, kept = self._window, self._kept
+        window, update = self._window, self._update
         window.passes += self._update_ns > 0
         self._all_ns += self._update_ns
         self._keeping_ns += self._update_ns if self._keeps else 0
-        if kept is not None:
+        if update is not None:
             window.looks += 1
             window.next_pass = window.passes + self._random.randrange(_LONGEST_GAP)
             self._looked_ns += self._update_ns
-            self._again.update(kept.again)
-            self._times = max(self._times, kept.passes)
-            self._is_apart |= kept.is_apart
-        self._kept, self._update_ns, self._keeps = None, 0, False
-        if kept is not None and window.looks in _JUDGED:
+            self._again.update(update.again)
+            self._times = max(self._times, update.passes)
+            self._is_apart |= update.is_apart or (bool(update.again) and self._are_by_hand())
+        self._update, self._update_ns, self._keeps, self._is_due = None, 0, False, None
+        if self._is_apart or (update is not None and window.looks in _JUDGED):
             self._judge()
         is_left = not self._keeping_ns and self._passes >= _NONE_UNTIL
         if is_left or self._is_apart or window.looks >= _ENOUGH_LOOKS:
             self._stop()
+
+    def _are_by_hand(self) -> bool:
+        if self._is_by_hand is None:
+            self._is_by_hand = uses_gradients(self._session.sites.is_user_file)
+        return self._is_by_hand
 
     def _judge_at_end(self) -> None:
         if os.getpid() == self._process:
@@ -263,7 +326,6 @@ class RepeatedBackwardProbe:
             "passes": self._times,
             "looks": self._window.looks,
             "share": again_ns * weight,
-            "reads": reads_gradients(self._session.sites.is_user_file),
         }
 
 
@@ -274,7 +336,6 @@ def _keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return args[_KEEP_GRAPH] is True and not creates_graph(args, kwargs)
 
 
-def _grad_of(leaf: Any) -> tuple[int, int]:
-    """Returns which gradient a leaf has, and how often that was written."""
-    grad = leaf.grad
-    return (0, 0) if grad is None else (id(grad), grad._version)
+def _has_hooks(leaf: Any) -> bool:
+    """Whether something may change a leaf's gradient of each pass, or take it away."""
+    return bool(leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None))

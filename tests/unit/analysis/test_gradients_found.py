@@ -282,7 +282,7 @@ def test_rarely_used_gradients_are_read_from_what_was_told() -> None:
     assert told[0].called_from is None
 
 
-TWICE = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.4, False)
+TWICE = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.4)
 
 
 def gone_through_again(*told: RepeatedBackward) -> Case:
@@ -305,15 +305,14 @@ def test_a_graph_that_backward_goes_through_again() -> None:
     assert low == pytest.approx(case.training_s / (case.training_s - 0.85 * 0.48), rel=0.01)
     assert high >= case.training_s / (case.training_s - 1.25 * 0.48)
     assert "last digits" in minded(finding)
-    assert "reads gradients" not in minded(finding)
+    assert "more memory" in minded(finding)
 
 
 def test_a_loop_over_losses_is_told_by_its_one_line() -> None:
-    loop = replace(TWICE, first="train.py:71", called_from="train.py:90", passes=3, may_read=True)
+    loop = replace(TWICE, first="train.py:71", called_from="train.py:90", passes=3)
     finding = only(gone_through_again(loop))
     assert "3 times in an update: this pass, called from train.py:90, again" in finding.title
     assert "what that of the one before it kept" in finding.title
-    assert "reads gradients" in minded(finding)
 
 
 def test_several_lines_that_go_through_a_graph_again_are_one_finding() -> None:
@@ -330,7 +329,7 @@ def test_repeated_passes_that_cost_little(told: list[RepeatedBackward]) -> None:
 
 
 def test_repeated_passes_are_read_from_what_was_told() -> None:
-    one = {"site": 1, "first": 0, "passes": 2, "looks": 16, "share": 0.3, "reads": True}
+    one = {"site": 1, "first": 0, "passes": 2, "looks": 16, "share": 0.3}
     for nonsense in ({"passes": 1}, {"passes": "x"}, {"passes": None}):
         note = {"repeated_backward": [{**one, **nonsense}], "number": 1}
         assert repeated_backward([note], Sites({}, "")) == []
@@ -338,4 +337,3 @@ def test_repeated_passes_are_read_from_what_was_told() -> None:
     told = repeated_backward([{"repeated_backward": both, "number": 1}], Sites({}, ""))
     assert [one.passes for one in told] == [2, 3]
     assert told[0].first is None
-    assert told[0].may_read

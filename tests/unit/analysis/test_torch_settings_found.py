@@ -376,7 +376,7 @@ def test_more_threads_and_less_python_give_more_than_either() -> None:
 
 def test_what_computing_does_not_do_any_more_is_not_shared_out_as_well() -> None:
     planted = Planted(fetch_s=0.0001, compute_s=0.005)
-    again = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.5, False)
+    again = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.5)
     torch = replace(ONE_THREAD, repeated_backward=[again])
     parts = {"backward": 10e-3 * STEPS, "other": 0.1e-3 * STEPS}
     case = on_cores(case_of(planted, torch=torch, parts=parts), 4.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,6 +20,17 @@ from trainprof.record.schema import Topic
 
 STEPS = 100
 CLOCK = FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def nothing_uses_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some passes below do by hand, and they all stand in one file."""
+    set_use(monkeypatch, lambda: False)
+
+
+def set_use(monkeypatch: pytest.MonkeyPatch, is_used: Callable[[], bool]) -> None:
+    place = "trainprof.probes.repeated_backward.uses_gradients"
+    monkeypatch.setattr(place, lambda is_user_file: is_used())
 
 
 def start(recorder: Recorder) -> None:
@@ -36,8 +48,15 @@ def told(recorder: Recorder) -> list[dict[str, Any]]:
     return found
 
 
-class Slow(torch.autograd.Function):
-    """Going back through it takes a second of the fake clock."""
+def slow(tensor: torch.Tensor) -> torch.Tensor:
+    """Has going back through the operator that gave it take a second of the fake clock."""
+    assert tensor.grad_fn is not None
+    tensor.grad_fn.register_hook(lambda *_: CLOCK.advance(1_000_000_000))
+    return tensor
+
+
+class Unit(torch.autograd.Function):
+    """What comes back through it has a norm of one."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -45,8 +64,7 @@ class Slow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        CLOCK.advance(1_000_000_000)
-        return grad
+        return grad / grad.norm()
 
 
 class TwoHeads(nn.Module):
@@ -58,8 +76,8 @@ class TwoHeads(nn.Module):
         self.heads = nn.ModuleList([nn.Linear(8, 1) for _ in range(3)])
 
     def forward(self, inputs: torch.Tensor) -> list[torch.Tensor]:
-        shared = Slow.apply(Slow.apply(self.trunk(inputs)))
-        return [Slow.apply(head(shared)).square().mean() for head in self.heads]
+        shared = slow(slow(self.trunk(inputs)))
+        return [slow(head(shared)).square().mean() for head in self.heads]
 
 
 Learns = Callable[[TwoHeads, torch.optim.Optimizer, torch.Tensor], None]
@@ -152,6 +170,25 @@ def test_what_some_updates_do_is_weighed_by_all(recorder: Recorder) -> None:
     assert one["share"] == pytest.approx(2 / 12, abs=0.02)
 
 
+def of_a_sequence(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    """A loss at each of eight times, which goes back to the first."""
+    state = inputs
+    for _time in range(8):
+        state = slow(model.trunk(state))
+        state.mean().backward(retain_graph=True)
+
+
+def test_an_update_is_looked_at_from_its_first_pass_on(recorder: Recorder) -> None:
+    """Where the last look was dear, the next one comes due in the middle of an update."""
+    start(recorder)
+    recorder.session.now = lambda: CLOCK.advance(60_000_000) or CLOCK()
+    train(of_a_sequence, steps=200)
+    [one] = told(recorder)
+    assert one["passes"] == 8
+    # Of 1 + 2 + ... + 8 seconds all but 8.
+    assert one["share"] == pytest.approx(28 / 36, abs=0.03)
+
+
 @pytest.mark.parametrize("learns", [one_by_one, in_a_loop, of_microbatches])
 def test_training_goes_as_without_us(recorder: Recorder, learns: Learns) -> None:
     plain = train(learns)
@@ -223,10 +260,83 @@ def for_a_graph(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor)
 
 
 def step_between(model: TwoHeads, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
-    fixed = Slow.apply(inputs * model.heads[2].weight).mean()
+    fixed = slow(inputs * model.heads[2].weight).mean()
     fixed.backward(retain_graph=True)
     optimizer.step()
     fixed.backward()
+
+
+def clipped_beside_torch(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    """Which does not count what is written to `.data`."""
+    first, second, _third = model(inputs)
+    first.backward(retain_graph=True)
+    for one in model.parameters():
+        if one.grad is not None:
+            one.grad.data.clamp_(-1e-4, 1e-4)
+    second.backward()
+
+
+def zeroed_beside_torch(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    first, second, _third = model(inputs)
+    first.backward(retain_graph=True)
+    for one in model.trunk.parameters():
+        assert one.grad is not None
+        one.grad.data.zero_()
+    second.backward()
+
+
+def for_one_model_each(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    """As a generator and a discriminator: the other one's parameters are frozen meanwhile."""
+    first, second, _third = model(inputs)
+    model.heads.requires_grad_(False)
+    first.backward(retain_graph=True)
+    model.heads.requires_grad_(True)
+    model.trunk.requires_grad_(False)
+    second.backward()
+    model.trunk.requires_grad_(True)
+
+
+def collected(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    """By hooks, which take each gradient away; one of them puts it together in the end."""
+    given: list[torch.Tensor] = []
+
+    def collect(leaf: torch.Tensor) -> None:
+        assert leaf.grad is not None
+        given.append(leaf.grad)
+        leaf.grad = None
+
+    weight = model.trunk.weight
+    hook = weight.register_post_accumulate_grad_hook(collect)
+    one_by_one(model, _, inputs)
+    hook.remove()
+    weight.grad = given[0] + given[1].clamp(-1e-4, 1e-4)
+
+
+def clipped_by_hooks(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    hook = model.trunk.weight.register_hook(lambda grad: grad.clamp(-1e-4, 1e-4))
+    one_by_one(model, _, inputs)
+    hook.remove()
+
+
+def of_one_norm(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    """By a backward by hand, in what the losses share."""
+    shared = Unit.apply(slow(model.trunk(inputs)))
+    first, second = (head(shared).square().mean() for head in model.heads[:2])
+    first.backward(retain_graph=True)
+    second.backward()
+
+
+def clipped_by_a_module(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    def clip(module: nn.Module, into: Any, out: Any) -> Any:
+        return tuple(None if one is None else one.clamp(-1e-4, 1e-4) for one in into)
+
+    shared = slow(model.trunk(inputs))
+    between = nn.Tanh()
+    between.register_full_backward_hook(clip)
+    shared = between(shared)
+    first, second = (head(shared).square().mean() for head in model.heads[:2])
+    first.backward(retain_graph=True)
+    second.backward()
 
 
 APART = {
@@ -235,6 +345,13 @@ APART = {
     "set back between": set_back,
     "zeroed between": zeroed,
     "clipped between": clipped,
+    "clipped between, in .data": clipped_beside_torch,
+    "zeroed between, in .data": zeroed_beside_torch,
+    "for one model each": for_one_model_each,
+    "taken away by hooks": collected,
+    "clipped by hooks": clipped_by_hooks,
+    "clipped by a module": clipped_by_a_module,
+    "of one norm": of_one_norm,
     "of inputs": attacked,
     "for chosen parameters": for_chosen_ones,
     "a penalty": with_a_penalty,
@@ -249,6 +366,109 @@ def test_passes_that_one_cannot_stand_for_are_not_told(recorder: Recorder, learn
     start(recorder)
     train(learns)
     assert told(recorder) == []
+
+
+def with_a_backward_by_hand(
+    model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor
+) -> None:
+    """Of one loss only, so that it is the same for a sum."""
+    shared = slow(model.trunk(inputs))
+    first, second = (head(shared).square().mean() for head in model.heads[:2])
+    first.backward(retain_graph=True)
+    Unit.apply(second).backward()
+
+
+def with_a_hook_that_is_gone(
+    model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor
+) -> None:
+    model.trunk.weight.register_hook(lambda grad: grad).remove()
+    one_by_one(model, _, inputs)
+
+
+def without_numbers(model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    """A loss that is lost: NaN, which equals nothing, not even itself."""
+    one_by_one(model, _, inputs * float("nan"))
+
+
+@pytest.mark.parametrize(
+    "learns", [with_a_backward_by_hand, with_a_hook_that_is_gone, without_numbers]
+)
+def test_what_a_sum_has_the_same_done_to_is_told(recorder: Recorder, learns: Learns) -> None:
+    start(recorder)
+    train(learns)
+    assert [one["passes"] for one in told(recorder)] == [2]
+
+
+def test_anomaly_detection_has_notes_of_its_own_at_nodes(recorder: Recorder) -> None:
+    start(recorder)
+    with torch.autograd.set_detect_anomaly(True):
+        train(one_by_one)
+        assert [one["passes"] for one in told(recorder)] == [2]
+
+
+def test_nothing_is_told_where_the_script_uses_gradients(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked early: at the end its text may no longer be known as a module's."""
+    answers = iter([True])
+    set_use(monkeypatch, lambda: next(answers, False))
+    start(recorder)
+    train(one_by_one)
+    assert told(recorder) == []
+
+
+def test_what_has_been_told_is_taken_back_at_once(recorder: Recorder) -> None:
+    updates = [0]
+
+    def clipped_late(
+        model: TwoHeads, optimizer: torch.optim.Optimizer, inputs: torch.Tensor
+    ) -> None:
+        updates[0] += 1
+        (clipped if updates[0] > STEPS // 2 else one_by_one)(model, optimizer, inputs)
+
+    start(recorder)
+    notes = recorder.session.note_state
+    seen = []
+    recorder.session.note_state = lambda facts: (seen.append(facts), notes(facts))
+    train(clipped_late)
+    assert [len(one["repeated_backward"]) for one in seen] == [1, 1, 0]
+
+
+class Part(torch.autograd.Function):
+    """Its node has a thing of its own, which dies with it."""
+
+    seen: ClassVar[list[weakref.ref[Any]]] = []
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        ctx.thing = type("Thing", (), {})()
+        Part.seen.append(weakref.ref(ctx.thing))
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def test_no_graph_lives_longer_than_the_script_keeps_it(recorder: Recorder) -> None:
+    alive = []
+
+    def of_kept_microbatches(
+        model: TwoHeads, _: torch.optim.Optimizer, inputs: torch.Tensor
+    ) -> None:
+        Part.seen.clear()
+        for part in inputs.chunk(4):
+            shared = slow(model.trunk(part))
+            first, second = (head(shared).mean() for head in model.heads[:2])
+            (Part.apply(first) + second).backward(retain_graph=True)
+            second.backward(retain_graph=True)
+            del shared, first, second
+            alive.append(sum(thing() is not None for thing in Part.seen))
+
+    start(recorder)
+    train(of_kept_microbatches)
+    assert len(told(recorder)) == 1
+    assert set(alive) == {0}
 
 
 def test_where_no_graph_is_kept_nothing_is_watched_for_long(recorder: Recorder) -> None:
@@ -275,4 +495,6 @@ def test_what_is_dear_to_look_at_is_looked_at_the_more_rarely(recorder: Recorder
     recorder.session.now = lambda: CLOCK.advance(1_000_000_000) or CLOCK()
     train(one_by_one)
     assert recorder.session.backward_watches
-    assert told(recorder) == []
+    assert recorder.session.step_watches
+    [one] = told(recorder)
+    assert one["looks"] == 4  # these may cost more

@@ -5,11 +5,17 @@ these goes all the way back through what the losses share.
 
 How it is measured: in a few updates the graph of each pass is gone through, and its nodes are
 timed: those that an earlier pass of the update went through, and kept, count. Nothing is told
-where gradients were changed, or set back, between two passes, nor where a pass gives a gradient to
-what no optimizer has (an input, say), which the next loss may be made of.
+where gradients were changed, or set back, between two passes, where a pass gives none to a
+parameter that it reaches, nor where it gives one to what no optimizer has (an input, say), which
+the next loss may be made of. Nor is anything told where a parameter has a hook, where what is gone
+through again has a backward of its own in Python, or where the script's own code reads gradients
+(`.grad`) or registers hooks for them anywhere: what these do to one loss's gradients they may not
+do to a sum's.
 
-When it is wrong: where code between two passes only reads gradients (to log the norm of one loss's,
-or to weigh the losses by them), or a hook on a tensor does not do the same to a sum (clipping).
+When it is wrong: where a library hooks tensors between the model and a loss (to clip what comes
+back), reads gradients between two passes, or on a device changes them by `.data`. The sum takes
+more memory where each loss has a large part of the graph to itself, freed now after its pass, as
+the logits of a large vocabulary in pieces.
 
 What to do: add the losses up, and call backward once for the sum: gradients add up all the same.
 """
@@ -36,8 +42,8 @@ THRESHOLDS: Final = {
 # of linear layers under two losses, torch 2.13 on one core: 1.2 times as much).
 _SAVES: Final = (0.85, 1.0, 1.25)
 _LAST_DIGITS: Final = "losses may differ in the last digits: gradients are summed in another order"
-_READ: Final = (
-    "the script reads gradients: what it reads between two of these passes would be of all losses"
+_MEMORY: Final = (
+    "the graphs of all losses are then held at once, until that backward: it may take more memory"
 )
 
 
@@ -65,7 +71,7 @@ def find(case: Case) -> Finding | None:
         gain,
         site=first.site,
         advice="add the losses up, and call backward() once for the sum, without retain_graph",
-        cautions=[_LAST_DIGITS, *([_READ] if first.may_read else [])],
+        cautions=[_LAST_DIGITS, _MEMORY],
         also=[_also(one) for one in told[1:]],
         evidence={
             "backward_s": spent_in(case, "backward"),
