@@ -364,12 +364,13 @@ class ConstantsProbe:
     def _site_of_loss(self, caller: FrameType) -> int:
         """Returns the user's line in the model, or that which calls a loss of torch's; 0: neither.
 
-        A model of a library's that computes its loss itself has none.
+        One that a library computes has none.
         """
         frame, sites = self._beyond_torch(caller), self._session.sites
         if frame is not None and frame is self._caller and sites.is_user_code(frame.f_code):
             return sites.name(frame)
-        return self._whose(frame)[0]
+        site, package = self._whose(frame)
+        return site if package is None else 0
 
     def _site_in_model(self, caller: FrameType) -> int:
         return self._whose(self._beyond_torch(caller))[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.backward_time import BackwardTime, time_nodes
+from trainprof.probes.backward_time import BackwardTime, time_back, time_nodes
 from trainprof.probes.broadcast_pairs import Call
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.middle import median
@@ -26,9 +26,8 @@ _LEAST_POSITIONS: Final = 64
 _MOST_NODES: Final = 24
 # What those do to each position by itself, by how their names begin.
 _BY_POSITION: Final = (
-    *("NllLoss", "LogSoftmax", "View", "UnsafeView", "Reshape", "Alias", "Transpose", "TBackward"),
-    *("Permute", "Slice", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Div", "Mul", "Tanh", "Neg"),
-    *("Sum", "Add"),  # of a loss with label_smoothing
+    *("LogSoftmax", "View", "UnsafeView", "Reshape", "Alias", "Transpose", "Permute", "Slice"),
+    *("Squeeze", "Unsqueeze", "Clone", "ToCopy", "Div", "Mul", "Tanh"),
 )
 _PRODUCTS: Final = ("AddmmBackward", "MmBackward", "LinearBackward", "MkldnnLinearBackward")
 # Where it was not seen, what making a product takes, of what going back through it does: that is
@@ -126,12 +125,13 @@ class IgnoredPositions:
             return
         if target.is_floating_point() or target.numel() < _LEAST_POSITIONS or not self.may_hook():
             return
-        nodes = _nodes_to_product(result.grad_fn, _MOST_NODES)
+        nodes = _nodes_to_product(logits.grad_fn, _MOST_NODES)
         site = call.site_of() if nodes is not None else 0
         if nodes is None or not site:
             return
         *after, product = nodes
         line = self._lines.setdefault(site, _Line())
+        time_back(result, [logits], line.after, self.now)
         time_nodes(after, line.after, self.now)
         time_nodes([product], line.product, self.now)
         at = _IGNORE_AT[call.name]
