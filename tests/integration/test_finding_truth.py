@@ -30,6 +30,8 @@ SEEDS = {
     "one_backward": 9,
     "broadcast_pairs": 9,
     "matrix_products": 9,
+    "ignored_positions": 9,
+    "chosen_positions": 9,
     "unused_forward": 9,
     "dense_embeddings": 9,
     "repeated_forward": 9,
