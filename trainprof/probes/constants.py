@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import get_ident
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,6 +100,8 @@ class ConstantsProbe:
         self._forward_ns = self._constant_ns = self._spent_ns = 0
         self._began_ns = self._spent_before_ns = 0
         self._is_told = self._stays = False
+        # When calls began that are not watched, by thread.
+        self._unwatched: dict[int, int] = {}
         self._written: dict[int, int] = {}
         # Of what the call is given: how often it had been written to, by where torch keeps it.
         self._given: dict[int, int] = {}
@@ -111,9 +114,6 @@ class ConstantsProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._patcher = torch, session, patcher
         self._autograd = Autograd(torch, session)
-        self._is_transformed = getattr(
-            getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
-        )
         weak = torch.multiprocessing.reductions.StorageWeakRef
         self._known, self._repeats = (
             KnownNumbers(weak),
@@ -128,9 +128,8 @@ class ConstantsProbe:
         self._losses = patcher.guarded(self._see_loss)
         before, sees = (patcher.guarded(one) for one in (self._look_at, self._see))
         self._watch = FunctionWatch(torch, before, sees, session.now)
-        self._surround = ModuleSurround(
-            patcher.guarded(self._call_begins), patcher.guarded(self._call_ends)
-        )
+        self._call_ended = patcher.guarded(self._call_ends)
+        self._surround = ModuleSurround(patcher.guarded(self._call_begins), self._ends)
         self._steps = StepLooks(session, self._open, self._close)
         self._counts = patcher.guarded(self._steps.stepped)
         session.at_first_step.append(patcher.guarded(self._first_step))
@@ -162,6 +161,7 @@ class ConstantsProbe:
         self._watch.open()
         self._calls = self._compared = 0
         self._forward_ns = self._constant_ns = self._spent_ns = 0
+        self._unwatched = {}
         self._met, self._makers = {}, {}
         self._known.begin()
         self._repeats.begin_look()
@@ -171,6 +171,8 @@ class ConstantsProbe:
         self._session.watch_losses(self._losses, is_on=True)
 
     def _close(self, _: Any) -> None:
+        if self._watch.is_on_here():  # the optimizer has stepped inside a module
+            self._leave()
         self._session.surround_modules(None)
         self._session.watch_losses(self._losses, is_on=False)
         began_ns = self._session.now()
@@ -200,19 +202,35 @@ class ConstantsProbe:
 
     def _call_begins(self) -> None:
         if not (self._torch.is_grad_enabled() and self._may_look() and self._watch.put_on()):
+            # What it takes is a part of all forwards, of which the lines told have a share.
+            self._unwatched[get_ident()] = self._session.now()
             return
         self._began_ns = self._session.now()
         self._spent_before_ns = self._spent_ns
         self._caller = self._beyond_torch(_getframe(2))  # behind what guards this
         self._repeats.begin_forward()
 
+    def _ends(self, output: Any) -> None:
+        """Ends a call, and the watch of it, whatever has failed meanwhile."""
+        try:
+            self._call_ended(output)
+        finally:
+            if self._watch.is_on_here():
+                self._watch.take_off()
+
     def _call_ends(self, output: Any) -> None:
+        began_ns = self._unwatched.pop(get_ident(), None)
+        if began_ns is not None:
+            self._forward_ns += self._session.now() - began_ns
         if not self._watch.is_on_here():
             return
-        self._watch.take_off()
-        self._caller = None
+        self._leave()
         with self._autograd.unseen():
             self._pairs.gives_out(_flat((output,)))
+
+    def _leave(self) -> None:
+        self._watch.take_off()
+        self._caller = None
         self._surround.spent_ns = self._spent_ns - self._spent_before_ns
         self._forward_ns += self._session.now() - self._began_ns - self._surround.spent_ns
 
@@ -220,14 +238,14 @@ class ConstantsProbe:
         """Whether nothing would notice the mode: a compiler would compile anew beneath it."""
         if self._watch.depth() or self._session.compiler.was_asked or _has_compiled():
             return False
-        return self._autograd.may_compute() and self._is_transformed() is None
+        return self._autograd.may_compute()
 
     def _look_at(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes whether all that a function is about to be given stays as it is, and what it is."""
         self._calls += 1
         self._stays = False
         self._repeats.forget()
-        if self._calls > _MOST_CALLS or self._is_transformed() is not None:
+        if self._calls > _MOST_CALLS or self._autograd.is_transformed():
             self._pairs.loses_sight()
             return
         began_ns = self._session.now()
@@ -253,7 +271,7 @@ class ConstantsProbe:
         caller: FrameType,
     ) -> None:
         """Takes in a call: what it gave, or wrote to, stays as it is, or does not."""
-        if self._calls > _MOST_CALLS or self._is_transformed() is not None:
+        if self._calls > _MOST_CALLS or self._autograd.is_transformed():
             return
         with self._autograd.unseen(), self._torch.no_grad():
             gave = _flat((args[:1],)) if result is None else _flat((result,))
@@ -284,7 +302,8 @@ class ConstantsProbe:
 
     def _see_loss(self, call: ModuleCall) -> None:
         """Takes in a function for a loss that is called outside of modules."""
-        if call.module not in LOSSES or not self._torch.is_grad_enabled():
+        is_ours = call.module in LOSSES and self._torch.is_grad_enabled()
+        if not is_ours or self._autograd.is_transformed():
             return
         args, kwargs = call.inputs
         with self._autograd.unseen(), self._torch.no_grad():

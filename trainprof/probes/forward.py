@@ -115,7 +115,7 @@ class ForwardProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            output = None
+            output = surround = None
             start = now()
             # A signal handler of the script's may raise wherever a clock is read: no thread is to
             # count as inside before the `try`, nor once the clock is read again.
@@ -124,17 +124,17 @@ class ForwardProbe:
                     others.add(thread)
                 else:
                     first.thread = thread
-                if first.surround is not None:
-                    first.surround.begins()
+                if (surround := first.surround) is not None:
+                    surround.begins()
                 return (output := original(self, *args, **kwargs))
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                if first.surround is not None:
-                    first.surround.spent_ns = 0
-                    first.surround.ends(output)
-                    start += first.surround.spent_ns
+                if surround is not None:
+                    surround.spent_ns = 0
+                    surround.ends(output)
+                    start += surround.spent_ns
                 if thread == first.thread:
                     first.thread = 0
                 else:

@@ -85,6 +85,8 @@ class Autograd:
         self._plain_types = (torch.Tensor, torch.nn.Parameter)
         self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._dispatch_depth = FunctionModes(torch).dispatch_depth
+        functorch = getattr(torch._C, "_functorch", None)
+        self._transforms = getattr(functorch, "peek_interpreter_stack", lambda: None)
         self.opaque = torch.autograd.function.BackwardCFunction
         self.unseen = torch._C.DisableTorchFunction
 
@@ -115,8 +117,14 @@ class Autograd:
             return False
         if self._dispatch_depth() or is_profiling() or self._is_traced() is not None:
             return False
+        if self.is_transformed():
+            return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+    def is_transformed(self) -> bool:
+        """Whether torch.func is at work, as under vmap: tensors have no numbers of their own."""
+        return self._transforms() is not None
 
     def is_plain(self, tensor: Any) -> bool:
         """Whether it is torch's own: no library keeps numbers elsewhere, such as other ranks."""

@@ -47,8 +47,8 @@ class ModuleSurround:
 
     Attributes:
         begins: Guarded.
-        ends: Guarded; is given what the call gives, None where it raises. It may come without
-            `begins`, if it was put in place meanwhile.
+        ends: Raises nothing; is given what the call gives, None where it raises. It comes where
+            `begins` has, also if the surround has been taken away meanwhile.
         spent_ns: What looks took inside of the call that has just ended: no part of it.
     """
 

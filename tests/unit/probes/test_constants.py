@@ -443,3 +443,48 @@ def test_what_takes_little_is_looked_at_no_longer(recorder: Recorder) -> None:
     recorder.start(*probes(), now=CLOCK)
     train(Model(of_the_batch))
     assert not recorder.session.step_watches
+
+
+class Steps(nn.Module):
+    """Its forward trains, as that of a learner of learners does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=0.1)
+
+    def forward(self, x: torch.Tensor) -> float:
+        loss = self.inner(x).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.modes = torch._C._len_torch_function_stack()
+        return float(loss.detach())
+
+
+def test_an_optimizer_that_steps_inside_a_module_leaves_no_mode_behind(recorder: Recorder) -> None:
+    recorder.start(*probes(), now=CLOCK)
+    model, modes = Steps(), []
+    for _ in range(60):
+        model(torch.randn(8, 4))
+        modes.append((model.modes, torch._C._len_torch_function_stack()))
+        CLOCK.advance(10_000_000_000)
+    assert {after for _, after in modes} == {0}
+    # It opens and closes behind a step.
+    assert {inside for inside, _ in modes} == {0}
+    assert "trainprof" not in torch.overrides.has_torch_function.__module__
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_a_fault_of_ours_inside_a_model_takes_the_mode_off(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(ConstantsProbe, "_see_repeat", fails)
+    recorder.start(*probes(), now=CLOCK)
+    train(Model(of_nothing))
+    assert torch._C._len_torch_function_stack() == 0
+    [fault] = recorder.read().notes(Topic.PROBE_FAILED)
+    assert "planted" in str(fault)

@@ -194,6 +194,35 @@ def test_a_loss_that_looks_at_all_is_not_told(recorder: Recorder) -> None:
     assert told(recorder, in_rows, ignored=0) == {}
 
 
+def test_forwards_without_gradients_are_part_of_what_forwards_take(recorder: Recorder) -> None:
+    """A teacher's, say: what is told is a share of all of them."""
+
+    class Slow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            CLOCK.advance(10_000_000)
+            return super().forward(x)
+
+    teacher = Slow(WIDTH, WIDTH)
+
+    def beside_a_teacher(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            teacher(torch.randn(1, WIDTH))
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    [one] = told(recorder, all_logits, beside_a_teacher).values()
+    assert one["times"] < 0.01
+
+
+def test_losses_of_single_samples_under_vmap_are_left_alone(recorder: Recorder) -> None:
+    def each(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits, targets)
+
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(each)(logits, targets).mean()
+
+    assert told(recorder, all_logits, loss) == {}
+
+
 def test_losses_stay_the_same_to_the_bit(same_with_us: Callable[..., Any]) -> None:
     for ends, loss in ((in_rows, None), (all_logits, outside), (next_word, None)):
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -45,40 +45,49 @@ def looked_at(steps: int, cost_ns: int) -> list[int]:
     return found
 
 
+def spans(order: Sequence[object], steps: int) -> list[tuple[object, ...]]:
+    """Returns the optimizers that stepped in each look, of those that step in such an order."""
+    session: Any = Stepping()
+    found: list[tuple[object, ...]] = []
+    stepped: list[object] = []
+    looks = StepLooks(session, stepped.clear, lambda _: found.append(tuple(stepped)))
+    looks.begin(looks.stepped)
+    for step in range(steps):
+        session.now.advance(STEP_NS)
+        stepped.append(order[step % len(order)])
+        looks.stepped(stepped[-1])
+    return found
+
+
 def test_they_are_ever_further_apart() -> None:
     assert looked_at(100, 0) == [13, 17, 22, 28, 36, 46, 58, 73, 92]
 
 
 def test_a_look_lasts_until_the_same_optimizer_comes_again() -> None:
-    """All that steps in turn is seen in each: a generator and its judge, trained thrice."""
-    session: Any = Stepping()
-    turn = ("judge", "judge", "judge", "generator")
-    spans: list[int] = []
-    opened = 0
-
-    def opens() -> None:
-        nonlocal opened
-        opened = looks.taken
-
-    looks = StepLooks(session, opens, lambda _: spans.append(looks.taken - opened))
-    looks.begin(looks.stepped)
-    for step in range(400):
-        session.now.advance(STEP_NS)
-        looks.stepped(turn[step % len(turn)])
-    assert set(spans) <= {1, 2, 4}
-    assert 4 in spans
+    """All that steps in turn is seen in each, of the one that steps most a single step."""
+    in_turn = spans(("judge", "generator"), 400)
+    assert set(in_turn) == {("judge", "generator")} | {("generator", "judge")}
+    often = spans(("generator", "generator", "generator", "judge"), 800)
+    assert set(often) <= {("generator",), ("judge", "generator")}
+    assert ("judge", "generator") in often
+    assert all(span.count("generator") == 1 for span in often)
 
 
-def test_a_look_ends_where_an_optimizer_never_comes_again() -> None:
-    session: Any = Stepping()
-    closed: list[int] = []
-    looks = StepLooks(session, lambda: None, lambda _: closed.append(looks.taken))
-    looks.begin(looks.stepped)
+def test_a_look_lasts_one_step_where_each_has_an_optimizer_of_its_own() -> None:
     each = [object() for _ in range(60)]  # all at once: none has the place of another
-    for one in each:
-        session.now.advance(STEP_NS)
-        looks.stepped(one)
-    assert closed[0] == 21
+    assert {len(span) for span in spans(each, 60)} == {1}
+
+
+def test_who_follows_is_looked_at_as_soon_as_it_has_stepped_most() -> None:
+    first = spans(["first"] * 400 + ["second"] * 400, 800)
+    assert {len(span) for span in first} == {1}
+    assert sum(span == ("second",) for span in first) >= 2
+
+
+def test_a_look_ends_where_an_optimizer_does_not_come_again() -> None:
+    """What is known already steps on, in turns."""
+    order = [*"abc" * 5, *["a"] * 20, *"bc" * 40]
+    assert max(map(len, spans(order, len(order)))) <= 9
 
 
 def test_one_comes_late_in_whatever_is_trained() -> None:
