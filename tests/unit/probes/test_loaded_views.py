@@ -14,8 +14,9 @@ from support.session import Recorder
 from trainprof.probes.checkpoint import CheckpointProbe
 from trainprof.record.schema import Topic
 
-BATCH = torch.arange(64 * 100, dtype=torch.float32).view(64, 100)
-BATCH_BYTES, ROW_BYTES = 64 * 100 * 4, 400
+BATCH = torch.arange(64 * 20_000, dtype=torch.float32).view(64, 20_000)
+BATCH_BYTES, ROW_BYTES = 64 * 20_000 * 4, 20_000 * 4
+SMALL = torch.zeros(32, 512)  # opening such files is what costs
 
 
 class Own:
@@ -66,13 +67,14 @@ def test_it_is_told_once_more_when_no_more_are_looked_at(
     "saved",
     [
         lambda: BATCH[3].clone(),
+        lambda: SMALL[3],
         lambda: [BATCH[:40], BATCH[40:]],  # all of it is used
         lambda: [BATCH, BATCH[3]],
         lambda: BATCH[:40],  # more than half
         lambda: Own(BATCH[3]),
         lambda: [BATCH[3], Own(BATCH)],
         lambda: [BATCH[3], *range(1000)],
-        lambda: BATCH.to_sparse(),
+        lambda: BATCH[3].to_sparse(),
         lambda: {"state": [{"a": BATCH.clone()}]},
         lambda: None,
     ],
@@ -83,6 +85,17 @@ def test_what_is_used_or_not_known_is_not_told(
     torch.save(saved(), tmp_path / "x")
     loaded(recorder, tmp_path / "x", 40, weights_only=False)
     assert told(recorder) == []
+
+
+def test_files_that_hold_little_more_are_not_told(recorder: Recorder, tmp_path: Path) -> None:
+    """Of all that a line loads a mean one counts: what was told of its first ones is taken back."""
+    torch.save(BATCH[3], tmp_path / "large")
+    torch.save(SMALL[3], tmp_path / "small")
+    recorder.start(CheckpointProbe())
+    for name in ["large", *["small"] * 31]:
+        torch.load(tmp_path / name)
+    [[one], last] = told(recorder)
+    assert (one["files"], last) == (4, [])
 
 
 def test_a_file_that_is_mapped_is_not_read_whole(recorder: Recorder, tmp_path: Path) -> None:
