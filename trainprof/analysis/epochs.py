@@ -155,10 +155,14 @@ def _numbered(epoch: Epoch, index: int) -> Epoch:
     return replace(epoch, index=index)
 
 
-def evaluation_of(timeline: Timeline) -> Evaluation:
+def evaluation_of(timeline: Timeline, logits_bytes: int | None) -> Evaluation:
     """Sums up evaluation by the training thread's passes; its seconds are those of the ledger.
 
     An iterator that is asked for a few batches at a time makes a pass each time.
+
+    Args:
+        timeline: Of the process.
+        logits_bytes: Of a sample, as it was told.
     """
     batches = waited = first = 0
     segments = timeline.segments
@@ -191,6 +195,7 @@ def evaluation_of(timeline: Timeline) -> Evaluation:
         passes_in_training=int(in_training.sum()),
         with_gradients_share=_with_gradients_share(timeline),
         forward_s=_forward_s(timeline),
+        logits_bytes=logits_bytes,
     )
 
 

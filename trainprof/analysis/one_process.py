@@ -198,7 +198,7 @@ def summary_of(run: Analysed) -> Shown:
         ),
         ledger=account,
         training=training,
-        evaluation=evaluation_of(timeline),
+        evaluation=evaluation_of(timeline, facts.logits_bytes()),
         epochs=epochs,
         loaders=loaders,
         transfers=copies,

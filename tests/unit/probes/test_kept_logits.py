@@ -19,6 +19,13 @@ LESS = "trainer = Trainer(compute_metrics=score, preprocess_logits_for_metrics=l
     [
         ([METRICS], True),
         (["x = 1\n", METRICS], True),
+        (["trainer = Trainer(\n    args=args,\n    compute_metrics=score,\n)\n"], True),
+        (["trainer = OwnTrainer(model, compute_metrics=score)\n"], True),
+        (["trainer = Trainer(compute_metrics=None)\n"], False),
+        (["trainer = Trainer(compute_metrics= None if quick else score)\n"], False),
+        (["compute_metrics = score\ntrainer = Trainer(model=model)\n"], False),
+        (["build(compute_metrics=score)\n"], False),
+        (["build(compute_metrics=score)\n", "trainer = Trainer(model=model)\n"], False),
         (["trainer = Trainer(model=model)\n"], False),
         (["# compute_metrics=score\n"], False),
         (["def compute_metrics(pred):\n    return {}\n"], False),
@@ -26,6 +33,11 @@ LESS = "trainer = Trainer(compute_metrics=score, preprocess_logits_for_metrics=l
         ([LESS], False),
         ([METRICS, LESS], False),  # which of the two nobody knows
         ([METRICS, "args = TrainingArguments(batch_eval_metrics=True)\n"], False),
+        ([METRICS, "args = Arguments(predict_with_generate=True)\n"], False),
+        (["trainer = Seq2SeqTrainer(compute_metrics=score)\n"], False),
+        ([METRICS, "class Own:\n    def evaluation_loop(self):\n        pass\n"], False),
+        ([METRICS, "class Own:\n    def evaluate(self):\n        pass\n"], False),
+        ([METRICS, "def evaluate_later():\n    pass\n"], True),
         ([METRICS, "class Own:\n    def prediction_step(self):\n        pass\n"], False),
     ],
 )

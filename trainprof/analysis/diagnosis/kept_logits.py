@@ -14,6 +14,8 @@ FEWER_LOGITS: Final = (
 )
 # Of an evaluation, besides what the model computes and what loading takes.
 _MUCH: Final = 0.3
+# Of one evaluation: a few numbers a sample are kept in no time, and its metrics take what is left.
+_LARGE_BYTES: Final = 50_000_000
 
 
 def may_keep_logits(loaders: Iterable[Loader]) -> bool:
@@ -30,10 +32,18 @@ def keeping_s(case: Case, loader: Loader, spent_s: float) -> float | None:
         spent_s: What it takes in the training phase.
 
     Returns:
-        None where nobody keeps them, that is little, or it is not known.
+        None where nobody keeps them, they or that are little, or it is not known.
     """
     told = case.summary.evaluation
     if loader.keeps_logits is not True or told.forward_s is None or told.seconds <= 0:
         return None
+    if _kept_bytes(loader, told.logits_bytes) < _LARGE_BYTES:
+        return None
     share = 1 - (told.forward_s + told.waited_s) / told.seconds
     return share * spent_s if share >= _MUCH else None
+
+
+def _kept_bytes(loader: Loader, each: int | None) -> float:
+    """Returns what the logits of a pass of evaluation come to, by those of a sample; 0: unknown."""
+    samples = loader.iterations / max(loader.passes, 1) * (loader.batch_size or 0)
+    return samples * (each or 0)

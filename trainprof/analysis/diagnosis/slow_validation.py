@@ -17,12 +17,12 @@ What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint
 where they come less often: its patience is to be shortened to match.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
-says. Where Hugging Face's Trainer keeps all logits for compute_metrics, and three tenths and more
-of the evaluation are neither the model's computing nor loading, keep less of them
-(preprocess_logits_for_metrics). Where most of its forwards have gradients enabled, put it under
-torch.no_grad(). Where its batches are at most a quarter as large as training's, take larger ones:
-without gradients there is room for them. Where it goes over the samples that train, count while
-training. Else evaluate less often, or on fewer samples.
+says. Where Hugging Face's Trainer keeps all logits for compute_metrics, 50 MB and more of them in a
+pass, and three tenths and more of the evaluation are neither the model's computing nor loading,
+keep less of them (preprocess_logits_for_metrics). Where most of its forwards have gradients
+enabled, put it under torch.no_grad(). Where its batches are at most a quarter as large as
+training's, take larger ones: without gradients there is room for them. Where it goes over the
+samples that train, count while training. Else evaluate less often, or on fewer samples.
 """
 
 from __future__ import annotations
