@@ -117,20 +117,26 @@ def test_batches_of_evaluation_far_smaller_than_trainings_may_be_larger(
 
 
 @pytest.mark.parametrize(
-    ("keeps", "forward_s", "waited_s", "each", "is_told"),
+    ("keeps", "forward_s", "waited_s", "each", "drawn", "is_told"),
     [
-        (True, 1.0, 0.2, 160_000, True),
-        (True, 2.0, 1.0, 160_000, False),  # the model and its loader are most of it
-        (True, None, 0.2, 160_000, False),  # an older run
-        (False, 1.0, 0.2, 160_000, False),
-        (None, 1.0, 0.2, 160_000, False),
-        (True, 1.0, 0.2, 150_000, False),  # 48 MB: 20 batches of 16 a pass
-        (True, 1.0, 0.2, 8, False),  # two labels
-        (True, 1.0, 0.2, None, False),
+        (True, 1.0, 0.2, 160_000, 320, True),
+        (True, 2.0, 1.0, 160_000, 320, False),  # the model and its loader are most of it
+        (True, None, 0.2, 160_000, 320, False),  # an older run
+        (False, 1.0, 0.2, 160_000, 320, False),
+        (None, 1.0, 0.2, 160_000, 320, False),
+        (True, 1.0, 0.2, 150_000, 320, False),  # 48 MB
+        (True, 1.0, 0.2, 8, 3000, False),  # two labels
+        (True, 1.0, 0.2, None, 320, False),
+        (True, 1.0, 0.2, 160_000, None, False),  # a stream
     ],
 )
 def test_logits_that_hugging_faces_trainer_keeps_are_told_by_what_is_left(
-    keeps: bool | None, forward_s: float | None, waited_s: float, each: int | None, is_told: bool
+    keeps: bool | None,
+    forward_s: float | None,
+    waited_s: float,
+    each: int | None,
+    drawn: int | None,
+    is_told: bool,
 ) -> None:
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
@@ -139,9 +145,7 @@ def test_logits_that_hugging_faces_trainer_keeps_are_told_by_what_is_left(
         id=1,
         site="train.py:44",
         keeps_logits=keeps,
-        iterations=80,
-        passes=4,
-        batch_size=16,
+        draws_all=drawn,
     )
     evaluation = Evaluation(80, 4, 4.0, waited_s, [1], forward_s=forward_s, logits_bytes=each)
     finding = only(case_of(training, quick, parts={"evaluation": 4.0}, evaluation=evaluation))

@@ -37,13 +37,8 @@ def keeping_s(case: Case, loader: Loader, spent_s: float) -> float | None:
     told = case.summary.evaluation
     if loader.keeps_logits is not True or told.forward_s is None or told.seconds <= 0:
         return None
-    if _kept_bytes(loader, told.logits_bytes) < _LARGE_BYTES:
+    # The Trainer's loaders tell no batch size; its evaluation goes over all of the dataset.
+    if (loader.draws_all or 0) * (told.logits_bytes or 0) < _LARGE_BYTES:
         return None
     share = 1 - (told.forward_s + told.waited_s) / told.seconds
     return share * spent_s if share >= _MUCH else None
-
-
-def _kept_bytes(loader: Loader, each: int | None) -> float:
-    """Returns what the logits of a pass of evaluation come to, by those of a sample; 0: unknown."""
-    samples = loader.iterations / max(loader.passes, 1) * (loader.batch_size or 0)
-    return samples * (each or 0)
