@@ -9,7 +9,7 @@ from support.events import MS, US, FakeRun, seconds
 
 from trainprof.analysis.summarize import case_of, summarize
 from trainprof.analysis.summary import RunSummary
-from trainprof.record.schema import ForwardFlag, Kind
+from trainprof.record.schema import ForwardFlag, Kind, Topic
 from trainprof.report.ending import progress, steps_per_second
 
 STEPS = 40
@@ -101,8 +101,10 @@ def test_what_its_forwards_and_losses_take(tmp_path: Path) -> None:
             run.leaf(Kind.LOSS, MS)
             run.passes_time(15 * MS)  # metrics
         run.stop(validation)
+    run.text(Topic.ENVIRONMENT, {"logits_bytes": 2400})
     found = run.summary(tmp_path).evaluation
     assert found.forward_s == pytest.approx(20 * 0.005)
+    assert found.logits_bytes == 2400
 
 
 def test_without_evaluation_nothing_is_said_of_its_gradients(tmp_path: Path) -> None:
