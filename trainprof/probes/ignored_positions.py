@@ -107,6 +107,7 @@ class IgnoredPositions:
 
     Attributes:
         took_ns: By such losses in this look, for what they ignore.
+        spent_ns: In backward, on looking at gradients.
     """
 
     torch: ModuleType
@@ -114,6 +115,7 @@ class IgnoredPositions:
     now: Callable[[], int]
     may_hook: Callable[[], bool]
     took_ns: int = 0
+    spent_ns: int = 0
     _outside_ns: int = 0
     # What making a product took, by the number of its node.
     _products: dict[int, int] = field(default_factory=dict)
@@ -131,7 +133,7 @@ class IgnoredPositions:
 
     def begin_look(self) -> None:
         self._lines, self._products, self._of_losses = {}, {}, {}
-        self.took_ns = self._outside_ns = 0
+        self.took_ns = self.spent_ns = self._outside_ns = 0
 
     def end_look(self, forward_ns: int) -> None:
         """Ends a look at a step, whose outermost calls of modules took so long."""
@@ -195,6 +197,7 @@ class IgnoredPositions:
         def comes_by(gradients: tuple[Any, ...]) -> None:
             if self._of_losses.get(number) is not product:  # of a look that is over
                 return
+            began_ns = self.now()
             product.passes += 1
             try:
                 is_needed = self._has_more_rows(gradients, product)
@@ -204,6 +207,7 @@ class IgnoredPositions:
                 is_needed = True
             if is_needed:
                 self._needed.add(product.site)
+            self.spent_ns += self.now() - began_ns
 
         let_dynamo_skip(comes_by, and_all_below=True)
         return comes_by
@@ -236,7 +240,9 @@ class IgnoredPositions:
         if len(self._looks) < _ENOUGH_LOOKS:
             return None
         found = []
-        for site in self._looks[0].keys() - self._needed:
+        for site in self._looks[0]:
+            if site in self._needed:
+                continue
             of_line = [look[site] for look in self._looks if site in look]
             if len(of_line) == len(self._looks) and all(line.ignored for line in of_line):
                 found.append(_told(site, of_line))
@@ -257,9 +263,9 @@ def _told(site: int, looks: list[_Line]) -> dict[str, Any]:
 
 
 def _has_weight(product: Any) -> bool:
-    """Whether what it multiplies by is learned, so that a row of its result is a position's.
+    """Whether it multiplies by a learned weight, so that a row of its result is a position's.
 
-    Where positions meet in it, it multiplies what they hold by what tells how they do.
+    One in which positions meet (of a graph's adjacency) multiplies by what those hold.
     """
     found = product.next_functions
     at = 2 if product.name().startswith(_ADDS_FIRST) else 1
