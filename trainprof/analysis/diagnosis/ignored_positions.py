@@ -77,10 +77,10 @@ def find(case: Case) -> Finding | None:
             "cross_entropy(head(hidden[known]), targets[known])"
         ),
         cautions=[
+            *([_PADDING] if _is_much_padding(case) else []),
             "where something else needs the logits of the other positions (a metric, "
             "generation), they have to stay for that",
             "losses may differ in the last digits",
-            *([_PADDING] if _is_much_padding(case) else []),
         ],
         also=[f"so it is at {one.site}: {percent(one.ignored)} ignored" for one in others],
         evidence={
