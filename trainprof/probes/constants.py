@@ -198,7 +198,7 @@ class ConstantsProbe:
         is_little = self._looks > 1 and told_ns < _LEAST_SHARE * self._forward_ns
         if is_little or (self._looks >= _MOST_LOOKS and not is_told):
             self._stop()
-        self._steps.spent(began_ns - self._spent_ns)
+        self._steps.spent(began_ns - self._spent_ns - self._ignored.spent_ns)
 
     def _call_begins(self) -> None:
         if not (self._torch.is_grad_enabled() and self._may_look() and self._watch.put_on()):

@@ -16,6 +16,7 @@ from trainprof.probes import constants
 from trainprof.probes.compilation import CompilationProbe
 from trainprof.probes.constants import ConstantsProbe
 from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.ignored_positions import IgnoredPositions
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.record.schema import Topic
 
@@ -190,6 +191,114 @@ def test_what_ignores_nothing_or_meets_others_is_not_told(recorder: Recorder, en
     assert told(recorder, ends) == {}
 
 
+def both_of_them(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    others = torch.where(targets == -100, 3, -100)
+    return outside(logits, targets) + 0.1 * outside_too(logits, others)
+
+
+def outside_too(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.transpose(1, 2), targets)
+
+
+def mixed_up(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    others = targets.roll(1, 0)
+    return outside(logits, targets) + outside(logits, others)
+
+
+def distilled(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    teacher = torch.zeros_like(logits).log_softmax(-1)
+    towards = functional.kl_div(
+        logits.log_softmax(-1), teacher, reduction="batchmean", log_target=True
+    )
+    return outside(logits, targets) + towards
+
+
+def kept_small(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return outside(logits, targets) + 1e-4 * logits.logsumexp(-1).square().mean()
+
+
+def gone_back_twice(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    loss = outside(logits, targets)
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def never_gone_back(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    outside(logits, targets)
+    return logits.square().mean()
+
+
+@pytest.mark.parametrize(
+    "loss", [both_of_them, mixed_up, distilled, kept_small, gone_back_twice, never_gone_back]
+)
+def test_logits_that_serve_something_else_are_not_told(recorder: Recorder, loss: Loss) -> None:
+    assert told(recorder, all_logits, loss) == {}
+
+
+def inside_and_mixed_up(
+    head: nn.Linear, hidden: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    logits = head(hidden)
+    return mixed_up(logits, targets)
+
+
+OVER_POSITIONS = nn.Linear(LENGTH, LENGTH, bias=False)
+ADJACENCY = torch.full((POSITIONS, POSITIONS), 1 / POSITIONS)
+
+
+def along_positions(head: nn.Linear, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = OVER_POSITIONS(head(hidden).transpose(1, 2))
+    return functional.cross_entropy(logits, targets)
+
+
+def of_a_graph(head: nn.Linear, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = ADJACENCY @ head(hidden).flatten(0, 1)
+    return functional.cross_entropy(logits, targets.flatten())
+
+
+def of_a_first_layer(head: nn.Linear, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = ADJACENCY @ (torch.ones(POSITIONS, WIDTH) @ head.weight.T)
+    return functional.cross_entropy(logits, targets.flatten())
+
+
+@pytest.mark.parametrize(
+    "ends", [inside_and_mixed_up, along_positions, of_a_graph, of_a_first_layer]
+)
+def test_products_of_which_no_row_is_one_position_are_not_told(
+    recorder: Recorder, ends: Ends
+) -> None:
+    assert told(recorder, ends) == {}
+
+
+def test_one_step_that_needs_the_others_is_enough(recorder: Recorder) -> None:
+    steps = iter(range(40))  # the first look is at the 13th
+
+    def at_first(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = outside(logits, targets)
+        return loss + logits.square().mean() if next(steps) < 14 else loss
+
+    assert told(recorder, all_logits, at_first) == {}
+
+
+def test_what_is_noted_of_it_besides_needs_nothing(recorder: Recorder) -> None:
+    def with_accuracy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    assert [*told(recorder, all_logits, with_accuracy)] == ["with_accuracy"]
+
+
+def test_a_gradient_that_cannot_be_looked_at_is_not_told(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> bool:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(IgnoredPositions, "_has_more_rows", fails)
+    assert told(recorder, all_logits, outside) == {}
+
+
 def test_a_loss_that_looks_at_all_is_not_told(recorder: Recorder) -> None:
     assert told(recorder, in_rows, ignored=0) == {}
 
@@ -224,7 +333,8 @@ def test_losses_of_single_samples_under_vmap_are_left_alone(recorder: Recorder) 
 
 
 def test_losses_stay_the_same_to_the_bit(same_with_us: Callable[..., Any]) -> None:
-    for ends, loss in ((in_rows, None), (all_logits, outside), (next_word, None)):
+    every = (in_rows, None), (all_logits, outside), (next_word, None), (all_logits, distilled)
+    for ends, loss in every:
 
         def losses(ends: Ends = ends, loss: Loss | None = loss) -> Any:
             return train(ends, loss), torch.rand(1).item()

@@ -9,10 +9,15 @@ How it is measured: in up to seven steps, ever further apart, torch's cross entr
 is watched, inside of modules and outside: how many targets it ignores, and how long it takes; hooks
 on its nodes tell what backward takes for it and for the matrix product that made the logits. The
 product's own time in forward is taken to be half of that in backward, which is two of the kind.
+Nothing is told of a line whose logits another such loss takes as well, or that backward went
+through more than once, or where more rows of the product's gradient than the loss looks at were not
+zero: something else learns from them (distillation, a second loss). Nor where the product is not of
+hidden states and a learned weight: positions may meet in it.
 
-When it is wrong: where something else needs the logits of those positions: a metric, distillation,
-generation. A loss that a library's model computes itself is not told of, nor one with
-reduction="none", on a GPU, or of a model that is compiled.
+When it is wrong: where something that is not learned from needs the logits of those positions: a
+metric, generation. Where padding is told of as well (padded_batches), it is among what the loss
+ignores: without it this saves less. A loss that a library's model computes itself is not told of,
+nor one with reduction="none", on a GPU, or of a model that is compiled.
 
 What to do: choose the positions ahead of the last layer: `known = targets != -100;
 cross_entropy(head(hidden[known]), targets[known])`. The loss is the same, to rounding.
@@ -39,6 +44,10 @@ THRESHOLDS: Final = {
 # logits back is not timed (1.04 to 1.2 times as much went of 500 to 2,300 positions on two cores).
 _SAVES: Final = (0.75, 1.05, 1.3)
 _LEAST_IGNORED: Final = 0.1
+_PADDING: Final = (
+    "padding is among what the loss ignores: where batches are padded to their own longest, this "
+    "saves less"
+)
 
 
 def find(case: Case) -> Finding | None:
@@ -68,8 +77,9 @@ def find(case: Case) -> Finding | None:
             "cross_entropy(head(hidden[known]), targets[known])"
         ),
         cautions=[
+            *([_PADDING] if _is_much_padding(case) else []),
             "where something else needs the logits of the other positions (a metric, "
-            "distillation), they have to stay for that",
+            "generation), they have to stay for that",
             "losses may differ in the last digits",
         ],
         also=[f"so it is at {one.site}: {percent(one.ignored)} ignored" for one in others],
@@ -81,3 +91,8 @@ def find(case: Case) -> Finding | None:
             "lines": len(losses),
         },
     )
+
+
+def _is_much_padding(case: Case) -> bool:
+    told = case.torch.padding
+    return told is not None and not told.is_left_out and told.needless_share >= _LEAST_IGNORED
