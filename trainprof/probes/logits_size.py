@@ -19,7 +19,7 @@ class LogitsSize:
     """Is told what the first call of a class of models gave, and notes the bytes of a sample."""
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
-        self._tensor, self._session = torch.Tensor, session
+        self._tensor, self._session = getattr(torch, "Tensor", None), session
         self._modes = FunctionModes(torch)
         self._is_traced: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._notes = 0
