@@ -52,6 +52,8 @@ class Orphans:
         self._before: set[psutil.Process] = set()
         self._numbers: frozenset[int] = frozenset()
         self._others: list[psutil.Process] = []
+        # Those that were found to be: one that is about to be gone has no environment any more.
+        self._ours: set[psutil.Process] = set()
         self._is_adopting = False
 
     def __enter__(self) -> Orphans:
@@ -123,6 +125,7 @@ class Orphans:
         strange = self._before.union(*map(_below, self._others))
         below = (one for one in _below(psutil.Process()) if one not in strange)
         found = [one for one in below if self._is_ours(one)]
+        self._ours.update(found)
         # Behind that: what ended meanwhile is not among them.
         self.reap(_NO_PROCESS)
         return found
@@ -131,6 +134,8 @@ class Orphans:
         with contextlib.suppress(psutil.Error):
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
+            if process in self._ours:
+                return True
             # Where others may have left it to us, it has to say itself that it is the trial's. In a
             # container this may be the process to which all are left.
             if not self._others and os.getpid() != _INIT:

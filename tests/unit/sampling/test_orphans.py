@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,31 @@ def test_what_a_script_leaves_running_is_ended_and_named(
         assert name.endswith(" server.py")
         assert not left.is_running()
         assert watched.end() == ()
+    assert other.poll() is None
+
+
+def test_one_that_is_about_to_be_gone_is_waited_for(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has begun to give back, its environment first, does not make it somebody else's."""
+    server = tmp_path / "server.py"
+    server.write_text(IS_DEAF)
+    environ, killed = psutil.Process.environ, []
+
+    def gone_once_killed(process: psutil.Process) -> dict[str, str]:
+        return {} if process.pid in killed else environ(process)
+
+    def kill(process: psutil.Process) -> None:
+        killed.append(process.pid)
+        threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL)).start()
+
+    monkeypatch.setattr(psutil.Process, "environ", gone_once_killed)
+    monkeypatch.setattr(psutil.Process, "kill", kill)
+    with Orphans("run") as watched:
+        left = psutil.Process(orphan_of(str(server)))
+        watched.end()
+        assert killed == [left.pid]
+        assert not left.is_running()
     assert other.poll() is None
 
 
