@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import dicts_in, integer, last_note, share_in
+from trainprof.analysis.facts import dicts_in, integer, last_note, share_in, times_in
 from trainprof.analysis.names import Sites
 
 _KEY: Final = "broadcast_pairs"
@@ -68,7 +67,7 @@ def broadcast_pairs(told: Iterable[Mapping[str, Any]], sites: Sites) -> Broadcas
             long=(long := _count(one.get("long"))),
             numbers=max(_count(one.get("numbers")), first * second * long),
             share=share,
-            times=_times(one.get("times")),
+            times=times_in(one.get("times"), _MOST_TIMES),
         )
         for one in dicts_in(found.get("lines"))
         if (share := share_in(one.get("share"))) > 0
@@ -83,8 +82,3 @@ def broadcast_pairs(told: Iterable[Mapping[str, Any]], sites: Sites) -> Broadcas
 
 def _count(value: object) -> int:
     return max(integer(value) or 1, 1)
-
-
-def _times(value: object) -> float:
-    is_known = isinstance(value, (int, float)) and math.isfinite(value)
-    return min(max(float(value), 0.0), _MOST_TIMES) if is_known else 0.0  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.facts import dicts_in, integer, last_note, number, share_in
+from trainprof.analysis.facts import dicts_in, integer, last_note, share_in, times_in
 from trainprof.analysis.names import Sites
 
 _KEY: Final = "ignored_positions"
@@ -51,7 +51,7 @@ def ignored_positions(told: Iterable[Mapping[str, Any]], sites: Sites) -> list[I
         )
         for one in dicts_in(found.get("lines") if isinstance(found, dict) else None)
         if (ignored := share_in(one.get("ignored"))) > 0
-        and (times := min(max(number(one.get("times"), 0.0), 0.0), _MOST_TIMES)) > 0
+        and (times := times_in(one.get("times"), _MOST_TIMES)) > 0
         and (site := sites.known(integer(one.get("site")))) is not None
     ]
     return sorted(lines, key=lambda one: -one.spent)

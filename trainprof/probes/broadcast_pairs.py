@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.backward_time import BackwardTime, time_back
 from trainprof.probes.elements import elements_of, is_container
+from trainprof.probes.function_call import Call
 from trainprof.probes.middle import median
 
 # By the names of functions: what is made of two vectors each, number by number.
@@ -43,26 +44,6 @@ PRODUCT: Final = "product"
 DISTANCE: Final = "distance"
 COSINE: Final = "cosine"
 _DIFFERENCE: Final = "difference"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of one of torch's functions.
-
-    Attributes:
-        name: Of the function.
-        args, kwargs: That it was given.
-        result: That it gave.
-        took_ns: Of the host's time.
-        site_of: Tells the user's line, in the model; 0 where none of it is the user's.
-    """
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    result: Any
-    took_ns: int
-    site_of: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)

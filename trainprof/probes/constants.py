@@ -11,8 +11,9 @@ from sys import _getframe, modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.broadcast_pairs import BroadcastPairs, Call
+from trainprof.probes.broadcast_pairs import BroadcastPairs
 from trainprof.probes.elements import elements_of, is_container
+from trainprof.probes.function_call import Call
 from trainprof.probes.function_watch import FunctionWatch
 from trainprof.probes.graph_look import Autograd
 from trainprof.probes.ignored_positions import NAMES as LOSSES

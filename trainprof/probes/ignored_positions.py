@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.backward_time import BackwardTime, time_back, time_nodes
-from trainprof.probes.broadcast_pairs import Call
+from trainprof.probes.function_call import Call
 from trainprof.probes.graph_walk import is_leaf
 from trainprof.probes.middle import median
 from trainprof.probes.patcher import let_dynamo_skip
