@@ -5,10 +5,11 @@ in a masked language model, the question ahead of an answer, padding. For each o
 layer makes a logit for each class all the same, the loss goes through them, and backward through
 both once more, with zeros.
 
-How it is measured: in up to seven steps, ever further apart, torch's cross entropy (and nll_loss)
-is watched, inside of modules and outside: how many targets it ignores, and how long it takes; hooks
-on its nodes tell what backward takes for it and for the matrix product that made the logits. The
-product's own time in forward is taken to be half of that in backward, which is two of the kind.
+How it is measured: in some steps, ever further apart, torch's cross entropy (and nll_loss) is
+watched, inside of modules and outside: how many targets it ignores, and how long it takes; hooks on
+its nodes tell what backward takes for it and for the matrix product that made the logits. Where the
+product itself was made outside of modules, its time in forward is taken to be half of that in
+backward, which is two of the kind.
 Nothing is told of a line whose logits another such loss takes as well, or that backward went
 through more than once, or where more rows of the product's gradient than the loss looks at were not
 zero: something else learns from them (distillation, a second loss). Nor where the product is not of
