@@ -306,10 +306,12 @@ class ConstantsProbe:
         is_ours = call.module in LOSSES and self._torch.is_grad_enabled()
         if not is_ours or self._autograd.is_transformed():
             return
+        began_ns = self._session.now()
         args, kwargs = call.inputs
         with self._autograd.unseen(), self._torch.no_grad():
             told = Call(call.module, args, kwargs, call.output, call.took_ns, lambda: call.site)
             self._ignored.see_outside(told)
+        self._spent_ns += self._session.now() - began_ns
 
     def _versions(self, tensors: Iterable[Any]) -> dict[int, int]:
         """Returns how often tensors have been written to, by where torch keeps them."""
