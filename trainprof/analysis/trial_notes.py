@@ -21,17 +21,13 @@ class TrialNotes:
         applied: What was changed, by name, as it was asked for.
         refused: What was not changed, somewhere, and why; a name may be in both.
         losses: Of the first backward passes; one that was not finite is nan.
-        uncontained: What wrote outside of the trial's own place, in any process.
-        copied: Bytes of large files that were copied before they could be changed, by path.
-        moved: Bytes of directories that were copied before they could be moved, by path.
+        written: Files that a trial without a sandbox changed outside of its scratch directory.
     """
 
     applied: Mapping[str, Any]
     refused: Mapping[str, str]
     losses: tuple[float, ...]
-    uncontained: tuple[str, ...]
-    copied: Mapping[str, int]
-    moved: Mapping[str, int]
+    written: tuple[str, ...]
 
 
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
@@ -52,12 +48,8 @@ def read_trial_notes(directory: RunDirectory) -> TrialNotes:
         if isinstance(note.get("losses"), list):
             losses = [_loss(value) for value in note["losses"]]
     everywhere = [note for log in recording.logs for note in log.texts_of(Topic.TRIAL).values()]
-    uncontained = dict.fromkeys(name for note in everywhere for name in _uncontained(note))
-    copied, moved = (
-        dict(one for note in everywhere for one in _sizes(note, name))
-        for name in ("copied", "moved")
-    )
-    return TrialNotes(applied, refused, tuple(losses), tuple(uncontained), copied, moved)
+    written = dict.fromkeys(path for note in everywhere for path in _written(note))
+    return TrialNotes(applied, refused, tuple(losses), tuple(written))
 
 
 def _loss(value: Any) -> float:
@@ -65,15 +57,7 @@ def _loss(value: Any) -> float:
     return float(value) if is_number else math.nan
 
 
-def _uncontained(note: Any) -> Iterator[str]:
-    told = note.get("uncontained") if isinstance(note, dict) else None
-    if isinstance(told, list):
-        yield from (str(one) for one in told)
-
-
-def _sizes(note: Any, name: str) -> Iterator[tuple[str, int]]:
-    told = note.get(name) if isinstance(note, dict) else None
-    if isinstance(told, dict):
-        for path, size in told.items():
-            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-                yield str(path), size
+def _written(note: Any) -> Iterator[str]:
+    paths = note.get("written") if isinstance(note, dict) else None
+    if isinstance(paths, list):
+        yield from (str(path) for path in paths)

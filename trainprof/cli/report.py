@@ -212,7 +212,7 @@ def _rebuilt_summary(
         raise RunDamaged(
             f"{directory.path} is a `tune` run: only its whole result is shown, once there is one",
             hint=f"name one of its trials, such as {known}, or go on with: "
-            f"trainprof tune --resume {shlex.quote(str(directory.path))}",
+            f"trainprof tune --resume {shlex.quote(str(directory.path))} SCRIPT",
         )
     try:
         return summarize(directory, epoch=epoch, steps=steps, rules=rules)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,18 +14,12 @@ from trainprof.cli.output import complain, write
 from trainprof.cli.report import find_run, rendered
 from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import DEFAULT_INTERVAL_S
-from trainprof.record.errors import TrainprofError
 
 if TYPE_CHECKING:
-    from trainprof.experiments.runner import Script
+    from trainprof.experiments.tune import TuneRun
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
 _LEAST_STEPS: Final = 30
-
-
-class NotContained(TrainprofError):
-    slug: ClassVar[str] = "not-contained"
-    exit_code: ClassVar[int] = 2
 
 
 def tune(
@@ -60,10 +53,15 @@ def tune(
         str | None,
         typer.Option(metavar="RUN", help="Go on with an earlier tune run, as it was begun."),
     ] = None,
-    yes: Annotated[
+    unsandboxed: Annotated[
         bool,
-        typer.Option("-y", "--yes", help="Begin also where not all can be kept from your files."),
+        typer.Option(
+            "--unsandboxed",
+            help="Run trials without a sandbox, where the kernel allows none: they can change your "
+            "files.",
+        ),
     ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", hidden=True)] = False,
     interval: run_options.IntervalIfGiven = None,
     format: FormatOption = Format.TERMINAL,
     quiet: Annotated[
@@ -74,9 +72,9 @@ def tune(
 ) -> int:
     """Rerun SCRIPT with other settings, and say what makes it faster.
 
-    The script is not edited: settings are changed from outside, each trial in a process of its own.
-    What it writes stays in the trial's directory, but for temporary files and caches. {trial} in
-    its arguments is replaced by the trial's name.
+    The script is not edited: settings are changed from outside. Each trial runs in a sandbox: it
+    sees your files, and what it writes is discarded. {trial} in its arguments becomes the trial's
+    name.
     """
     from trainprof.analysis.tuning import INTERRUPTED as STOPPED
     from trainprof.cli.tune_progress import TuneProgress
@@ -92,11 +90,11 @@ def tune(
     from trainprof.experiments.tune import tune as measure
 
     words = run_options.words(script, arguments)
-    given = Script(words, module) if words or module is not None else None
+    if not words and module is None:
+        again = "" if resume is None else ": --resume needs the same command again"
+        raise typer.BadParameter(f"missing: what to tune{again}", param_hint="'SCRIPT'")
+    given = Script(words, module)
     if resume is None:
-        if given is None:
-            raise typer.BadParameter("missing: what to tune", param_hint="'SCRIPT'")
-        agreed = _check_contained(given, is_agreed=yes)
         options = TuneOptions(
             script=given,
             output=output,
@@ -104,16 +102,18 @@ def tune(
             trial_steps=trial_steps,
             allow_numerics=allow_numerics,
             interval_s=interval or DEFAULT_INTERVAL_S,
-            agreed=agreed,
+            is_sandboxed=not unsandboxed,
         )
         run = begin(options)
     else:
-        again = AskedAgain(given, output, budget, trial_steps, interval, allow_numerics)
-        run = resumed(find_run(resume), again)
-        before = run.journal.asked.agreed
-        run.journal.agree(_check_contained(run.options.script, is_agreed=yes, before=before))
+        run = resumed(
+            find_run(resume),
+            AskedAgain(
+                given, not unsandboxed, output, budget, trial_steps, interval, allow_numerics
+            ),
+        )
     if not quiet:
-        write(sys.stderr, f"trainprof: trials are kept in {run.directory.path}\n")
+        write(sys.stderr, _opening(run))
     try:
         with TuneProgress(None if quiet else sys.stderr) as progress:
             summary = measure(run, tell=progress)
@@ -125,40 +125,25 @@ def tune(
     return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0
 
 
-def _check_contained(
-    script: Script, *, is_agreed: bool, before: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Says what trials would do besides training, and goes on only if that is agreed to.
+def _opening(run: TuneRun) -> str:
+    """Returns what is said ahead of the first trial."""
+    from trainprof.experiments.trackers import installed_trackers
 
-    Args:
-        script: What is to be run.
-        is_agreed: Whatever it does.
-        before: What was agreed to earlier.
-
-    Returns:
-        What is agreed to.
-
-    Raises:
-        NotContained: If something is not.
-    """
-    from trainprof.experiments.uncontained import NO_PYTHON, OUT_OF_REACH, find_uncontained
-    from trainprof.launch.masking import masked_text
-    from trainprof.launch.target import resolve
-
-    found = find_uncontained(resolve(script.words, script.module), Path.cwd())
-    told = tuple(masked_text(f"{one.site}: {one.name} {one.sentence}") for one in found)
-    if set(told) <= set(before):
-        return told
-    write(sys.stderr, "trainprof: what trials do here cannot be kept apart:\n")
-    for sentence in told:
-        write(sys.stderr, f"  {sentence}\n")
-    if is_agreed:
-        return told
-    instead = "switch it off by an argument of the script"
-    if any(one.sentence == NO_PYTHON for one in found):
-        instead = "name the Python script itself, or what starts it (python, torchrun)"
-    if any(one.sentence == OUT_OF_REACH for one in found):
-        instead = "start it by a Python from 3.10 on, with variables set before trainprof"
-    raise NotContained(
-        "nothing was run: each trial would do that again", hint=f"{instead}, or go on with --yes"
-    )
+    where = f"trainprof: trials are kept in {run.directory.path}\n"
+    if run.sandbox is None:
+        how = (
+            "No sandbox: each trial runs in a scratch working directory and can change files "
+            "elsewhere. The first one lists the files that its Python code opens for writing; "
+            "other programs and native code escape that."
+        )
+    else:
+        how = (
+            "Trials run in a sandbox: they see your files, and what they write is discarded. Not "
+            "contained: network, services, devices, /dev/shm."
+        )
+        if run.sandbox.memory_bytes is not None:
+            gib = run.sandbox.memory_bytes / (1 << 30)
+            how += f" What they write is held in memory, up to {gib:.1f} GiB."
+    if trackers := installed_trackers():
+        how += f" Trackers are offline in trials: {', '.join(trackers)}."
+    return f"{where}{how}\n"

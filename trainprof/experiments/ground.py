@@ -8,7 +8,6 @@ from typing import ClassVar, Final
 from trainprof.analysis.comparable_facts import GPU, TORCH, ground_of_host
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.passes import TRAINING
-from trainprof.experiments.own_variables import changed_variables
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target
@@ -86,24 +85,6 @@ def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         told = (f"{x} was {before.get(x, _UNSET)} and is {now.get(x, _UNSET)}" for x in changed)
         raise CannotResume(
             f"{', '.join(told)}: its trials would not be alike",
-            hint=_SET_AS_BEFORE,
-        )
-
-
-def check_read(before: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """Refuses where the script's own texts would read other variables.
-
-    Args:
-        before: As `own_variables.digests_of_variables` tells them.
-        environ: That trials would get.
-
-    Raises:
-        CannotResume: With what is another.
-    """
-    changed = changed_variables(before, environ)
-    if changed:
-        raise CannotResume(
-            f"{', '.join(changed)}: its trials would not be alike",
             hint=_SET_AS_BEFORE,
         )
 

@@ -33,6 +33,15 @@ from trainprof.record.run_file import read_run_file
 
 FILE: Final = "tune.json"
 LARGEST_BYTES: Final = 1 << 24
+# What reading values of another shape or size raises.
+_DAMAGES: Final = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 SCHEMA_VERSION: Final = 1
 
 
@@ -49,13 +58,9 @@ class Asked:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
         cwd: Where; None: not known, as of the next two.
-        sources: Digests of its own files, as own_files tells them.
+        sources: Digests of the files beside the script and of its settings, by name.
         variables: Of its environment, as ground.variables_of_pace tells them.
-        masked: Of what is masked, as masked_words.digest_of_masked tells it; None where nothing is.
-        read: Variables that its own texts read, as own_variables.digests_of_variables tells them;
-            None: not known.
-        agreed: What trials do that cannot be contained, as it was said and agreed to.
-        budget_s, trial_steps, allow_numerics, interval_s: As TuneOptions has them.
+        budget_s, trial_steps, allow_numerics, interval_s, is_sandboxed: As TuneOptions has them.
     """
 
     words: tuple[str, ...]
@@ -68,9 +73,7 @@ class Asked:
     cwd: str | None = None
     sources: Mapping[str, str] | None = None
     variables: Mapping[str, str] | None = None
-    masked: Mapping[str, str] | None = None
-    read: Mapping[str, str] | None = None
-    agreed: tuple[str, ...] = ()
+    is_sandboxed: bool = True
 
 
 class Journal:
@@ -106,9 +109,7 @@ class Journal:
             "cwd": self.asked.cwd,
             "sources": _plain(self.asked.sources),
             "variables": _plain(self.asked.variables),
-            "masked": _plain(self.asked.masked),
-            "read": _plain(self.asked.read),
-            "agreed": list(self.asked.agreed),
+            "is_sandboxed": self.asked.is_sandboxed,
             "done": self._done,
         }
         write_json(self._directory.path / FILE, told)
@@ -130,12 +131,6 @@ class Journal:
             }
         )
         self.save()
-
-    def agree(self, agreed: tuple[str, ...]) -> None:
-        """Notes what trials do that cannot be contained, once it is agreed to."""
-        if agreed != self.asked.agreed:
-            self.asked = replace(self.asked, agreed=agreed)
-            self.save()
 
     def knows(self, trial: Trial, number: int) -> bool:
         """Whether a run was made before, and its directory is still there."""
@@ -232,7 +227,7 @@ def read_journal(directory: RunDirectory) -> Journal:
             f"{directory.path} is no `tune` run: {FILE} cannot be read: {error.strerror or error}",
             hint="name the directory that `trainprof tune` printed",
         ) from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except _DAMAGES as error:
         raise JournalDamaged(
             f"{path} is damaged", hint="start again: trainprof tune SCRIPT"
         ) from error
@@ -255,9 +250,7 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         cwd=None if cwd is None else str(cwd),
         sources=_texts(told.get("sources")),
         variables=_texts(told.get("variables")),
-        masked=_texts(told.get("masked")),
-        read=_texts(told.get("read")),
-        agreed=tuple(str(one) for one in told.get("agreed", ())),
+        is_sandboxed=bool(told.get("is_sandboxed", True)),
     )
 
 

@@ -30,7 +30,6 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.against import against, to_be_minded
 from trainprof.experiments.candidates import Plan
-from trainprof.experiments.copied_files import copied_files
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.experiments.page_cache import kept_in_memory
@@ -69,7 +68,7 @@ def summary_of_tune(
             unfinished=list(found.unfinished),
             predictions=len(judged),
             held=sum(judged),
-            uncontained=list(dict.fromkeys(u for run in found.runs for u in run.uncontained)),
+            uncontained=_uncontained(found),
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
                 *_left_out(found),
@@ -79,10 +78,19 @@ def summary_of_tune(
                 *_unlike(found),
                 *_by_passes(found),
                 *kept_in_memory(found, base),
-                *copied_files(found),
             ],
         ),
     )
+
+
+def _uncontained(found: Found) -> list[str]:
+    """Returns what trials did outside, as far as it was seen."""
+    written = dict.fromkeys(path for run in found.runs for path in run.written)
+    connections = dict.fromkeys(one for run in found.runs for one in run.connections)
+    return [
+        *(f"wrote {path}" for path in written),
+        *(f"was connected to {address}" for address in connections),
+    ]
 
 
 def trials_of(found: Found) -> list[TrialSummary]:

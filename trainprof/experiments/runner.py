@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.tuning import BASELINE, FAILED, INTERRUPTED
-from trainprof.experiments.prepared_files import hint_of_missing_file, prepared_files
+from trainprof.analysis.tuning import BASELINE, FAILED
+from trainprof.experiments.last_words import end_of_errors
 from trainprof.experiments.reading import Ended, measured
-from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.experiments.sandbox.files import large_copies, prepared_files, refusal_in
+from trainprof.experiments.sandbox.sandbox import Sandbox, remove_tree, words_without_sandbox
+from trainprof.experiments.sandbox.unsandboxed import scratch_directory
+from trainprof.experiments.trackers import offline_variables
+from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
 from trainprof.launch.manifest import NS
 from trainprof.launch.options import RunOptions, TrialOptions
 from trainprof.launch.run import run
-from trainprof.record.names import SCRATCH_INDEX
 from trainprof.record.run_directory import RunDirectory
 
-NOT_REACHED: Final = (
-    "trainprof got into no Python of it, so that nothing it wrote or removed was kept from your "
-    "files"
-)
-# What a command ends with that started nothing, a Python that cannot keep writes apart included.
-_NOT_STARTED: Final = 125
+WOULD_FILL: Final = "ended before its files would have filled the disk"
 # In an argument of the script: what each trial puts its own name in place of.
 PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
@@ -50,21 +47,38 @@ class ScriptRunner:
         script: What is run.
         directory: Of the `tune` run.
         interval_s: The sampler's interval.
+        sandbox: Keeps trials from the user's files, None: nothing does.
     """
 
-    def __init__(self, script: Script, directory: RunDirectory, *, interval_s: float) -> None:
+    def __init__(
+        self,
+        script: Script,
+        directory: RunDirectory,
+        *,
+        interval_s: float,
+        sandbox: Sandbox | None,
+    ) -> None:
         self._script = script
         self._directory = directory
         self._interval_s = interval_s
+        self._sandbox = sandbox
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         began = time.monotonic()
         label = label_of(trial, number)
         path = self._directory.trials / label
+        scratch = self._directory.path / SCRATCH / label
         # What another `tune` had begun and did not end.
-        shutil.rmtree(path, ignore_errors=True)
+        for left in (path, scratch):
+            remove_tree(left)
         self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
-        scratch = path / SCRATCH
+        scratch.mkdir(mode=0o700, parents=True)
+        cwd = Path.cwd()
+        if self._sandbox is None:
+            scratch_directory(scratch, cwd, but_for=self._directory.path)
+            before = words_without_sandbox(scratch)
+        else:
+            before = self._sandbox.words(scratch, path)
         options = RunOptions(
             words=self._script.for_trial(argument_of(trial, number)),
             module=self._script.module,
@@ -79,51 +93,48 @@ class ScriptRunner:
                 batches=limits.steps if trial.data == "alone" else None,
                 pass_batches=trial.pass_batches,
                 settings=trial.settings(),
-                scratch=scratch,
+                scratch=scratch if self._sandbox is None and trial.name == WARM_UP else None,
                 enough_s=limits.enough_s,
             ),
+            before=before,
+            environment=offline_variables(cwd if self._sandbox is not None else scratch),
             keeps_console=True,
             ended_after_s=limits.killed_after_s,
         )
         spawned_ns = time.time_ns()
         try:
             finished = run(options)
-            found = measured(
-                trial,
-                number,
-                RunDirectory(path),
-                Ended(finished.outcome, finished.is_overdue),
-                relative_to=self._directory.path,
-            )
-            if not (scratch / SCRATCH_INDEX).exists():
-                found = _not_reached(found, finished.outcome.status)
-            found = _with_files(found, RunDirectory(path), scratch, spawned_ns)
+            record = RunDirectory(path)
+            ended = Ended(finished.outcome, finished.is_overdue)
+            found = measured(trial, number, record, ended, relative_to=self._directory.path)
+            if finished.is_full:
+                found = replace(found, outcome=FAILED, detail=WOULD_FILL, pace=None)
+            found = self._with_files(found, record, scratch, spawned_ns)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        return replace(found, seconds=time.monotonic() - began, left_running=finished.left_running)
+            remove_tree(scratch)
+        return replace(
+            found,
+            seconds=time.monotonic() - began,
+            left_running=finished.left_running,
+            connections=finished.connections,
+        )
 
-
-def _not_reached(run: Measured, status: int | None) -> Measured:
-    """Returns a trial in which nothing of ours was ahead of the script: it is not to be rerun."""
-    if run.outcome == INTERRUPTED or status == _NOT_STARTED:
-        return run
-    why = f"{run.detail}; {NOT_REACHED}" if run.outcome == FAILED and run.detail else NOT_REACHED
-    return replace(run, outcome=FAILED, detail=why, pace=None, training_pace=None)
-
-
-def _with_files(run: Measured, directory: RunDirectory, scratch: Path, spawned_ns: int) -> Measured:
-    """Adds what a trial prepared, and what that has to do with its failing."""
-    try:
-        cwd = Path.cwd()
-    except OSError:  # somebody removed it
-        return run
-    if run.outcome == FAILED:
-        hint = hint_of_missing_file(directory.console, scratch, cwd)
-        return run if hint is None else replace(run, detail=f"{run.detail or FAILED}; {hint}")
-    if run.trial.name != BASELINE:
-        return run
-    first_batch_ns = spawned_ns + int(run.startup_s * NS)
-    return replace(run, prepared=prepared_files(scratch, cwd, until_ns=first_batch_ns))
+    def _with_files(
+        self, found: Measured, record: RunDirectory, scratch: Path, spawned_ns: int
+    ) -> Measured:
+        """Adds what a trial wrote, and what the sandbox has to do with its failing."""
+        if self._sandbox is None:
+            return found
+        if found.outcome == FAILED:
+            why = refusal_in(end_of_errors(record.console))
+            return found if why is None else replace(found, detail=f"{found.detail}. {why}")
+        copied = large_copies(scratch, self._sandbox.overlays)
+        if found.trial.name != BASELINE:
+            return replace(found, copied=copied)
+        first_batch_ns = spawned_ns + int(found.startup_s * NS)
+        cwd = Path(self._sandbox.cwd)
+        prepared = prepared_files(scratch, self._sandbox.overlays, cwd, until_ns=first_batch_ns)
+        return replace(found, copied=copied, prepared=prepared)
 
 
 def label_of(trial: Trial, number: int) -> str:

@@ -159,12 +159,11 @@ class Measured:
         failed_after: How it failed once all its training had been ended at a limit, None: not.
         left_running: Names of what it had started and was ended with it.
         prepared: What it wrote ahead of its first batch that is not among the user's files.
+        connections: Addresses outside of this machine that it was connected to.
         losses: Of its first backward passes, [] where not known.
         refused: What could not be changed, and why.
-        uncontained: What it did besides that could not be kept from the user's files.
-        copied: Bytes of large files that were copied before it could open them to change them, by
-            path.
-        moved: The same of directories that it moved, with all in them.
+        written: Files that it changed outside of its scratch directory, where it had no sandbox.
+        copied: Bytes of large files that were copied as it opened them for writing, by path.
         figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
             read_bytes.
         conditions: As TrialSummary has them.
@@ -194,11 +193,11 @@ class Measured:
     failed_after: str | None = None
     left_running: tuple[str, ...] = ()
     prepared: Prepared | None = None
+    connections: tuple[str, ...] = ()
     losses: tuple[float, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    uncontained: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     copied: Mapping[str, int] = field(default_factory=dict)
-    moved: Mapping[str, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, float] = field(default_factory=dict)
     ground: Mapping[str, str] = field(default_factory=dict)

@@ -20,20 +20,22 @@ from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.ground import (
     CannotResume,
     check_ground,
-    check_read,
     check_variables,
     ground_now,
     variables_of_pace,
 )
 from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.experiments.masked_words import are_others, digest_of_masked
-from trainprof.experiments.own_files import digests_of, edited
-from trainprof.experiments.own_modules import own_of
-from trainprof.experiments.own_variables import digests_of_variables, variables_read
-from trainprof.experiments.prepared_files import notes_of_preparing
 from trainprof.experiments.results import summary_of_tune
-from trainprof.experiments.runner import Script, ScriptRunner
+from trainprof.experiments.runner import SCRATCH, Script, ScriptRunner
+from trainprof.experiments.sandbox.files import notes_of_files
+from trainprof.experiments.sandbox.sandbox import (
+    CACHES,
+    NoSandbox,
+    Sandbox,
+    make_sandbox,
+    remove_tree,
+)
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
@@ -42,7 +44,6 @@ from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
-from trainprof.record.names import MASK
 from trainprof.record.run_directory import RunDirectory, write_json
 
 DEFAULT_BUDGET_S: Final = 600.0
@@ -64,7 +65,7 @@ class TuneOptions:
         trial_steps: After which a trial is stopped, None: as the budget suggests.
         allow_numerics: Changes of precision may be tried.
         interval_s: The sampler's.
-        agreed: What cannot be contained, as it was said and agreed to.
+        is_sandboxed: Trials are kept from the user's files.
     """
 
     script: Script
@@ -73,7 +74,7 @@ class TuneOptions:
     trial_steps: int | None = None
     allow_numerics: bool = False
     interval_s: float = DEFAULT_INTERVAL_S
-    agreed: tuple[str, ...] = ()
+    is_sandboxed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,16 @@ class AskedAgain:
     """What is said along with an earlier `tune` run; None: nothing about it.
 
     Attributes:
-        script: The same as before.
+        script: The same as before: a run directory never supplies what is executed.
+        is_sandboxed: As before.
         output: Its directory.
         budget_s: Of time, from now on.
         trial_steps, interval_s: As before: else its trials would not be alike.
         allow_numerics: Changes of precision may be tried, from now on if not before.
     """
 
-    script: Script | None = None
+    script: Script
+    is_sandboxed: bool = True
     output: Path | None = None
     budget_s: float | None = None
     trial_steps: int | None = None
@@ -104,17 +107,20 @@ class TuneRun:
         directory: Of it.
         options: As asked for; of one that goes on, with what it was begun with.
         journal: What was done before.
+        sandbox: Keeps trials from the user's files, None: nothing does.
     """
 
     directory: RunDirectory
     options: TuneOptions
     journal: Journal
+    sandbox: Sandbox | None
 
 
 def begin(options: TuneOptions) -> TuneRun:
     """Makes the directory of a new `tune` run.
 
     Raises:
+        NoSandbox: If trials cannot be kept from the user's files, and are to be.
         TrainprofError: If there is no such script, or no directory can be made.
     """
     target = resolve(options.script.words, options.script.module)
@@ -122,6 +128,7 @@ def begin(options: TuneOptions) -> TuneRun:
     directory = create_run_directory(
         options.output, f"tune-{target.stem}", _without_rank(os.environ), time_ns=now_ns
     )
+    sandbox = _sandbox(options, directory)
     manifest = opening_manifest(
         target,
         RunOptions(words=options.script.words, module=options.script.module),
@@ -132,7 +139,6 @@ def begin(options: TuneOptions) -> TuneRun:
     )
     write_json(directory.manifest, {**manifest, "kind": "tune"})
     cwd = _here()
-    own = None if cwd is None else own_of(target, cwd)
     asked = Asked(
         words=tuple(masked_argv(options.script.words)),
         module=options.script.module,
@@ -142,15 +148,29 @@ def begin(options: TuneOptions) -> TuneRun:
         allow_numerics=options.allow_numerics,
         interval_s=options.interval_s,
         cwd=None if cwd is None else str(cwd),
-        sources=None if cwd is None or own is None else digests_of(target, cwd, own),
+        sources={**manifest["sources"], **manifest["settings"]},
         variables=variables_of_pace(os.environ),
-        masked=digest_of_masked(options.script.words),
-        read=None if own is None else digests_of_variables(variables_read(own), os.environ),
-        agreed=options.agreed,
+        is_sandboxed=options.is_sandboxed,
     )
     journal = Journal(directory, asked)
     journal.save()
-    return TuneRun(directory, options, journal)
+    return TuneRun(directory, options, journal, sandbox)
+
+
+def _sandbox(options: TuneOptions, directory: RunDirectory) -> Sandbox | None:
+    """Returns the sandbox of all trials; without one nothing is left of a new run.
+
+    Raises:
+        NoSandbox: If there is none to be had.
+    """
+    if not options.is_sandboxed:
+        return None
+    try:
+        return make_sandbox(directory.path, options.script.words)
+    except NoSandbox:
+        if not directory.manifest.exists():
+            remove_tree(directory.path)
+        raise
 
 
 def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
@@ -162,34 +182,26 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the script, the machine, torch or the environment is another by now, its
-            arguments are not known, or its trials would not be like those before.
+        CannotResume: If the script, the machine, torch or the environment is another by now, or
+            its trials would not be like those before.
+        NoSandbox: If trials cannot be kept from the user's files, and were so before.
     """
     journal = read_journal(directory)
     asked = journal.asked
     _check_alike(directory, asked, again)
     cwd = _here()
-    if asked.cwd is not None and cwd != Path(asked.cwd):
+    if asked.cwd is None or cwd != Path(asked.cwd):
         raise CannotResume(
-            f"it was begun in {asked.cwd}, and this is {cwd or 'a directory that is gone'}",
-            hint=f"go there first (cd {shlex.quote(asked.cwd)}), or start anew without --resume",
+            f"it was begun in {asked.cwd or 'a directory that is not recorded'}, and this is "
+            f"{cwd or 'a directory that is gone'}",
+            hint="go there first (cd), or start again without --resume",
         )
-    given = again.script
-    script = given if given is not None else Script(asked.words, asked.module)
+    script = again.script
     if tuple(masked_argv(script.words)) != asked.words or script.module != asked.module:
+        module = () if asked.module is None else ("-m", asked.module)
         raise CannotResume(
-            "this is not the command that was tuned", hint="start anew: trainprof tune SCRIPT"
-        )
-    if given is None and any(MASK in word for word in asked.words):
-        raise CannotResume(
-            "the command held a secret, which was not written down",
-            hint="give the command again behind --resume RUN",
-        )
-    if are_others(script.words, asked.masked):
-        raise CannotResume(
-            "a word of the command that is written down masked is another one by now: its trials "
-            "would not be alike",
-            hint="give it as it was, or start anew: trainprof tune SCRIPT",
+            "this is not the command that was tuned",
+            hint=f"that was: {shlex.join((*module, *asked.words))}",
         )
     target = resolve(script.words, script.module)
     if script_sha256(target) != asked.script_sha256:
@@ -197,10 +209,17 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
             f"{target.name} was changed since: its trials would not be alike",
             hint="start anew: trainprof tune SCRIPT",
         )
-    _check_unedited(asked, cwd)
+    now = opening_manifest(
+        target,
+        RunOptions(words=script.words, module=script.module),
+        os.environ,
+        name="",
+        spawned_ns=0,
+        spawned_time_ns=0,
+    )
+    _check_unedited(asked, {**now["sources"], **now["settings"]})
     if asked.variables is not None:
         check_variables(asked.variables, variables_of_pace(os.environ))
-    check_read(asked.read or {}, os.environ)
     check_ground(journal.ground(), ground_now(target))
     if again.allow_numerics and not asked.allow_numerics:
         journal.asked = asked = replace(asked, allow_numerics=True)
@@ -211,19 +230,22 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
         trial_steps=asked.trial_steps,
         allow_numerics=asked.allow_numerics,
         interval_s=asked.interval_s,
+        is_sandboxed=asked.is_sandboxed,
     )
-    return TuneRun(directory, options, journal)
+    return TuneRun(directory, options, journal, _sandbox(options, directory))
 
 
-def _check_unedited(asked: Asked, cwd: Path | None) -> None:
+def _check_unedited(asked: Asked, now: Mapping[str, str]) -> None:
     """Refuses where the script's own files are not what they were.
+
+    Args:
+        asked: How it was begun.
+        now: Digests of the files beside the script and of its settings, by name.
 
     Raises:
         CannotResume: With their names.
     """
-    if asked.sources is None or cwd is None:
-        return
-    changed = edited(asked.sources, cwd)
+    changed = [name for name, digest in (asked.sources or {}).items() if now.get(name) != digest]
     if not changed:
         return
     more = f" and {len(changed) - _FILES_NAMED} more" if len(changed) > _FILES_NAMED else ""
@@ -245,6 +267,12 @@ def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> No
         raise CannotResume(
             f"-o {again.output} beside --resume: it goes on in {_as_typed(directory.path)}",
             hint="leave -o out, or start anew without --resume",
+        )
+    if again.is_sandboxed != asked.is_sandboxed:
+        raise CannotResume(
+            f"its trials were begun {'in a sandbox' if asked.is_sandboxed else '--unsandboxed'}",
+            hint=f"{'leave out' if asked.is_sandboxed else 'add'} --unsandboxed, or start again "
+            "without --resume",
         )
     steps = "as many as the budget lets them" if asked.trial_steps is None else asked.trial_steps
     for option, wanted, was, told in (
@@ -283,7 +311,9 @@ def tune(
         TrainprofError: If nothing could be started.
     """
     options, directory = run.options, run.directory
-    real = runner or ScriptRunner(options.script, directory, interval_s=options.interval_s)
+    real = runner or ScriptRunner(
+        options.script, directory, interval_s=options.interval_s, sandbox=run.sandbox
+    )
     result = _Result(directory, options.budget_s + run.journal.spent_s)
     search = Search(
         RememberingRunner(real, run.journal),
@@ -296,10 +326,16 @@ def tune(
         tell=tell,
         keep=result.save,
     )
-    with alone_in(directory):
-        search.run()
+    try:
+        with alone_in(directory):
+            search.run()
+    finally:
+        for left in (SCRATCH, CACHES):
+            remove_tree(directory.path / left)
     if result.summary is None:
-        again = f"trainprof tune --resume {shlex.quote(_as_typed(directory.path))}"
+        module = () if options.script.module is None else ("-m", options.script.module)
+        command = masked_argv((*module, *options.script.words))
+        again = shlex.join(("trainprof", "tune", "--resume", _as_typed(directory.path), *command))
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
@@ -326,7 +362,7 @@ def _planned(
 
 def _notes_of(base: Measured) -> tuple[str, ...]:
     """Returns what the script as it is does besides that makes each trial longer, or disturbs."""
-    notes = notes_of_preparing(base)
+    notes = notes_of_files((base,), base)
     if base.left_running:
         names = ", ".join(base.left_running)
         notes.append(f"what the script leaves running is ended with each trial: {names}")

@@ -233,7 +233,11 @@ def host_now() -> dict[str, Any]:
     """Returns the machine as the manifest of a run would have it, with the cores it could use."""
     from trainprof.sampling import cores
 
-    return {**_host(), "usable_cores": cores.usable_cores()}
+    return {
+        **_host(),
+        "usable_cores": cores.usable_cores(),
+        "memory_limit_bytes": cores.memory_limit_bytes(),
+    }
 
 
 def _host() -> dict[str, Any]:

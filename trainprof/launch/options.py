@@ -43,7 +43,8 @@ class TrialOptions:
         pass_batches: So many a pass of "free" data has where the loader does not tell.
         settings: torch_threads, fused, foreach, float32_matmul_precision, cudnn_benchmark,
             flush_denormal.
-        scratch: Directory that takes what the script writes; None lets it write where it wants to.
+        scratch: The working directory of a trial without a sandbox, whose writes elsewhere are
+            recorded; None: they are not.
         enough_s: Seconds in all, and since the first step, after both of which the run is to end
             ahead of its max_time_s; None: then. Without a step, the former since the first batch.
     """
@@ -91,6 +92,8 @@ class RunOptions:
         backlog: A device that keeps up with the host may be made to wait a few times, to see how
             long its work takes without gaps.
         trial: What is changed in the script; None: nothing.
+        before: A command that ends by executing the script's, which it gets as its last arguments.
+        environment: Variables that the script gets besides ours.
         keeps_console: The script's output goes to files of the run directory, and nothing can be
             typed to it.
         ended_after_s: The script is killed after so many seconds, however it hangs; None lets it.
@@ -111,6 +114,8 @@ class RunOptions:
     find_syncs: bool = False
     backlog: bool = True
     trial: TrialOptions | None = None
+    before: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     keeps_console: bool = False
     ended_after_s: float | None = None
 

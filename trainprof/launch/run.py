@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trainprof.launch.progress import ProgressThread
     from trainprof.sampling.orphans import Orphans
     from trainprof.sampling.sampler import Sampler
+    from trainprof.sampling.trial_watch import TrialWatch
 
 SAMPLER_STOP_TIMEOUT_S: Final = 0.5
 PROGRESS_STOP_TIMEOUT_S: Final = 0.5
@@ -56,6 +57,8 @@ class FinishedRun:
         faults: What of ours failed meanwhile.
         is_overdue: It was killed, after as long as it was given or as it did not end.
         left_running: Names of what a trial had started and was ended with it.
+        is_full: A trial was killed, or the file system that takes its files would be full.
+        connections: Addresses outside of this machine that a trial was connected to.
     """
 
     directory: RunDirectory
@@ -64,6 +67,8 @@ class FinishedRun:
     faults: tuple[str, ...]
     is_overdue: bool = False
     left_running: tuple[str, ...] = ()
+    is_full: bool = False
+    connections: tuple[str, ...] = ()
 
 
 def run(
@@ -103,7 +108,7 @@ def run(
             spawned_ns=spawned_ns, supervisor_pid=os.getpid(), cwd=manifest["cwd"]
         )
         environment = script_environment(
-            environ,
+            {**environ, **options.environment},
             directory=str(directory.path),
             options={
                 **for_tracee,
@@ -112,8 +117,9 @@ def run(
             },
             site_directory=site_directory(),
         )
-        pid = supervisor.spawn(environment, spawned_ns, console)
-        deadline = _deadline(pid, directory, options)
+        pid = supervisor.spawn(environment, spawned_ns, console, before=options.before)
+        watch = None if options.trial is None else _watch(pid, manifest["cwd"])
+        deadline = _deadline(pid, directory, options, watch)
         recording.start(pid, manifest, environment)
         outcome = supervisor.wait(None if orphans is None else lambda: orphans.reap(pid))
         is_overdue = deadline.cancel()
@@ -122,7 +128,16 @@ def run(
         if at_end is not None:
             at_end(directory, outcome)
     faults = tuple(recording.faults)
-    return FinishedRun(directory, outcome, manifest["rank"], faults, is_overdue, left_running)
+    return FinishedRun(
+        directory,
+        outcome,
+        manifest["rank"],
+        faults,
+        is_overdue,
+        left_running,
+        is_full=watch is not None and watch.is_full,
+        connections=() if watch is None else tuple(watch.connections),
+    )
 
 
 @contextmanager
@@ -139,18 +154,25 @@ def _orphans(
         yield orphans
 
 
-def _deadline(pid: int, directory: RunDirectory, options: RunOptions) -> Deadline:
-    if options.trial is None:
+def _watch(pid: int, cwd: str | None) -> TrialWatch:
+    from trainprof.sampling.trial_watch import TrialWatch
+
+    return TrialWatch(pid, cwd or os.sep)
+
+
+def _deadline(
+    pid: int, directory: RunDirectory, options: RunOptions, watch: TrialWatch | None
+) -> Deadline:
+    if watch is None:
         return Deadline(pid, options.ended_after_s)
     from trainprof.launch.lingering import Lingering
 
-    return Deadline(pid, options.ended_after_s, Lingering(directory).is_over)
+    lingering = Lingering(directory)
+    return Deadline(pid, options.ended_after_s, lambda: watch.must_end() or lingering.is_over())
 
 
 def _make_rooms(directory: RunDirectory, options: RunOptions) -> Path | None:
-    """Makes what a trial needs besides a run's rooms; returns where its console goes, if kept."""
-    if options.trial is not None and options.trial.scratch is not None:
-        options.trial.scratch.mkdir(mode=0o700)
+    """Makes where the script's console goes, if it is kept."""
     if not options.keeps_console:
         return None
     directory.console.mkdir(mode=0o700)

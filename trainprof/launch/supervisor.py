@@ -67,7 +67,12 @@ class Supervisor:
         return () if self._witness is None else (self._witness.pid,)
 
     def spawn(
-        self, environment: Mapping[str, str], spawned_ns: int, console: Path | None = None
+        self,
+        environment: Mapping[str, str],
+        spawned_ns: int,
+        console: Path | None = None,
+        *,
+        before: tuple[str, ...] = (),
     ) -> int:
         """Starts the script and returns its pid.
 
@@ -75,15 +80,19 @@ class Supervisor:
             environment: All of the script's environment.
             spawned_ns: `time.perf_counter_ns` of the start, which the environment tells the script.
             console: A directory that takes what it writes, None: our own stdin, stdout and stderr.
+            before: A command that executes the script's, given as its last arguments.
 
         Raises:
             ScriptNotRunnable: If the system refuses.
         """
         self._spawned_ns = spawned_ns
+        executable, argv = self._target.executable, self._target.argv
+        if before:
+            executable, argv = before[0], (*before, executable, *argv)
         try:
             self._pid = os.posix_spawn(
-                self._target.executable,
-                self._target.argv,
+                executable,
+                argv,
                 environment,
                 setsigmask=self._mask,
                 setsigdef=RESTORED_SIGNALS,

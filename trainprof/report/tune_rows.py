@@ -304,7 +304,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     found += [("Machine", sentence) for sentence in _machine(summary.trials)]
     found += [("Note", note) for note in tuning.notes]
     if tuning.uncontained:
-        found.append(("Outside", f"trials also did this: {'; '.join(tuning.uncontained)}"))
+        found.append(("Outside", f"Trials also {'; '.join(tuning.uncontained)}"))
     if tuning.unfinished:
         found.append(("Not tried", ", ".join(tuning.unfinished)))
     return found

@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     from trainprof.probes.session import Session
     from trainprof.record.event_log import EventLog
     from trainprof.record.schema import Topic
-    from trainprof.tracee.containment.container import Container
 
 # Runs none of the script's code.
 HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
-
-CANNOT_CONTAIN: Final = "trainprof: this trial's writes cannot be kept from your files: "
-STATUS_NOT_STARTED: Final = 125
 
 # Of multiprocessing's finalizers, the one with the lowest priority comes last.
 AFTER_ALL_OTHERS: Final = -(1 << 30)
@@ -44,7 +40,7 @@ class Tracee:
         self._has_ended = self._is_forked = False
         self._cwd = _working_directory()
         self._log: EventLog | None = None
-        self._container = self._contain()
+        self._watch_writes()
         self._lines = self._time_lines()
         self.session: Session | None = None
 
@@ -52,7 +48,7 @@ class Tracee:
         if self._lines is None:
             if self._options.get("profile") or self._options.get("lines"):
                 profile_shim.install(profile_shim.IdleProfile())
-            AfterImport(self._with_container({"torch": self._on_torch})).install()
+            AfterImport({"torch": self._on_torch}).install()
         else:
             self._install_lines(self._lines)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -85,58 +81,25 @@ class Tracee:
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
             "runpy": lambda runpy, *_: lines.reach_into(runpy),
         }
-        AfterImport(self._with_container(callbacks), lines.around_import).install()
+        AfterImport(callbacks, lines.around_import).install()
         lines.install()
 
-    def _contain(self) -> Container | None:
-        """Returns what keeps a trial from the user's files; it does not run without."""
+    def _watch_writes(self) -> None:
+        """Records what a trial without a sandbox writes outside of its scratch directory."""
         trial = self._options.get("trial")
         scratch = trial.get("scratch") if isinstance(trial, dict) else None
         if scratch is None:
-            return None
+            return
         try:
-            from trainprof.probes.call_site import CallSites
             from trainprof.record.schema import Topic
-            from trainprof.tracee.containment.container import Container
-            from trainprof.tracee.containment.lifetime import end_with_parent
+            from trainprof.tracee.written_files import WrittenFiles
 
-            container = Container(
-                scratch,
-                run=self._directory,
-                tell=lambda what: self._note_now(Topic.TRIAL, {"uncontained": [what]}),
-                tell_copy=lambda path, size: self._note_now(
-                    Topic.TRIAL, {"copied": {self._shown(path): size}}
-                ),
-                tell_move=lambda path, size: self._note_now(
-                    Topic.TRIAL, {"moved": {self._shown(path): size}}
-                ),
-                is_user_file=CallSites(self._open_log(), self._cwd).is_user_file,
-                report=lambda error: self._note_now(
-                    Topic.PROBE_FAILED, _fault("containment", error)
-                ),
-            )
-            container.install()
-            if self._is_script:
-                end_with_parent()
+            places = (str(scratch), self._directory)
+            WrittenFiles(
+                lambda path: self._note_now(Topic.TRIAL, {"written": [path]}), places
+            ).watch()
         except Exception as error:
-            os.write(2, f"{CANNOT_CONTAIN}{type(error).__name__}: {error}\n".encode())
-            os._exit(STATUS_NOT_STARTED)
-        return container
-
-    def _shown(self, path: str) -> str:
-        """Returns a path as seen from where the run was started."""
-        begun_in = self._options.get("cwd", self._cwd)
-        return path.removeprefix(os.path.join(str(begun_in), "")) if begun_in else path
-
-    def _with_container(self, callbacks: Callbacks) -> Callbacks:
-        """Adds what the container has to do with a library; its part comes first."""
-        if self._container is None:
-            return callbacks
-        both = dict(callbacks)
-        for name, wrap in self._container.callbacks().items():
-            ours = callbacks.get(name)
-            both[name] = wrap if ours is None else _one_after_the_other(wrap, ours)
-        return both
+            self._report("written files", error)
 
     def _open_log(self) -> EventLog:
         if self._log is None:
@@ -221,7 +184,7 @@ class Tracee:
 
         A trial's are no matter: trials are of one script.
         """
-        if self.session is None or self._is_forked or self._container is not None:
+        if self.session is None or self._is_forked or self._options.get("trial") is not None:
             return
         try:
             if os.environ.get("RANK", "0") != "0" or _is_child():
@@ -261,14 +224,6 @@ class Tracee:
 
 def _fault(where: str, error: BaseException) -> dict[str, str]:
     return {"probe": where, "error": f"{type(error).__name__}: {error}"}
-
-
-def _one_after_the_other(first: Callback, second: Callback) -> Callback:
-    def both(module: ModuleType, start_ns: int, end_ns: int) -> None:
-        first(module, start_ns, end_ns)
-        second(module, start_ns, end_ns)
-
-    return both
 
 
 def start() -> None:

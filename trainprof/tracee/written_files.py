@@ -1,0 +1,71 @@
+"""Which files a trial without a sandbox opens for writing, removes or renames, by an audit hook.
+
+What child processes that are no Python and native code do stays unseen. An audit hook cannot be
+removed: it is there in the first trial alone, whose steps are not compared.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+_WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Events of Python's that change files, and which of their arguments are paths.
+_CHANGES: Final = {
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.mkdir": (0,),
+    "os.truncate": (0,),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "shutil.rmtree": (0,),
+    "sqlite3.connect": (0,),
+}
+_MOST: Final = 200
+_OF_KERNEL: Final = ("/dev/", "/proc/", "/sys/")
+
+
+class WrittenFiles:
+    """Records each path once, as long as there are not too many.
+
+    Args:
+        record: Takes a path.
+        places: Where writes do not count: the trial's scratch directory and the run directory.
+    """
+
+    def __init__(self, record: Callable[[str], None], places: Collection[str]) -> None:
+        self._record = record
+        self._places = tuple(os.path.join(os.path.realpath(place), "") for place in places)
+        self._seen: set[str] = set()
+        self._is_recording = False
+
+    def watch(self) -> None:
+        sys.addaudithook(self._on_event)
+
+    def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._is_recording or not (event == "open" or event in _CHANGES):
+            return
+        try:
+            self._is_recording = True
+            if event == "open":
+                path, _, flags = arguments
+                if isinstance(flags, int) and flags & _WRITES:
+                    self._take(path)
+            else:
+                for k in _CHANGES[event]:
+                    self._take(arguments[k])
+        except Exception:
+            return  # ours, never the script's
+        finally:
+            self._is_recording = False
+
+    def _take(self, path: object) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)) or len(self._seen) >= _MOST:
+            return
+        real = os.path.realpath(os.fsdecode(path))
+        if real not in self._seen and not real.startswith((*_OF_KERNEL, *self._places)):
+            self._seen.add(real)
+            self._record(real)
