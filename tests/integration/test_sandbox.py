@@ -1,0 +1,149 @@
+"""What a trial writes in its sandbox changes nothing outside, whatever writes it and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import file_writers
+
+SUPPORT = Path(file_writers.__file__).parent
+# They need no package beyond Python's library, and a program that is on the machine.
+ALWAYS = {"child", "child without environment", "isolated child", "shell", "daemon", "threads"}
+ALWAYS |= {"asyncio", "C library", "sqlite", "descriptors", "plain"}
+AS_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+
+
+def can(*command: str) -> bool:
+    try:
+        return subprocess.run([*command, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0 and can("unshare", "--mount")
+
+
+needs_root = pytest.mark.skipif(not is_root(), reason="needs root with CAP_SYS_ADMIN")
+needs_namespaces = pytest.mark.skipif(not can(*AS_USER), reason="needs user namespaces")
+
+
+def written_in(
+    context: Sequence[str], directory: Path, *places: Path, home: Path
+) -> dict[str, Any]:
+    """Runs all writers in a sandbox that is made in a context; returns what that came to."""
+    command = [sys.executable, str(SUPPORT / "sandboxed.py"), directory, *places]
+    done = subprocess.run(
+        [*context, *map(str, command)],
+        env={**os.environ, "HOME": str(home), "PYTHONPATH": str(SUPPORT.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def check(found: dict[str, Any], places: int) -> None:
+    assert "reason" not in found
+    assert found["changed"] == []
+    assert (found["status"], found["record"]) == (0, "by a trial")
+    lines = found["output"].splitlines()
+    assert [line for line in lines if line.startswith("failed")] == []
+    for name in ALWAYS:
+        assert lines.count(f"done {name}") == places, name
+    assert found["is_scratch_gone"]
+
+
+@needs_root
+def test_as_root_nothing_outside_is_changed(tmp_path: Path) -> None:
+    places = [
+        tmp_path / name for name in ("work", "work/below", "home", "second", "name:with,odd\\")
+    ]
+    (tmp_path / "second").mkdir()
+    mount = f"mount -t tmpfs second {tmp_path / 'second'}"
+    context = ("unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    found = written_in(context, tmp_path / "tune", *places, home=places[2])
+    check(found, len(places))
+    assert not found["is_in_memory"]
+
+
+@needs_namespaces
+def test_as_an_ordinary_user_nothing_outside_is_changed(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("work", "work/below", "home", "second", "team/mine")]
+    for path in (tmp_path / "second", tmp_path / "team"):
+        path.mkdir()
+    if os.geteuid() == 0:  # else it is the user's own
+        os.chown(tmp_path / "team", 65534, os.getegid())
+        (tmp_path / "team").chmod(0o2775)
+    mount = f"mount -t tmpfs second {tmp_path / 'second'}"
+    as_user = " ".join(AS_USER)
+    context = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+    context = (*context, f'{mount} && exec {as_user} "$@"', "sh")
+    check(written_in(context, tmp_path / "tune", *places, home=places[2]), len(places))
+
+
+@needs_root
+def test_in_a_container_writes_are_kept_in_memory(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    script = f"""
+    mount -t tmpfs layers {root} && cd {root} && mkdir upper work merged &&
+    mount -t overlay container -o lowerdir=/,upperdir=upper,workdir=work merged &&
+    for place in dev proc sys; do mount --rbind /$place merged/$place || exit; done
+    exec chroot merged "$@"
+    """
+    places = [tmp_path / name for name in ("work", "home")]
+    context = ("unshare", "--mount", "sh", "-c", script, "sh")
+    found = written_in(context, tmp_path / "tune", *places, home=places[1])
+    check(found, len(places))
+    assert found["is_in_memory"]
+
+
+@needs_namespaces
+def test_where_the_kernel_refuses_namespaces_the_reason_is_one_line(tmp_path: Path) -> None:
+    refuse = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv"
+    refuse += ' --bounding-set=-sys_admin --inh-caps=-all "$@"'
+    context = ("unshare", "--user", "--map-root-user", "sh", "-c", refuse, "sh")
+    found = written_in(context, tmp_path / "tune", tmp_path / "work", home=tmp_path)
+    assert found["reason"].startswith("No sandbox for trials: the kernel refuses namespaces (")
+    assert "\n" not in found["reason"]
+
+
+@needs_root
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
+def test_the_helper_alone_runs_as_nobody_with_the_systems_python(tmp_path: Path) -> None:
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    if python is None:
+        pytest.skip("no Python of the system's")
+    from trainprof.experiments.sandbox import enter
+
+    # Where nobody may go.
+    place = Path("/tmp") / f"trainprof-test-{os.getpid()}"
+    names = ("scratch", "record", "shared", "work")
+    try:
+        for path in (place, *(place / name for name in names)):
+            path.mkdir()
+            os.chown(path, 65534, 65534)
+        helper = place / "enter.py"
+        for path in (Path(enter.__file__), SUPPORT / "enter_alone.py"):
+            (place / path.name).write_bytes(path.read_bytes())
+            (place / path.name).chmod(0o644)
+        (place / "work/kept.txt").write_text("before")
+        os.chown(place / "work/kept.txt", 65534, 65534)
+        as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        command = (python, place / "enter_alone.py", helper, place)
+        done = subprocess.run([*as_nobody, *command], capture_output=True, cwd="/", text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (place / "work/kept.txt").read_text() == "before"
+        assert (place / "record/record").read_text() == "by a trial"
+    finally:
+        shutil.rmtree(place)
