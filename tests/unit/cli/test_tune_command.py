@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,60 +11,18 @@ from typing import Any
 
 import pytest
 from support import summaries
-from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.tuning import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
-from trainprof.experiments import journal, tune, uncontained
-from trainprof.experiments.candidates import Plan
+from trainprof.experiments import journal, trackers, tune
 from trainprof.experiments.runner import label_of
+from trainprof.experiments.sandbox.sandbox import NoSandbox, Sandbox
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
-from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """`tune` without a script: trials answer at once; the names of those that ran."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    Path("train.py").write_text("print(1)\n")
-    ran: list[str] = []
-    runs: dict[tuple[str, int], Measured] = {}
-    fake = FakeRunner(Planted(lambda o: 0.005 if "num_workers" in o else 0.010))
-
-    class Runner:
-        def __init__(self, script: object, directory: RunDirectory, *, interval_s: float) -> None:
-            self._directory = directory
-
-        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-            ran.append(trial.name)
-            found = fake.run(trial, number, limits)
-            made = self._directory.trials / label_of(trial, number)
-            made.mkdir(parents=True)
-            runs[trial.name, number] = found
-            return found
-
-    def read(trial: Trial, number: int, *_: object, **__: object) -> Measured:
-        return runs[trial.name, number]
-
-    def planned(*_: object) -> Plan:
-        return plan_of(workers(2), threads(1))
-
-    def summary(directory: RunDirectory) -> RunSummary:
-        return summaries.slow_loader()
-
-    monkeypatch.setattr(tune, "ScriptRunner", Runner)
-    monkeypatch.setattr(tune, "_planned", planned)
-    monkeypatch.setattr(tune, "saved_summary", summary)
-    monkeypatch.setattr(tune, "ground_now", lambda target: {})
-    monkeypatch.setattr(journal, "read", read)
-    monkeypatch.setattr(journal, "saved_summary", summary)
-    return ran
+GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
 
 
 def told(capsys: Captured, *words: str, status: int = 0) -> dict[str, Any]:
@@ -150,7 +108,7 @@ def test_one_that_ran_out_of_time_goes_on_where_it_was(
     begun = told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
     assert begun["tuning"]["ended_by"] == "budget"
     before = list(planted)
-    ended = told(capsys, "--resume", "t", "--budget", "10m")
+    ended = told(capsys, "--resume", "t", "--budget", "10m", "train.py")
     assert ended["tuning"]["ended_by"] == "finished"
     again = planted[len(before) :]
     assert "warm_up" not in again
@@ -172,7 +130,7 @@ def test_what_cannot_be_gone_on_with_is_said(
 ) -> None:
     told(capsys, "-o", "t", "train.py")
     change()
-    assert said in complaint(capsys, "--resume", "t")
+    assert said in complaint(capsys, "--resume", "t", "train.py")
 
 
 def test_edits_beside_the_script_are_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
@@ -182,12 +140,15 @@ def test_edits_beside_the_script_are_not_gone_on_with(planted: list[str], capsys
     before = list(planted)
     Path("plots.py").write_text("print(1)\n")  # nobody imports it
     Path("dataset.py").write_text("size = 2\n")
-    shown = complaint(capsys, "--resume", "t")
+    shown = complaint(capsys, "--resume", "t", "train.py")
     assert "dataset.py was changed since" in shown
     assert "start anew" in shown
     assert planted == before
     Path("dataset.py").write_text("size = 1\n")
-    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+    assert (
+        told(capsys, "--resume", "t", "--budget", "10m", "train.py")["tuning"]["ended_by"]
+        == "finished"
+    )
 
 
 def test_edits_of_a_module_are_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
@@ -195,9 +156,10 @@ def test_edits_of_a_module_are_not_gone_on_with(planted: list[str], capsys: Capt
     Path("package/__init__.py").write_text("")
     Path("package/train.py").write_text("from . import data\n")
     Path("package/data.py").write_text("size = 1\n")
-    told(capsys, "-o", "t", "-m", "package.train")
+    command = ("-m", "package.train")
+    told(capsys, "-o", "t", *command)
     Path("package/data.py").write_text("size = 2\n")
-    assert "package/data.py was changed since" in complaint(capsys, "--resume", "t")
+    assert "data.py was changed since" in complaint(capsys, "--resume", "t", *command)
 
 
 def test_another_checkout_is_not_gone_on_with(
@@ -207,20 +169,10 @@ def test_another_checkout_is_not_gone_on_with(
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "train.py").write_text(Path("train.py").read_text())
     monkeypatch.chdir(tmp_path / "other")
-    shown = complaint(capsys, "--resume", str(tmp_path / "t"))
+    shown = complaint(capsys, "--resume", str(tmp_path / "t"), "train.py")
     assert "it was begun in " in shown
     monkeypatch.chdir(tmp_path)
-    assert told(capsys, "--resume", "t")["tuning"]["ended_by"] == "finished"
-
-
-def test_one_that_an_earlier_version_began_is_gone_on_with(
-    planted: list[str], capsys: Captured
-) -> None:
-    told(capsys, "-o", "t", "train.py")
-    begun = json.loads(Path("t/tune.json").read_text())
-    del begun["cwd"], begun["sources"]
-    Path("t/tune.json").write_text(json.dumps(begun))
-    assert told(capsys, "--resume", "t")["tuning"]["ended_by"] == "finished"
+    assert told(capsys, "--resume", "t", "train.py")["tuning"]["ended_by"] == "finished"
 
 
 def test_what_the_budget_cut_short_is_made_again(
@@ -243,7 +195,7 @@ def test_what_the_budget_cut_short_is_made_again(
     name = begun["trials"][-1]["name"]
     assert planted.count(name) == 1
     Path("t/trials", name).rmdir()  # as the real runner begins by doing
-    ended = told(capsys, "--resume", "t", "--budget", "10m")
+    ended = told(capsys, "--resume", "t", "--budget", "10m", "train.py")
     assert planted.count(name) > 1
     assert {row["outcome"] for row in ended["trials"]} == {"ok"}
 
@@ -264,10 +216,10 @@ def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with
 ) -> None:
     told(capsys, "-o", "t", "--trial-steps", "80", "train.py")
     before = list(planted)
-    assert said in complaint(capsys, "--resume", "t", *words)
+    assert said in complaint(capsys, "--resume", "t", *words, "train.py")
     assert planted == before
     again = ("--trial-steps", "80", "--interval", "0.5", "-o", "t")
-    assert told(capsys, "--resume", "t", *again)["tuning"]["trial_steps"] == 80
+    assert told(capsys, "--resume", "t", *again, "train.py")["tuning"]["trial_steps"] == 80
 
 
 def test_the_samplers_interval_is_that_of_the_beginning(
@@ -277,13 +229,20 @@ def test_the_samplers_interval_is_that_of_the_beginning(
     runner = tune.ScriptRunner
 
     class Noting(runner):  # type: ignore[misc, valid-type]
-        def __init__(self, script: object, directory: RunDirectory, *, interval_s: float) -> None:
-            super().__init__(script, directory, interval_s=interval_s)
+        def __init__(
+            self,
+            script: object,
+            directory: RunDirectory,
+            *,
+            interval_s: float,
+            sandbox: Sandbox | None,
+        ) -> None:
+            super().__init__(script, directory, interval_s=interval_s, sandbox=sandbox)
             intervals.append(interval_s)
 
     monkeypatch.setattr(tune, "ScriptRunner", Noting)
     told(capsys, "-o", "t", "--interval", "2s", "--budget", "15s", "train.py")
-    told(capsys, "--resume", "t")
+    told(capsys, "--resume", "t", "train.py")
     assert intervals == [2.0, 2.0]
 
 
@@ -293,7 +252,7 @@ def test_changes_of_the_numbers_may_be_allowed_later_and_stay_so(
     told(capsys, "-o", "t", "train.py")
     allowed = []
     for words in (["--allow-numerics"], []):
-        told(capsys, "--resume", "t", *words)
+        told(capsys, "--resume", "t", *words, "train.py")
         allowed.append(json.loads(Path("t/tune.json").read_text())["allow_numerics"])
     assert allowed == [True, True]
 
@@ -321,12 +280,15 @@ def test_another_machine_or_torch_is_not_gone_on_with(
     Path("t/trials/baseline/manifest.json").write_text(json.dumps({"host": host}))
     before = list(planted)
     monkeypatch.setattr(tune, "ground_now", lambda target: HERE | changed)
-    shown = " ".join(complaint(capsys, "--resume", "t").split())
+    shown = " ".join(complaint(capsys, "--resume", "t", "train.py").split())
     assert said in shown
     assert "go on where it was begun, or start anew" in shown
     assert planted == before
     monkeypatch.setattr(tune, "ground_now", lambda target: HERE)
-    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+    assert (
+        told(capsys, "--resume", "t", "--budget", "10m", "train.py")["tuning"]["ended_by"]
+        == "finished"
+    )
 
 
 def test_another_environment_is_not_gone_on_with(
@@ -336,12 +298,15 @@ def test_another_environment_is_not_gone_on_with(
     told(capsys, "-o", "t", "--budget", "15s", "train.py")
     before = list(planted)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    shown = " ".join(complaint(capsys, "--resume", "t").split())
+    shown = " ".join(complaint(capsys, "--resume", "t", "train.py").split())
     assert "OMP_NUM_THREADS was 1 and is not set: its trials would not be alike" in shown
     assert "set the environment as it was" in shown
     assert planted == before
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+    assert (
+        told(capsys, "--resume", "t", "--budget", "10m", "train.py")["tuning"]["ended_by"]
+        == "finished"
+    )
 
 
 def test_one_that_was_begun_before_the_environment_was_kept_is_gone_on_with(
@@ -352,34 +317,10 @@ def test_one_that_was_begun_before_the_environment_was_kept_is_gone_on_with(
     del kept["variables"]
     Path("t/tune.json").write_text(json.dumps(kept))
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
-
-
-def test_another_value_of_what_the_script_reads_is_refused(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("train.py").write_text('import os\nbatch = os.environ.get("BATCH")\n')
-    monkeypatch.setenv("BATCH", "32768")
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    told(capsys, "-o", "t", "--budget", "15s", "train.py")
-    assert "32768" not in Path("t/tune.json").read_text()
-    before = list(planted)
-    for name, value, said in (
-        ("BATCH", "64", "BATCH is another one by now: its trials"),
-        ("BATCH", None, "BATCH was set and is not: its trials"),
-        ("WANDB_MODE", "offline", "WANDB_MODE was not set and is: its trials"),
-    ):
-        with monkeypatch.context() as changed:
-            if value is None:
-                changed.delenv(name)
-            else:
-                changed.setenv(name, value)
-            shown = " ".join(complaint(capsys, "--resume", "t").split())
-        assert said in shown
-        assert "set the environment as it was" in shown
-    assert planted == before
-    monkeypatch.setenv("OTHER", "1")
-    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+    assert (
+        told(capsys, "--resume", "t", "--budget", "10m", "train.py")["tuning"]["ended_by"]
+        == "finished"
+    )
 
 
 def test_a_trial_on_another_device_is_told_and_not_counted(
@@ -402,111 +343,84 @@ def test_a_trial_on_another_device_is_told_and_not_counted(
 
     monkeypatch.setattr(tune, "ScriptRunner", Moved)
     monkeypatch.setattr(journal, "read", read_on_another)
-    shown = " ".join(complaint(capsys, "--resume", "t", "--budget", "10m").split())
+    shown = " ".join(complaint(capsys, "--resume", "t", "--budget", "10m", "train.py").split())
     assert "device was cuda (NVIDIA H100) and is cuda (NVIDIA T4): its trials" in shown
     assert json.loads(Path("t/tune.json").read_text())["done"] == begun["done"]
     name = planted[-1]
     Path("t/trials", label_of(Trial(name), planted.count(name))).rmdir()
     shown_by["device"] = "cuda (NVIDIA H100)"
-    assert told(capsys, "--resume", "t", "--budget", "10m")["tuning"]["ended_by"] == "finished"
+    assert (
+        told(capsys, "--resume", "t", "--budget", "10m", "train.py")["tuning"]["ended_by"]
+        == "finished"
+    )
 
 
-def test_another_command_is_not_gone_on_with(planted: list[str], capsys: Captured) -> None:
-    told(capsys, "-o", "t", "train.py", "--lr", "1")
-    assert "not the command" in complaint(capsys, "--resume", "t", "train.py", "--lr", "2")
+def refused(directory: Path, words: object) -> Sandbox:
+    raise NoSandbox("No sandbox for trials: the kernel refuses namespaces.", hint="--unsandboxed")
 
 
-def test_a_secret_is_not_written_down_and_has_to_be_given_again(
-    planted: list[str], capsys: Captured
+@pytest.mark.parametrize("words", [[], ["--yes"], ["-y"]])
+def test_without_a_sandbox_nothing_is_begun_and_yes_is_no_way_around_it(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    command = ["train.py", "--api-key", "abcdef0123456789"]
-    told(capsys, "-o", "t", *command)
-    assert "abcdef" not in Path("t/tune.json").read_text() + Path("t/manifest.json").read_text()
-    assert "secret" in complaint(capsys, "--resume", "t")
-    assert told(capsys, "--resume", "t", *command)["tuning"]["ended_by"] == "finished"
-
-
-def test_another_secret_is_another_command(planted: list[str], capsys: Captured) -> None:
-    command = ["train.py", "--api-key", "abcdef0123456789"]
-    told(capsys, "-o", "t", *command)
-    before = list(planted)
-    shown = " ".join(complaint(capsys, "--resume", "t", *command[:-1], "another-key").split())
-    assert "written down masked is another one by now" in shown
-    assert planted == before
-    # One that was begun before that was kept is gone on with.
-    kept = json.loads(Path("t/tune.json").read_text())
-    assert len(kept.pop("masked")["digest"]) == 4
-    Path("t/tune.json").write_text(json.dumps(kept))
-    assert told(capsys, "--resume", "t", *command[:-1], "another-key")["trials"]
-
-
-def test_what_cannot_be_contained_is_said_and_nothing_is_run(
-    planted: list[str], capsys: Captured
-) -> None:
-    Path("train.py").write_text("import wandb\nwandb.init()\n")
-    shown = complaint(capsys, "-o", "t", "train.py")
-    assert "train.py:" in shown
-    assert "wandb" in shown
-    assert "--yes" in shown
+    monkeypatch.setattr(tune, "make_sandbox", refused)
+    shown = complaint(capsys, *words, "-o", "t", "train.py")
+    assert shown.splitlines() == [
+        "trainprof: No sandbox for trials: the kernel refuses namespaces.",
+        "hint: --unsandboxed",
+    ]
     assert planted == []
     assert not Path("t").exists()
-    assert told(capsys, "--yes", "-o", "t", "train.py")["trials"]
 
 
-def test_what_was_agreed_to_is_not_asked_again_and_what_came_since_is(
+def test_unsandboxed_trials_take_no_sandbox(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("train.py").write_text("import wandb\nwandb.init()\n")
-    told(capsys, "--yes", "-o", "t", "--budget", "15s", "train.py")
-    before = list(planted)
-    found = uncontained.find_uncontained
-
-    def with_another(target: Target, cwd: Path) -> list[uncontained.Uncontained]:
-        return [*found(target, cwd), uncontained.Uncontained("mlflow", "train.py:3", "sends")]
-
-    monkeypatch.setattr(uncontained, "find_uncontained", with_another)
-    shown = complaint(capsys, "--resume", "t")
-    assert "mlflow sends" in shown
-    assert "--yes" in shown
-    assert planted == before
-    assert told(capsys, "--yes", "--resume", "t", "--budget", "15s")["trials"]
-    assert run_command(["tune", "--resume", "t", "--budget", "10m"]) == 0
-    assert "cannot be kept apart" not in capsys.readouterr().err
+    monkeypatch.setattr(tune, "make_sandbox", refused)
+    assert told(capsys, "--unsandboxed", "-o", "t", "train.py")["trials"]
+    assert json.loads(Path("t/tune.json").read_text())["is_sandboxed"] is False
 
 
-def test_one_that_was_begun_before_it_was_kept_asks_again(
-    planted: list[str], capsys: Captured
+def test_one_that_cannot_go_on_in_a_sandbox_keeps_what_it_has(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("train.py").write_text("import wandb\nwandb.init()\n")
-    told(capsys, "--yes", "-o", "t", "--budget", "15s", "train.py")
-    kept = json.loads(Path("t/tune.json").read_text())
-    del kept["agreed"], kept["read"]
-    Path("t/tune.json").write_text(json.dumps(kept))
-    assert "wandb" in complaint(capsys, "--resume", "t")
-    assert told(capsys, "--yes", "--resume", "t")["trials"]
+    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+    before, held = list(planted), Path("t/tune.json").read_text()
+    monkeypatch.setattr(tune, "make_sandbox", refused)
+    assert "No sandbox for trials" in complaint(capsys, *GO_ON)
+    assert (planted, Path("t/tune.json").read_text()) == (before, held)
 
 
-def test_a_command_that_is_no_python_is_not_begun_unasked(
-    planted: list[str], capsys: Captured
+@pytest.mark.parametrize(
+    ("memory_bytes", "words", "said", "unsaid"),
+    [
+        (None, [], "what they write is discarded", "in memory"),
+        (5 << 29, [], "What they write is held in memory, up to 2.5 GiB.", "No sandbox"),
+        (None, ["--unsandboxed"], "No sandbox: each trial runs in a scratch", "discarded"),
+    ],
+)
+def test_what_trials_can_change_is_said_ahead_of_them(
+    planted: list[str],
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    memory_bytes: int | None,
+    words: list[str],
+    said: str,
+    unsaid: str,
 ) -> None:
-    Path("train.sh").write_text("#!/bin/sh\nrm -rf runs/exp1\npython train.py\n")
-    Path("train.sh").chmod(0o755)
-    shown = complaint(capsys, "-o", "t", "./train.sh")
-    assert "the command: ./train.sh is no Python" in shown
-    assert "name the Python script itself" in shown
-    assert "--yes" in shown
-    assert planted == []
-    assert told(capsys, "--yes", "-o", "t", "./train.sh")["trials"]
+    def made(directory: Path, words: object) -> Sandbox:
+        return Sandbox((), (), directory / "caches", memory_bytes, os.getcwd())
 
-
-def test_a_python_that_nothing_of_ours_gets_into_is_not_begun_unasked(
-    planted: list[str], capsys: Captured
-) -> None:
-    Path("train.py").write_text("")
-    shown = complaint(capsys, "-o", "t", "env", "PYTHONPATH=src", sys.executable, "train.py")
-    assert "the command: env starts a Python that trainprof cannot get into" in shown
-    assert "with variables set before trainprof" in " ".join(shown.split())
-    assert planted == []
+    monkeypatch.setattr(tune, "make_sandbox", made)
+    monkeypatch.setattr(trackers, "installed_trackers", lambda: ["wandb", "mlflow"])
+    assert run_command(["tune", "-o", "t", *words, "train.py"]) == 0
+    opening = capsys.readouterr().err.partition("trial 1: ")[0]
+    assert said in opening
+    assert unsaid not in opening
+    assert "Trackers are offline in trials: wandb, mlflow." in opening
+    monkeypatch.setattr(trackers, "installed_trackers", list)
+    assert run_command(["tune", "-o", "t2", *words, "train.py"]) == 0
+    assert "Trackers" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -516,7 +430,7 @@ def test_a_python_that_nothing_of_ours_gets_into_is_not_begun_unasked(
         (["--budget", "0s", "train.py"], "not at least 1 s"),
         (["--trial-steps", "3", "train.py"], "30"),
         (["none.py"], "no such script"),
-        (["--resume", "none"], "no run at none"),
+        (["--resume", "none", "train.py"], "no run at none"),
     ],
 )
 def test_nonsense_is_one_line_and_a_hint(

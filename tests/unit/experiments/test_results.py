@@ -348,20 +348,13 @@ def test_checkpoints_between_passes_are_no_loading(tmp_path: Path) -> None:
     assert row.run_speedup.mid == pytest.approx(wall_s / (wall_s - 1.0), rel=0.005)
 
 
-def test_directories_that_trials_copied_to_move_them_are_named() -> None:
-    told = summary_of(found_with(Planted(twice), moved={"runs/exp": 30 << 30})).tuning.notes
-    [note] = [note for note in told if "copied" in note]
-    assert "moves runs/exp away, so that each trial copied 30.0 GiB first" in note
-    assert "{trial} in the argument" in note
-
-
-def test_large_files_that_trials_copied_are_named_the_largest_first() -> None:
-    assert not any("copied" in note for note in summary_of(found_with(Planted(twice))).tuning.notes)
-    copied = {"labels.bin": 1 << 28, "train.bin": 5 << 30}
-    told = summary_of(found_with(Planted(twice), copied=copied)).tuning.notes
-    [note] = [note for note in told if "copied" in note]
-    assert "opens train.bin, labels.bin for writing" in note
-    assert "copied 5.2 GiB" in note
-    many = {f"{number}.bin": 1 << 30 for number in range(5)}
-    told = summary_of(found_with(Planted(twice), copied=many)).tuning.notes
-    assert any("opens 0.bin, 1.bin, 2.bin and 2 more for writing" in note for note in told)
+def test_what_trials_did_outside_is_listed_once_files_before_connections() -> None:
+    assert summary_of(found_with(Planted(twice))).tuning.uncontained == []
+    found = found_with(
+        Planted(twice), written=("/data/log", "/data/x"), connections=("10.0.0.7 port 443",)
+    )
+    assert summary_of(found).tuning.uncontained == [
+        "wrote /data/log",
+        "wrote /data/x",
+        "was connected to 10.0.0.7 port 443",
+    ]

@@ -1,17 +1,27 @@
-"""How a trial is put to the script that it runs."""
+"""How a trial is put to the script that it runs, and what the sandbox has to do with its result."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.planted_trials import FakeRunner, Planted
 
-from trainprof.analysis.tuning import FAILED, INTERRUPTED, TIMED_OUT, TOO_FEW_STEPS
+from trainprof.analysis.tuning import FAILED, OK, TIMED_OUT
 from trainprof.experiments import runner
-from trainprof.experiments.runner import NOT_REACHED, Script, ScriptRunner, argument_of, label_of
+from trainprof.experiments.runner import (
+    WOULD_FILL,
+    Script,
+    ScriptRunner,
+    argument_of,
+    label_of,
+)
+from trainprof.experiments.sandbox.sandbox import Sandbox
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -24,7 +34,6 @@ from trainprof.experiments.trial import (
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.run import FinishedRun
-from trainprof.record.names import SCRATCH_INDEX
 from trainprof.record.run_directory import RunDirectory
 
 SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
@@ -54,96 +63,189 @@ def test_its_directory_keeps_the_name_that_the_page_shows() -> None:
 
 
 ENDED = Outcome(1, 0, None, 0, 1, 0, 0.0, 0.0, False, ())
-MISSING = "RuntimeError: [Errno 2] No such file: 'data/0.png'"
 
 
-@pytest.fixture
-def scratches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Trials that write data/0.png, and leave a process behind; their scratch directories."""
-    monkeypatch.chdir(tmp_path)
-    seen: list[Path] = []
+@dataclass
+class FakeScript:
+    """A script that writes data/0.png, if it has a sandbox to write to.
 
-    def run(options: RunOptions) -> FinishedRun:
-        assert options.trial is not None
-        scratch = options.trial.scratch
-        assert scratch is not None
-        kept = scratch / "files" / str(tmp_path / "data/0.png").lstrip("/")
-        kept.parent.mkdir(parents=True)
-        kept.write_bytes(bytes(7))
-        (scratch / SCRATCH_INDEX).touch()
-        seen.append(scratch)
+    Attributes:
+        sandbox: Of the trials, None: they have none.
+        stderr: What it writes there.
+        outcome: As its trials are read.
+        finished: What is known of the run besides.
+        asked: How it was run, each time.
+        entries: What was in the scratch directory before it ran, each time.
+    """
+
+    directory: Path
+    sandbox: Sandbox | None
+    stderr: str = ""
+    outcome: tuple[str, str | None] = (OK, None)
+    finished: dict[str, Any] = field(default_factory=dict)
+    asked: list[RunOptions] = field(default_factory=list)
+    entries: list[set[str]] = field(default_factory=list)
+
+    def scratch(self) -> Path:
+        spec = json.loads(self.asked[-1].before[-1])
+        return Path(spec["cwd"] if self.sandbox is None else spec["scratch"])
+
+    def run(self, options: RunOptions) -> FinishedRun:
+        self.asked.append(options)
+        self.entries.append({path.name for path in self.scratch().iterdir()})
+        if self.sandbox is not None:
+            for number in range(len(self.sandbox.overlays)):
+                (self.scratch() / str(number) / "upper").mkdir(parents=True)
+            written = self.scratch() / "0/upper/data/0.png"
+            written.parent.mkdir()
+            written.write_bytes(bytes(7))
+            (self.scratch() / "0/upper/train.bin").touch()
+            os.truncate(self.scratch() / "0/upper/train.bin", 1 << 30)
+            (self.scratch() / "0/work/work").mkdir(parents=True, mode=0)  # as overlays leave them
         assert options.output is not None
         directory = RunDirectory(options.output)
-        directory.console.mkdir()
-        (directory.console / "stderr").write_text(f"{MISSING}\n")
-        return FinishedRun(directory, ENDED, None, (), left_running=("tensorboard",))
+        directory.console.mkdir(parents=True)
+        (directory.console / "stderr").write_text(self.stderr)
+        return FinishedRun(directory, ENDED, None, (), **self.finished)
 
-    monkeypatch.setattr(runner, "run", run)
-    return seen
-
-
-def ran(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch, *, outcome: str = "ok", detail: str | None = None
-) -> Measured:
-    def measured(trial: Trial, number: int, *_: object, **__: object) -> Measured:
+    def measured(self, trial: Trial, number: int, *_: object, **__: object) -> Measured:
         found = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
+        outcome, detail = self.outcome
         # Nobody waits that long: what was written just now came before the first batch.
         return replace(found, outcome=outcome, detail=detail, startup_s=1000.0)
 
-    monkeypatch.setattr(runner, "measured", measured)
-    with_script = ScriptRunner(Script(("train.py",)), RunDirectory(Path("tune")), interval_s=0.5)
-    return with_script.run(trial, 1, Limits(30, 60.0))
+    def trial(self, trial: Trial, *words: str, number: int = 1) -> Measured:
+        script = Script(("train.py", *words))
+        directory = RunDirectory(self.directory / "tune")
+        made = ScriptRunner(script, directory, interval_s=0.5, sandbox=self.sandbox)
+        return made.run(trial, number, Limits(30, 60.0))
 
 
-def test_what_the_script_as_it_is_prepares_and_leaves_running_is_told(
-    scratches: list[Path], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScript:
+    monkeypatch.chdir(tmp_path)
+    Path("train.bin").touch()
+    sandbox = Sandbox((str(tmp_path),), (), tmp_path / "tune/caches", None, str(tmp_path))
+    planted = FakeScript(tmp_path, sandbox)
+    monkeypatch.setattr(runner, "run", planted.run)
+    monkeypatch.setattr(runner, "measured", planted.measured)
+    return planted
+
+
+def test_a_trial_runs_in_the_sandbox_and_alone_its_record_is_outside(script: FakeScript) -> None:
+    script.trial(SINGLE)
+    [options] = script.asked
+    spec = json.loads(options.before[-1])
+    assert spec["overlays"] == [str(script.directory)]
+    assert spec["records"] == [str(options.output)]
+    assert spec["scratch"] == str(script.directory / "tune/scratch" / SINGLE.name)
+    assert spec["cwd"] == str(script.directory)
+    assert options.trial is not None
+    assert options.trial.scratch is None
+    assert options.environment["MLFLOW_TRACKING_URI"] == f"file://{script.directory}/mlruns"
+    assert script.entries == [set()]
+
+
+@pytest.mark.parametrize("outcome", [OK, FAILED, TIMED_OUT])
+def test_nothing_of_what_a_trial_wrote_is_left(script: FakeScript, outcome: str) -> None:
+    script.outcome = (outcome, None)
+    script.trial(SINGLE)
+    assert list((script.directory / "tune/scratch").iterdir()) == []
+
+
+def test_what_an_earlier_start_left_of_it_is_gone_before_it_runs(script: FakeScript) -> None:
+    for left in ("trials", "scratch"):
+        place = script.directory / "tune" / left / SINGLE.name
+        (place / "old").mkdir(parents=True)
+    script.trial(SINGLE)
+    assert script.entries == [set()]
+    record = script.directory / "tune/trials" / SINGLE.name
+    assert [path.name for path in record.iterdir()] == ["console"]
+
+
+def test_what_a_trial_leaves_running_and_is_connected_to_is_recorded(script: FakeScript) -> None:
+    script.finished = {
+        "left_running": ("tensorboard",),
+        "connections": ("10.0.0.7 port 443",),
+    }
+    found = script.trial(SINGLE)
+    assert found.left_running == ("tensorboard",)
+    assert found.connections == ("10.0.0.7 port 443",)
+
+
+def test_the_first_files_of_the_baseline_and_large_copies_of_all_are_recorded(
+    script: FakeScript,
 ) -> None:
-    found = ran(baseline(), monkeypatch)
-    assert (found.prepared, found.left_running) == (Prepared(1, 7, "data/"), ("tensorboard",))
-    assert ran(SINGLE, monkeypatch).prepared is None
-    assert not any(scratch.exists() for scratch in scratches)
+    copied = {str(script.directory / "train.bin"): 1 << 30}
+    base = script.trial(baseline())
+    assert (base.prepared, base.copied) == (Prepared(1, 7, "data/"), copied)
+    other = script.trial(SINGLE)
+    assert (other.prepared, other.copied) == (None, copied)
 
 
-def test_a_trial_that_misses_what_it_has_written_says_what_to_do(
-    scratches: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = ran(baseline(), monkeypatch, outcome=FAILED, detail=MISSING)
-    assert (found.detail or "").startswith(f"{MISSING}; it had written that file in this trial")
-    Path("data").mkdir()
-    Path("data/0.png").touch()
-    assert ran(baseline(), monkeypatch, outcome=FAILED, detail=MISSING).detail == MISSING
-    assert not any(scratch.exists() for scratch in scratches)
+REFUSED = "OSError: [Errno 30] Read-only file system: '/mnt/x'"
 
 
 @pytest.mark.parametrize(
-    ("outcome", "detail", "status", "told"),
+    ("outcome", "stderr", "said"),
     [
-        (TOO_FEW_STEPS, "steady steps: 0", 0, (FAILED, NOT_REACHED)),
-        (TIMED_OUT, None, None, (FAILED, NOT_REACHED)),
-        (FAILED, "exit status 1", 1, (FAILED, f"exit status 1; {NOT_REACHED}")),
-        (FAILED, "exit status 125", 125, (FAILED, "exit status 125")),  # nothing was started
-        (INTERRUPTED, None, None, (INTERRUPTED, None)),
+        (FAILED, REFUSED, "exit status 1. In the sandbox this place is read-only (EROFS)"),
+        (FAILED, "ValueError: no", "exit status 1"),
+        (OK, REFUSED, "exit status 1"),  # it went on without
     ],
 )
-def test_a_trial_that_nothing_of_ours_got_into_is_the_last_one(
-    outcome: str,
-    detail: str | None,
-    status: int | None,
-    told: tuple[str, str | None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_trial_that_fails_at_what_the_sandbox_refuses_says_so(
+    script: FakeScript, outcome: str, stderr: str, said: str
 ) -> None:
-    def run(options: RunOptions) -> FinishedRun:
-        assert options.output is not None
-        assert options.trial is not None
-        assert options.trial.scratch is not None
-        options.trial.scratch.mkdir(parents=True)
-        directory = RunDirectory(options.output)
-        directory.console.mkdir()
-        return FinishedRun(directory, replace(ENDED, status=status), None, ())
+    script.stderr, script.outcome = f"{stderr}\n", (outcome, "exit status 1")
+    assert script.trial(SINGLE).detail == said
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "run", run)
-    found = ran(Trial(WARM_UP), monkeypatch, outcome=outcome, detail=detail)
-    assert (found.outcome, found.detail) == told
-    assert not found.is_ok
+
+def test_without_a_sandbox_it_refuses_nothing(script: FakeScript) -> None:
+    script.sandbox = None
+    script.stderr, script.outcome = f"{REFUSED}\n", (FAILED, "exit status 1")
+    assert script.trial(SINGLE).detail == "exit status 1"
+
+
+def test_a_trial_that_would_fill_the_disk_failed_however_it_ended(script: FakeScript) -> None:
+    script.finished = {"is_full": True}
+    found = script.trial(SINGLE)
+    assert (found.outcome, found.detail, found.is_ok) == (FAILED, WOULD_FILL, False)
+
+
+def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScript) -> None:
+    script.sandbox = None
+    found = script.trial(SINGLE)
+    spec = json.loads(script.asked[0].before[-1])
+    assert spec["overlays"] is None
+    assert spec["cwd"] == str(script.directory / "tune/scratch" / SINGLE.name)
+    assert script.entries == [{"train.bin"}]
+    mlflow = script.asked[0].environment["MLFLOW_TRACKING_URI"]
+    assert mlflow == f"file://{spec['cwd']}/mlruns"
+    assert (found.prepared, found.copied) == (None, {})
+    assert Path("train.bin").exists()
+    assert not Path(spec["cwd"]).exists()
+
+
+@pytest.mark.parametrize(("trial", "is_watched"), [(Trial(WARM_UP), True), (baseline(), False)])
+def test_its_first_trial_alone_records_what_it_writes_elsewhere(
+    script: FakeScript, trial: Trial, is_watched: bool
+) -> None:
+    script.sandbox = None
+    script.trial(trial)
+    options = script.asked[0].trial
+    assert options is not None
+    assert options.scratch == (script.scratch() if is_watched else None)
+
+
+def test_each_run_has_its_own_name_in_the_arguments_and_its_own_directory(
+    script: FakeScript,
+) -> None:
+    for number in (1, 2):
+        script.trial(baseline(), "--out", "runs/{trial}", number=number)
+    assert [options.words[2] for options in script.asked] == [
+        "runs/baseline",
+        "runs/baseline-run2",
+    ]
+    names = [options.output.name for options in script.asked if options.output is not None]
+    assert names == ["baseline", "baseline.2"]
