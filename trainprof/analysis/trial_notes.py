@@ -21,13 +21,14 @@ class TrialNotes:
         applied: What was changed, by name, as it was asked for.
         refused: What was not changed, somewhere, and why; a name may be in both.
         losses: Of the first backward passes; one that was not finite is nan.
-        written: Files that a trial without a sandbox changed outside of its scratch directory.
+        written: Files that a trial without a sandbox changed outside of its scratch directory, and
+            whether they were there before.
     """
 
     applied: Mapping[str, Any]
     refused: Mapping[str, str]
     losses: tuple[float, ...]
-    written: tuple[str, ...]
+    written: Mapping[str, bool]
 
 
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
@@ -48,8 +49,8 @@ def read_trial_notes(directory: RunDirectory) -> TrialNotes:
         if isinstance(note.get("losses"), list):
             losses = [_loss(value) for value in note["losses"]]
     everywhere = [note for log in recording.logs for note in log.texts_of(Topic.TRIAL).values()]
-    written = dict.fromkeys(path for note in everywhere for path in _written(note))
-    return TrialNotes(applied, refused, tuple(losses), tuple(written))
+    written = dict(file for note in everywhere for file in _written(note))
+    return TrialNotes(applied, refused, tuple(losses), written)
 
 
 def _loss(value: Any) -> float:
@@ -57,7 +58,7 @@ def _loss(value: Any) -> float:
     return float(value) if is_number else math.nan
 
 
-def _written(note: Any) -> Iterator[str]:
+def _written(note: Any) -> Iterator[tuple[str, bool]]:
     paths = note.get("written") if isinstance(note, dict) else None
     if isinstance(paths, list):
-        yield from (str(path) for path in paths)
+        yield from ((str(path), bool(note.get("was_there"))) for path in paths)

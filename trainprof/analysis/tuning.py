@@ -140,8 +140,8 @@ class Tuning:
         unfinished: What would have been tried next.
         predictions, held: How many trials tell whether their forecast was right, and in how many it
             was.
-        uncontained: What trials did besides training that could not be kept from the user's files
-            and services.
+        uncontained: What trials were seen to do outside, as verbs: "connected to ...".
+        is_sandboxed: Whether trials were kept from the user's files.
         notes: What else is to be known, as sentences.
     """
 
@@ -153,4 +153,5 @@ class Tuning:
     predictions: int
     held: int
     uncontained: list[str] = field(default_factory=list)
+    is_sandboxed: bool = True
     notes: list[str] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os.path import lexists
 from pathlib import Path
 from typing import Final
 
@@ -139,7 +140,8 @@ def read(
         failed_after=failed_after,
         losses=tuple(notes.losses),
         refused=notes.refused,
-        written=notes.written,
+        # What it made and removed itself is of no interest.
+        written=tuple(p for p, was_there in notes.written.items() if was_there or lexists(p)),
         figures=_figures(trial, summary),
         conditions=_conditions(run),
         ground=_ground(trial, run, outcome),

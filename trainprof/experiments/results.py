@@ -42,7 +42,13 @@ _FEWEST_LOSSES: Final = 3
 
 
 def summary_of_tune(
-    base: RunSummary, found: Found, *, name: str, directory: str, budget_s: float
+    base: RunSummary,
+    found: Found,
+    *,
+    name: str,
+    directory: str,
+    budget_s: float,
+    is_sandboxed: bool = True,
 ) -> RunSummary:
     """Returns the summary of a `tune` run: of its first baseline, with the trials.
 
@@ -52,6 +58,7 @@ def summary_of_tune(
         name: The `tune` run's.
         directory: As one would type it.
         budget_s: That it was given.
+        is_sandboxed: Whether trials were kept from the user's files.
     """
     rows = trials_of(found)
     judged = [row.held for row in rows if row.held is not None]
@@ -69,6 +76,7 @@ def summary_of_tune(
             predictions=len(judged),
             held=sum(judged),
             uncontained=_uncontained(found),
+            is_sandboxed=is_sandboxed,
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
                 *_left_out(found),
@@ -89,7 +97,7 @@ def _uncontained(found: Found) -> list[str]:
     connections = dict.fromkeys(one for run in found.runs for one in run.connections)
     return [
         *(f"wrote {path}" for path in written),
-        *(f"was connected to {address}" for address in connections),
+        *(f"connected to {address}" for address in connections),
     ]
 
 

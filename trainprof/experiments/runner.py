@@ -12,7 +12,12 @@ from trainprof.analysis.tuning import BASELINE, FAILED
 from trainprof.experiments.last_words import end_of_errors
 from trainprof.experiments.reading import Ended, measured
 from trainprof.experiments.sandbox.files import large_copies, prepared_files, refusal_in
-from trainprof.experiments.sandbox.sandbox import Sandbox, remove_tree, words_without_sandbox
+from trainprof.experiments.sandbox.sandbox import (
+    CACHES,
+    Sandbox,
+    remove_tree,
+    words_without_sandbox,
+)
 from trainprof.experiments.sandbox.unsandboxed import scratch_directory
 from trainprof.experiments.trackers import offline_variables
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
@@ -72,11 +77,12 @@ class ScriptRunner:
         for left in (path, scratch):
             remove_tree(left)
         self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
-        scratch.mkdir(mode=0o700, parents=True)
+        for place in (scratch, scratch.parent / CACHES):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
         cwd = Path.cwd()
         if self._sandbox is None:
-            scratch_directory(scratch, cwd, but_for=self._directory.path)
-            before = words_without_sandbox(scratch)
+            cwd = scratch_directory(scratch, cwd, but_for=self._directory.path)
+            before = words_without_sandbox(cwd)
         else:
             before = self._sandbox.words(scratch, path)
         options = RunOptions(
@@ -97,7 +103,8 @@ class ScriptRunner:
                 enough_s=limits.enough_s,
             ),
             before=before,
-            environment=offline_variables(cwd if self._sandbox is not None else scratch),
+            environment=offline_variables(cwd),
+            cwd=cwd,
             keeps_console=True,
             ended_after_s=limits.killed_after_s,
         )

@@ -29,13 +29,7 @@ from trainprof.experiments.journal import Asked, Journal, RememberingRunner, rea
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import SCRATCH, Script, ScriptRunner
 from trainprof.experiments.sandbox.files import notes_of_files
-from trainprof.experiments.sandbox.sandbox import (
-    CACHES,
-    NoSandbox,
-    Sandbox,
-    make_sandbox,
-    remove_tree,
-)
+from trainprof.experiments.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
@@ -124,11 +118,11 @@ def begin(options: TuneOptions) -> TuneRun:
         TrainprofError: If there is no such script, or no directory can be made.
     """
     target = resolve(options.script.words, options.script.module)
+    sandbox = _sandbox(options, _existing(options.output))
     now_ns = time.time_ns()
     directory = create_run_directory(
         options.output, f"tune-{target.stem}", _without_rank(os.environ), time_ns=now_ns
     )
-    sandbox = _sandbox(options, directory)
     manifest = opening_manifest(
         target,
         RunOptions(words=options.script.words, module=options.script.module),
@@ -157,20 +151,19 @@ def begin(options: TuneOptions) -> TuneRun:
     return TuneRun(directory, options, journal, sandbox)
 
 
-def _sandbox(options: TuneOptions, directory: RunDirectory) -> Sandbox | None:
-    """Returns the sandbox of all trials; without one nothing is left of a new run.
+def _sandbox(options: TuneOptions, place: Path) -> Sandbox | None:
+    """Returns the sandbox of all trials, None where none is asked for.
 
     Raises:
         NoSandbox: If there is none to be had.
     """
-    if not options.is_sandboxed:
-        return None
-    try:
-        return make_sandbox(directory.path, options.script.words)
-    except NoSandbox:
-        if not directory.manifest.exists():
-            remove_tree(directory.path)
-        raise
+    return make_sandbox(place, options.script.words) if options.is_sandboxed else None
+
+
+def _existing(output: Path | None) -> Path:
+    """Returns the nearest directory that exists above the one that is to be made."""
+    path = Path(os.path.abspath(output or "new"))
+    return next(parent for parent in path.parents if parent.is_dir())
 
 
 def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
@@ -232,7 +225,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
         interval_s=asked.interval_s,
         is_sandboxed=asked.is_sandboxed,
     )
-    return TuneRun(directory, options, journal, _sandbox(options, directory))
+    return TuneRun(directory, options, journal, _sandbox(options, directory.path))
 
 
 def _check_unedited(asked: Asked, now: Mapping[str, str]) -> None:
@@ -314,7 +307,9 @@ def tune(
     real = runner or ScriptRunner(
         options.script, directory, interval_s=options.interval_s, sandbox=run.sandbox
     )
-    result = _Result(directory, options.budget_s + run.journal.spent_s)
+    result = _Result(
+        directory, options.budget_s + run.journal.spent_s, is_sandboxed=options.is_sandboxed
+    )
     search = Search(
         RememberingRunner(real, run.journal),
         lambda base, free_s: _planned(directory, base, free_s, options),
@@ -330,12 +325,13 @@ def tune(
         with alone_in(directory):
             search.run()
     finally:
-        for left in (SCRATCH, CACHES):
-            remove_tree(directory.path / left)
+        remove_tree(directory.path / SCRATCH)
     if result.summary is None:
         module = () if options.script.module is None else ("-m", options.script.module)
         command = masked_argv((*module, *options.script.words))
-        again = shlex.join(("trainprof", "tune", "--resume", _as_typed(directory.path), *command))
+        bare = () if options.is_sandboxed else ("--unsandboxed",)
+        place = _as_typed(directory.path)
+        again = shlex.join(("trainprof", "tune", "--resume", place, *bare, *command))
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
@@ -376,8 +372,9 @@ class _Result:
         summary: None until the script as it is was measured.
     """
 
-    def __init__(self, directory: RunDirectory, budget_s: float) -> None:
+    def __init__(self, directory: RunDirectory, budget_s: float, *, is_sandboxed: bool) -> None:
         self._directory = directory
+        self._is_sandboxed = is_sandboxed
         self._budget_s = budget_s
         self._base: RunSummary | None = None
         self.summary: RunSummary | None = None
@@ -391,6 +388,7 @@ class _Result:
             name=run_name(self._directory),
             directory=_as_typed(self._directory.path),
             budget_s=self._budget_s,
+            is_sandboxed=self._is_sandboxed,
         )
         write_json(self._directory.summary, to_jsonable(self.summary))
 

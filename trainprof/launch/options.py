@@ -93,6 +93,7 @@ class RunOptions:
             long its work takes without gaps.
         trial: What is changed in the script; None: nothing.
         before: A command that ends by executing the script's, which it gets as its last arguments.
+        cwd: Where that command goes first, None: nowhere.
         environment: Variables that the script gets besides ours.
         keeps_console: The script's output goes to files of the run directory, and nothing can be
             typed to it.
@@ -115,6 +116,7 @@ class RunOptions:
     backlog: bool = True
     trial: TrialOptions | None = None
     before: tuple[str, ...] = ()
+    cwd: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     keeps_console: bool = False
     ended_after_s: float | None = None

@@ -103,6 +103,8 @@ def run(
             spawned_ns=spawned_ns,
             spawned_time_ns=spawned_time_ns,
         )
+        if options.cwd is not None:
+            manifest["cwd"] = str(options.cwd)
         _write_first(directory, manifest)
         for_tracee = options.for_tracee(
             spawned_ns=spawned_ns, supervisor_pid=os.getpid(), cwd=manifest["cwd"]

@@ -93,10 +93,11 @@ def _next(summary: RunSummary, page: Page) -> list[Text]:
         return []
     name = shlex.quote(directory)
     if tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
+        bare = "" if tuning.is_sandboxed else "--unsandboxed "
         return page.command(
             "Next",
             "go on with:",
-            f"trainprof tune --resume {name} {shlex.join(summary.run.command)}",
+            f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}",
         )
     base = next((row for row in summary.trials if row.name == BASELINE), None)
     if base is None:

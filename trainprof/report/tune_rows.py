@@ -52,6 +52,7 @@ _OF_SUMS: Final = _NUMERICS | {"torch_threads", "fused", "foreach"}
 # Of the time of the script as it is: both bounds, a few changes, each again in turns with it.
 _TRIALS_TO_TELL: Final = 8
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
+_MOST_LISTED: Final = 5
 # By cheaper samples, where no setting helps.
 _MUCH_TO_GAIN: Final = 1.3
 # A ceiling below this says that loading is not what holds training back.
@@ -304,10 +305,15 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     found += [("Machine", sentence) for sentence in _machine(summary.trials)]
     found += [("Note", note) for note in tuning.notes]
     if tuning.uncontained:
-        found.append(("Outside", f"Trials also {'; '.join(tuning.uncontained)}"))
+        found.append(("Outside", f"Trials also {_listed(tuning.uncontained)}"))
     if tuning.unfinished:
         found.append(("Not tried", ", ".join(tuning.unfinished)))
     return found
+
+
+def _listed(entries: Sequence[str]) -> str:
+    more = len(entries) - _MOST_LISTED
+    return "; ".join(entries[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _loader_words(rows: Sequence[TrialSummary]) -> list[str]:

@@ -56,6 +56,13 @@ class TrialWatch:
             for process in (script, *script.children(recursive=True)):
                 with contextlib.suppress(psutil.Error, OSError, ValueError):
                     for connection in process.net_connections(kind="inet"):
-                        address = connection.raddr
-                        if address and not ipaddress.ip_address(address.ip).is_loopback:
-                            self.connections[f"{address.ip} port {address.port}"] = None
+                        if connection.raddr and not _is_here(connection):
+                            there = connection.raddr
+                            self.connections[f"{there.ip} port {there.port}"] = None
+
+
+def _is_here(connection: psutil._ntuples.pconn) -> bool:
+    """Whether a connection leads to this machine itself, as those of ranks and workers do."""
+    there = ipaddress.ip_address(connection.raddr.ip)
+    mapped = there.ipv4_mapped if isinstance(there, ipaddress.IPv6Address) else None
+    return (mapped or there).is_loopback or connection.raddr.ip == connection.laddr.ip

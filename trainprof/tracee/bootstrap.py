@@ -96,7 +96,10 @@ class Tracee:
 
             places = (str(scratch), self._directory)
             WrittenFiles(
-                lambda path: self._note_now(Topic.TRIAL, {"written": [path]}), places
+                lambda path, was_there: self._note_now(
+                    Topic.TRIAL, {"written": [path], "was_there": was_there}
+                ),
+                places,
             ).watch()
         except Exception as error:
             self._report("written files", error)

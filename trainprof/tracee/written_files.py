@@ -32,11 +32,11 @@ class WrittenFiles:
     """Records each path once, as long as there are not too many.
 
     Args:
-        record: Takes a path.
+        record: Takes a path, and whether something was there before.
         places: Where writes do not count: the trial's scratch directory and the run directory.
     """
 
-    def __init__(self, record: Callable[[str], None], places: Collection[str]) -> None:
+    def __init__(self, record: Callable[[str, bool], None], places: Collection[str]) -> None:
         self._record = record
         self._places = tuple(os.path.join(os.path.realpath(place), "") for place in places)
         self._seen: set[str] = set()
@@ -68,4 +68,4 @@ class WrittenFiles:
         real = os.path.realpath(os.fsdecode(path))
         if real not in self._seen and not real.startswith((*_OF_KERNEL, *self._places)):
             self._seen.add(real)
-            self._record(real)
+            self._record(real, os.path.lexists(real))

@@ -20,15 +20,15 @@ def run_that_trains(pid: int = 4242) -> FakeRun:
 def test_the_last_note_of_each_kind_counts(tmp_path: Path) -> None:
     run = run_that_trains()
     run.text(Topic.TRIAL, {"applied": {"a": 1, "b": True}, "refused": {}})
-    run.text(Topic.TRIAL, {"written": ["logs/x"]})
+    run.text(Topic.TRIAL, {"written": ["logs/x"], "was_there": True})
     run.text(Topic.TRIAL, {"applied": {"a": 1}, "refused": {"b": "gone"}})
     run.text(Topic.TRIAL, {"losses": [0.5, None, 2]})
-    run.text(Topic.TRIAL, {"written": ["logs/x", "y"]})
+    run.text(Topic.TRIAL, {"written": ["y"], "was_there": False})
     notes = read_trial_notes(run.write(tmp_path))
     assert (notes.applied, notes.refused) == ({"a": 1}, {"b": "gone"})
     assert notes.losses[::2] == (0.5, 2.0)
     assert math.isnan(notes.losses[1])
-    assert notes.written == ("logs/x", "y")
+    assert notes.written == {"logs/x": True, "y": False}
 
 
 def test_other_processes_tell_only_what_they_wrote(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_other_processes_tell_only_what_they_wrote(tmp_path: Path) -> None:
     worker.text(Topic.TRIAL, {"written": ["of a worker"]})
     notes = read_trial_notes(worker.write(tmp_path, script_pid=4242))
     assert (notes.applied, notes.refused, notes.losses) == ({"a": 1}, {}, ())
-    assert notes.written == ("of a worker",)
+    assert notes.written == {"of a worker": False}
 
 
 def test_damaged_notes_and_a_run_without_any(tmp_path: Path) -> None:
@@ -53,6 +53,6 @@ def test_damaged_notes_and_a_run_without_any(tmp_path: Path) -> None:
         run.text(Topic.TRIAL, wrong)
     run.text(Topic.TRIAL, {"losses": ["x", True], "refused": {"a": 3}})
     notes = read_trial_notes(run.write(tmp_path))
-    assert (notes.applied, notes.refused, notes.written) == ({}, {"a": "3"}, ())
+    assert (notes.applied, notes.refused, notes.written) == ({}, {"a": "3"}, {})
     assert all(math.isnan(loss) for loss in notes.losses)
     assert len(notes.losses) == 2

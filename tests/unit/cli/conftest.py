@@ -56,7 +56,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return summaries.slow_loader()
 
     def made(directory: Path, words: object) -> Sandbox:
-        return Sandbox((str(tmp_path),), (), directory / "caches", None, str(tmp_path))
+        return Sandbox((str(tmp_path),), (), None, str(tmp_path))
 
     monkeypatch.setattr(tune, "ScriptRunner", Runner)
     monkeypatch.setattr(tune, "make_sandbox", made)

@@ -409,7 +409,7 @@ def test_what_trials_can_change_is_said_ahead_of_them(
     unsaid: str,
 ) -> None:
     def made(directory: Path, words: object) -> Sandbox:
-        return Sandbox((), (), directory / "caches", memory_bytes, os.getcwd())
+        return Sandbox((), (), memory_bytes, os.getcwd())
 
     monkeypatch.setattr(tune, "make_sandbox", made)
     monkeypatch.setattr(trackers, "installed_trackers", lambda: ["wandb", "mlflow"])

@@ -356,5 +356,5 @@ def test_what_trials_did_outside_is_listed_once_files_before_connections() -> No
     assert summary_of(found).tuning.uncontained == [
         "wrote /data/log",
         "wrote /data/x",
-        "was connected to 10.0.0.7 port 443",
+        "connected to 10.0.0.7 port 443",
     ]

@@ -125,7 +125,7 @@ class FakeScript:
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScript:
     monkeypatch.chdir(tmp_path)
     Path("train.bin").touch()
-    sandbox = Sandbox((str(tmp_path),), (), tmp_path / "tune/caches", None, str(tmp_path))
+    sandbox = Sandbox((str(tmp_path),), (), None, str(tmp_path))
     planted = FakeScript(tmp_path, sandbox)
     monkeypatch.setattr(runner, "run", planted.run)
     monkeypatch.setattr(runner, "measured", planted.measured)
@@ -139,7 +139,8 @@ def test_a_trial_runs_in_the_sandbox_and_alone_its_record_is_outside(script: Fak
     assert spec["overlays"] == [str(script.directory)]
     assert spec["records"] == [str(options.output)]
     assert spec["scratch"] == str(script.directory / "tune/scratch" / SINGLE.name)
-    assert spec["cwd"] == str(script.directory)
+    assert spec["cwd"] == str(options.cwd) == str(script.directory)
+    assert spec["shared"] == str(script.directory / "tune/scratch/caches")
     assert options.trial is not None
     assert options.trial.scratch is None
     assert options.environment["MLFLOW_TRACKING_URI"] == f"file://{script.directory}/mlruns"
@@ -150,7 +151,8 @@ def test_a_trial_runs_in_the_sandbox_and_alone_its_record_is_outside(script: Fak
 def test_nothing_of_what_a_trial_wrote_is_left(script: FakeScript, outcome: str) -> None:
     script.outcome = (outcome, None)
     script.trial(SINGLE)
-    assert list((script.directory / "tune/scratch").iterdir()) == []
+    left = [path.name for path in (script.directory / "tune/scratch").iterdir()]
+    assert left == ["caches"]  # which the trials after it go on with
 
 
 def test_what_an_earlier_start_left_of_it_is_gone_before_it_runs(script: FakeScript) -> None:
@@ -218,6 +220,7 @@ def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScrip
     found = script.trial(SINGLE)
     spec = json.loads(script.asked[0].before[-1])
     assert spec["overlays"] is None
+    assert spec["cwd"] == str(script.asked[0].cwd)
     assert spec["cwd"] == str(script.directory / "tune/scratch" / SINGLE.name)
     assert script.entries == [{"train.bin"}]
     mlflow = script.asked[0].environment["MLFLOW_TRACKING_URI"]

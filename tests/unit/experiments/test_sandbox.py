@@ -22,7 +22,7 @@ from trainprof.experiments.sandbox.sandbox import (
     words_without_sandbox,
 )
 
-MADE = Sandbox(("/home/u", "/tmp"), ("/home/u/.cache",), Path("/runs/t/caches"), None, "/home/u/p")
+MADE = Sandbox(("/home/u", "/tmp"), ("/home/u/.cache",), None, "/home/u/p")
 
 
 def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earnest() -> None:
@@ -31,7 +31,7 @@ def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earn
     assert json.loads(spec) == {
         "overlays": ["/home/u", "/tmp"],
         "caches": ["/home/u/.cache"],
-        "shared": "/runs/t/caches",
+        "shared": "/runs/t/scratch/caches",
         "memory_bytes": None,
         "scratch": "/runs/t/scratch/a",
         "records": ["/runs/t/trials/a"],
@@ -85,7 +85,6 @@ def test_what_trials_write_is_kept_on_disk_and_in_memory_where_that_is_refused(
     kernel = plant("overlays are not stacked", None)
     found = make_sandbox(tmp_path, ["train.py"])
     assert (found.memory_bytes, found.overlays) == (5 << 30, ("/home/u",))
-    assert found.shared == tmp_path / "caches"
     assert [tried.memory_bytes for tried in kernel.tried] == [None, 5 << 30]
 
 
@@ -178,7 +177,7 @@ def test_a_sandbox_is_taken_for_one_only_if_its_test_left_files_as_they_were(
     reason: str | None,
 ) -> None:
     monkeypatch.setattr(sandbox.subprocess, "run", Program(status, stderr, act))
-    tried = Sandbox((), (), tmp_path / "caches", None, str(tmp_path))
+    tried = Sandbox((), (), None, str(tmp_path))
     found = sandbox._tested(tried, tmp_path)
     assert found is None if reason is None else reason in (found or "")
     assert list(tmp_path.iterdir()) == []

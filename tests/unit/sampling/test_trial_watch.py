@@ -15,6 +15,7 @@ from trainprof.sampling.trial_watch import TrialWatch
 
 MIB, GIB = 1 << 20, 1 << 30
 PID, CHILD = 4711, 4712
+HERE = "10.0.0.2"
 
 
 @dataclass
@@ -159,7 +160,9 @@ def test_connections_of_all_its_processes_are_named_each_once(machine: Machine) 
 
 
 def test_what_stays_on_this_machine_is_left_out(machine: Machine) -> None:
-    machine.peers = {PID: [("127.0.0.1", 29500), ("127.8.8.8", 1), ("::1", 29500)]}
+    # The last two: ranks that meet at a socket of both protocols, or by the machine's own name.
+    addresses = ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", HERE)
+    machine.peers = {PID: [(address, 29500) for address in addresses]}
     watch = TrialWatch(PID, "/work")
     watch.must_end()
     assert watch.connections == {}

@@ -16,11 +16,19 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.recorded: list[str] = []
+        self.there: dict[str, bool] = {}
         for name in ("scratch", "run"):
             (directory / name).mkdir()
         places = [str(directory / name) for name in ("scratch", "run")]
-        self.files = WrittenFiles(self.recorded.append, places)
+        self.files = WrittenFiles(self.record, places)
+
+    @property
+    def recorded(self) -> list[str]:
+        return list(self.there)
+
+    def record(self, path: str, was_there: bool) -> None:
+        assert path not in self.there
+        self.there[path] = was_there
 
     def event(self, name: str, *arguments: object) -> None:
         self.files._on_event(name, arguments)
@@ -108,6 +116,15 @@ def test_in_the_trials_own_places_and_the_kernels_nothing_counts(watched: Watche
     assert watched.recorded == [str(watched.directory / n) for n in ("outside/x", "scratch2")]
 
 
+def test_whether_something_was_there_before_is_recorded(watched: Watched) -> None:
+    (watched.directory / "log").touch()
+    (watched.directory / "link").symlink_to(watched.directory / "gone")
+    for path in ("log", "new", "link"):
+        watched.opened(path, os.O_WRONLY | os.O_CREAT)
+    there = {os.path.relpath(path, watched.directory): was for path, was in watched.there.items()}
+    assert there == {"log": True, "new": False, "gone": False}
+
+
 def test_so_many_and_no_more(watched: Watched) -> None:
     for number in range(300):
         watched.opened(f"{number}.png", os.O_WRONLY)
@@ -115,8 +132,8 @@ def test_so_many_and_no_more(watched: Watched) -> None:
 
 
 def test_files_that_recording_writes_are_not_the_scripts(watched: Watched) -> None:
-    def record(path: str) -> None:
-        watched.recorded.append(path)
+    def record(path: str, was_there: bool) -> None:
+        watched.record(path, was_there)
         files._on_event("open", (f"{path}.lock", None, os.O_WRONLY))
 
     files = WrittenFiles(record, [])
@@ -126,7 +143,7 @@ def test_files_that_recording_writes_are_not_the_scripts(watched: Watched) -> No
 
 
 def test_nothing_of_ours_reaches_the_script(watched: Watched) -> None:
-    def record(path: str) -> None:
+    def record(path: str, was_there: bool) -> None:
         raise RuntimeError(path)
 
     files = WrittenFiles(record, [])

@@ -376,7 +376,8 @@ def main(arguments: list[str]) -> None:
         if spec["parent"] is not None:
             _System().end_with_parent(spec["parent"])
     except (OSError, ValueError) as error:
-        os.write(2, f"trainprof: no sandbox: {error}\n".encode("utf-8", "backslashreplace"))
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        os.write(2, f"trainprof: no sandbox: {why}\n".encode("utf-8", "backslashreplace"))
         os._exit(STATUS_NO_SANDBOX)
     # CPython ignores these, and what is ignored stays so across an exec.
     for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ"):

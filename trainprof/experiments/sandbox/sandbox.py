@@ -19,7 +19,7 @@ from trainprof.experiments.sandbox import enter
 from trainprof.launch.manifest import host_now
 from trainprof.record.errors import TrainprofError
 
-# In a `tune` run's directory: the changes of caches, which its trials share.
+# Beside the scratch directories of trials: the changes of caches, which they share.
 CACHES: Final = "caches"
 # Alone: the script's Python may be another, and site-packages are not needed.
 _ENTER: Final = (sys.executable, "-I", "-S", enter.__file__)
@@ -52,14 +52,12 @@ class Sandbox:
     Attributes:
         overlays: Directories that an overlay covers each; the rest is read-only in a trial.
         caches: Directories of caches, whose changes trials share.
-        shared: Takes those changes, absolute.
         memory_bytes: Writes are kept in memory, up to that; None: beside the record, on disk.
         cwd: Where trials run.
     """
 
     overlays: tuple[str, ...]
     caches: tuple[str, ...]
-    shared: Path
     memory_bytes: int | None
     cwd: str
 
@@ -67,13 +65,13 @@ class Sandbox:
         """Returns the command that runs another one in the sandbox of a trial.
 
         Args:
-            scratch: An empty directory, for what the trial writes.
+            scratch: An empty directory, for what the trial writes; beside it a directory CACHES.
             record: The run directory, which alone is written to in earnest.
         """
         return _words(
             overlays=self.overlays,
             caches=self.caches,
-            shared=str(self.shared),
+            shared=str(scratch.parent / CACHES),
             memory_bytes=self.memory_bytes,
             scratch=str(scratch),
             records=[str(record)],
@@ -91,7 +89,7 @@ def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
     """Finds out what trials can write to, and tests that it stays as it is.
 
     Args:
-        directory: The `tune` run's, absolute.
+        directory: An absolute one that will hold what trials write, for a test.
         words: The command that is tuned: paths in it are looked at first.
 
     Raises:
@@ -107,11 +105,9 @@ def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
         [os.path.normpath(path) for path in (cwd, str(directory), *homes, *named)],
         knows_all_ids=enter.may_mount(),
     )
-    shared = directory / CACHES
-    shared.mkdir(mode=0o700, exist_ok=True)
-    on_disk = Sandbox(tuple(overlays), tuple(_caches()), shared, None, cwd)
+    on_disk = Sandbox(tuple(overlays), tuple(_caches()), None, cwd)
     # A container's own file system is an overlay already, and takes no second one's writes.
-    in_memory = Sandbox(on_disk.overlays, on_disk.caches, shared, _memory_bytes(), cwd)
+    in_memory = Sandbox(on_disk.overlays, on_disk.caches, _memory_bytes(), cwd)
     reasons = []
     for sandbox in (on_disk, in_memory):
         reason = _tested(sandbox, directory)
@@ -165,10 +161,14 @@ def _memory_bytes() -> int:
 
 def _tested(sandbox: Sandbox, directory: Path) -> str | None:
     """Runs a small program in a sandbox; returns why it may not be used, None if it may."""
-    place = directory / "self-test"
-    files, record, scratch = place / "files", place / "record", place / "scratch"
     try:
-        for path in (place, files, record, scratch):
+        place = Path(tempfile.mkdtemp(prefix=".trainprof-", dir=directory))
+    except OSError as error:
+        return str(error)
+    names = ("files", "record", "scratch", CACHES)
+    files, record, scratch, _ = paths = [place / name for name in names]
+    try:
+        for path in paths:
             path.mkdir(mode=0o700)
         for name in ("overwritten", "removed", "renamed"):
             (files / name).write_text("before", encoding="ascii")
