@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import file_writers
+from support import file_writers, sandboxed
 
 SUPPORT = Path(file_writers.__file__).parent
 # They need no package beyond Python's library, and a program that is on the machine.
@@ -61,6 +61,16 @@ def check(found: dict[str, Any], places: int) -> None:
     for name in ALWAYS:
         assert lines.count(f"done {name}") == places, name
     assert found["is_scratch_gone"]
+
+
+def test_without_a_sandbox_the_writers_change_files(tmp_path: Path) -> None:
+    file_writers.make_place(tmp_path / "work")
+    before = sandboxed.digests([tmp_path / "work"])
+    command = [sys.executable, SUPPORT / "file_writers.py", tmp_path / "work"]
+    subprocess.run(command, check=True, capture_output=True)
+    after = sandboxed.digests([tmp_path / "work"])
+    names = {Path(path).name for path in before if before[path] != after.get(path)}
+    assert names >= {"kept.txt", "removed.txt", "renamed.txt", "leaf.txt", "base.sqlite", "other"}
 
 
 @needs_root

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from support.file_writers import make_place
 
-from trainprof.experiments.sandbox.sandbox import NoSandbox, make_sandbox, remove_tree
+from trainprof.experiments.sandbox.sandbox import CACHES, NoSandbox, make_sandbox, remove_tree
 
 # As of prctl(2).
 PR_SET_CHILD_SUBREAPER = 36
@@ -43,9 +43,9 @@ def main(directory: Path, places: list[Path]) -> dict[str, object]:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     directory.mkdir(parents=True, exist_ok=True)
     os.chdir(places[0])
-    scratch, record = directory / "scratch", directory / "record"
-    for path in (scratch, record):
-        path.mkdir()
+    scratch, record = directory / "scratch" / "trial", directory / "record"
+    for path in (scratch, record, scratch.parent / CACHES):
+        path.mkdir(parents=True)
     try:
         sandbox = make_sandbox(directory, [str(place) for place in places])
     except NoSandbox as error:

@@ -184,7 +184,7 @@ def enter(spec: Mapping[str, Any]) -> None:
     # Later a path leads into an overlay: what is needed of outside is opened first.
     scratch: str = spec["scratch"]
     records = {path: _opened(path) for path in spec["records"]}
-    sockets = {path: _opened(path) for path in _listening() if not is_of_kernel(path)}
+    sockets = {path: _opened(path) for path in _listening()}
     lowers = {path: _opened_directory(path) for path in spec["overlays"]}
     caches = {path: _opened_directory(path) for path in spec["caches"]}
     shared = _opened(spec["shared"])
@@ -205,9 +205,12 @@ def enter(spec: Mapping[str, Any]) -> None:
         lower = _opened(f"/proc/self/fd/{empty}/upper") if cache is None else cache
         upper = _upper(shared, f"cache{number}", lower)
         _overlay(system, path, lower, upper, _flags_at(path, mounts))
-    for path, descriptor in (*records.items(), *sockets.items()):
-        # Not by its name: that leads to the overlay's copy by now.
+    # From descriptors: by its name each is the overlay's copy by now.
+    for path, descriptor in records.items():
         system.mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
+    for path, descriptor in sockets.items():
+        with contextlib.suppress(OSError):  # its service has ended meanwhile
+            system.mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
     # Seen from inside, it would hold every file a second time.
     system.mount(SOURCE, scratch, "tmpfs", MS_RDONLY, "size=4k,mode=500")
     _protect(system, (*records, *sockets))
@@ -263,8 +266,11 @@ def _protect(system: _System, kept: Collection[str]) -> None:
         is_ours = mount.source == SOURCE or path in kept
         if is_ours or mount.is_read_only or is_of_kernel(path) or mount.kind == "autofs":
             continue
-        if os.path.lexists(path):  # else it is below another mount
+        try:
             system.mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | mount.flags)
+        except OSError:
+            if os.path.ismount(path):  # else another mount hides it
+                raise
 
 
 def _listening() -> list[str]:
@@ -275,7 +281,7 @@ def _listening() -> list[str]:
             fields = line.rstrip("\n").split(None, 7)
             if len(fields) == 8 and fields[7].startswith("/") and int(fields[3], 16) & _LISTENING:
                 paths.append(fields[7])
-    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
+    return [x for x in dict.fromkeys(paths) if os.path.exists(x) and not is_of_kernel(x)]
 
 
 def _above(path: str) -> Iterator[str]:
