@@ -63,11 +63,10 @@ class Process:
         peers = self.machine.peers[self.pid]
         if isinstance(peers, Exception):
             raise peers
-        listening = SimpleNamespace(raddr=())
-        return [
-            listening,
-            *(SimpleNamespace(raddr=SimpleNamespace(ip=i, port=p)) for i, p in peers),
-        ]
+        here = SimpleNamespace(ip=HERE, port=9)
+        theirs = [SimpleNamespace(ip=ip, port=port) for ip, port in peers]
+        # The first one listens.
+        return [SimpleNamespace(laddr=here, raddr=there) for there in ((), *theirs)]
 
 
 @pytest.fixture
