@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import summaries
 
 from trainprof.cli.app import run_command
 from trainprof.experiments import tune
@@ -112,6 +115,21 @@ def test_a_secret_is_not_written_down_and_is_given_again(
     assert SECRET not in JOURNAL.read_text() + Path("t/manifest.json").read_text()
     assert SECRET not in refusal(capsys, "--resume", "t", "train.py")
     assert run_command(["tune", "-q", "--resume", "t", *command]) == 0
+
+
+@pytest.mark.xfail(strict=True, reason="the page names the first baseline's command")
+def test_the_command_that_the_page_names_goes_on(
+    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """{trial} is in the command as it was given, and a name in that of a trial."""
+    base = summaries.slow_loader()
+    recorded = replace(base, run=replace(base.run, command=["train.py", "--out=runs/baseline"]))
+    monkeypatch.setattr(tune, "saved_summary", lambda directory: recorded)
+    command = ["train.py", "--out=runs/{trial}"]
+    assert run_command(["tune", "-q", "-o", "t", "--budget", "15s", *command]) == 0
+    said = " ".join(capsys.readouterr().out.replace("\\\n", " ").split())
+    again = said.partition("trainprof tune --resume t ")[2]
+    assert shlex.split(again)[: len(command)] == command
 
 
 @pytest.mark.parametrize("change", [lambda held: held.pop("cwd"), lambda held: held.update(cwd="")])

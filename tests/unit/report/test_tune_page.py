@@ -201,7 +201,22 @@ def test_a_trial_that_was_ended_by_time_says_so_in_its_row() -> None:
 
 def test_one_that_ran_out_of_time_says_how_to_go_on() -> None:
     told = page(tuned(replace(FASTER, steps=2000), budget_s=40.0))
-    assert "trainprof tune --resume runs/tune-x" in told
+    again = "trainprof tune --resume runs/tune-x train.py configs/example_config.py"
+    assert again in " ".join(told.replace("\\\n", " ").split())
+
+
+def test_what_trials_did_outside_is_listed_a_few_by_name() -> None:
+    assert "Outside" not in page(tuned(FASTER))
+    written = tuple(f"/data/{number}" for number in range(4))
+    told = page(tuned(FASTER, written=written, connections=("10.0.0.7 port 443",)))
+    said = " ".join(told.split())
+    assert "Trials also wrote /data/0; wrote /data/1; " in said
+    assert "; connected to 10.0.0.7 port 443" in said
+    assert "more" not in said.partition("Trials also")[2].partition("443")[0]
+    many = tuple(f"/data/{number}" for number in range(12))
+    said = " ".join(page(tuned(FASTER, written=many)).split())
+    assert "wrote /data/4; and 7 more" in said
+    assert "/data/5" not in said
 
 
 def test_one_that_ran_out_of_time_before_any_change_says_so() -> None:
