@@ -145,6 +145,7 @@ def test_sockets_at_which_a_service_listens_are_found_by_their_paths(
         f"{number} 00000000 0001 03 4 {connected}\n"
         f"{number} 00010000 0001 01 5 {tmp_path / 'gone'}\n"
         f"{number} 00010000 0001 01 6 @abstract\n"
+        f"{number} 00010000 0001 01 8 /dev/null\n"
         f"{number} 00010000 0001 01 7\n"
     )
     assert enter._listening() == [str(listening), str(spaced)]
@@ -335,9 +336,10 @@ def test_a_directory_that_cannot_be_listed_is_passed_by(
 
 
 class FakeSystem:
-    """Notes the mounts that are asked for, and refuses overlays if told to."""
+    """Records the mounts that are asked for, and refuses overlays, or some paths, if told to."""
 
-    def __init__(self, *, takes_overlays: bool = True) -> None:
+    def __init__(self, *refused: Path, takes_overlays: bool = True) -> None:
+        self._refused = set(map(str, refused))
         self.asked: list[tuple[str | None, str, str | None, int]] = []
         self.options: list[str] = []
         self._takes_overlays = takes_overlays
@@ -345,8 +347,8 @@ class FakeSystem:
     def mount(
         self, source: str | None, target: str, kind: str | None, flags: int, options: str = ""
     ) -> None:
-        if kind == "overlay" and not self._takes_overlays:
-            raise OSError
+        if target in self._refused or (kind == "overlay" and not self._takes_overlays):
+            raise OSError(target)
         self.asked.append((source, target, kind, flags))
         self.options.append(options)
 
@@ -363,13 +365,23 @@ def test_what_is_no_overlay_of_ours_becomes_read_only(
         mount_at(top / "data", "rw,nosuid,relatime"),
         mount_at(top / "shut", "ro"),
         mount_at(top / "remote", kind="autofs"),
-        mount_at(top / "below another mount"),
+        mount_at(top / "hidden"),
     )
     monkeypatch.setattr(enter, "mounts_now", lambda: mounts)
-    system = FakeSystem()
+    system = FakeSystem(top / "hidden")  # by another mount
     enter._protect(system, [str(top / "record")])  # type: ignore[arg-type]
     flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_RELATIME
     assert system.asked == [(None, str(top / "data"), None, flags)]
+
+
+def test_a_mount_that_cannot_become_read_only_prevents_the_sandbox(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tree("data")
+    monkeypatch.setattr(enter, "mounts_now", lambda: mounted(mount_at(top / "data")))
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(top / "data"))
+    with pytest.raises(OSError, match="data"):
+        enter._protect(FakeSystem(top / "data"), [])  # type: ignore[arg-type]
 
 
 def test_an_overlay_has_the_flags_of_the_mount_below_but_can_be_written() -> None:
