@@ -29,7 +29,7 @@ _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 # Which of several alike it is makes no difference, and a batch system gives others each time.
 _NUMBER_OF_DEVICES: Final = f"the number of devices in {_DEVICES}"
 _UNSET: Final = "not set"
-_SET_AS_BEFORE: Final = "set the environment as it was, or start anew: trainprof tune SCRIPT"
+_SET_AS_BEFORE: Final = "set the environment as it was, or start again: trainprof tune SCRIPT"
 
 
 BATCH_SIZE: Final = "the batch size"
@@ -106,7 +106,7 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     if changed:
         raise CannotResume(
             f"{', '.join(changed)}: its trials would not be alike",
-            hint="go on where it was begun, or start anew: trainprof tune SCRIPT",
+            hint="go on where it was begun, or start again: trainprof tune SCRIPT",
         )
 
 

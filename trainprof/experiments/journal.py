@@ -33,6 +33,7 @@ from trainprof.record.run_file import read_run_file
 
 FILE: Final = "tune.json"
 LARGEST_BYTES: Final = 1 << 24
+_LARGEST_NUMBER: Final = 1e12
 # What reading values of another shape or size raises.
 _DAMAGES: Final = (
     LookupError,
@@ -243,15 +244,23 @@ def _asked(told: Mapping[str, Any]) -> Asked:
         words=tuple(str(word) for word in told["words"]),
         module=None if module is None else str(module),
         script_sha256=None if text is None else str(text),
-        budget_s=float(told["budget_s"]),
-        trial_steps=None if steps is None else int(steps),
+        budget_s=_positive(told["budget_s"]),
+        trial_steps=None if steps is None else int(_positive(steps)),
         allow_numerics=bool(told["allow_numerics"]),
-        interval_s=float(told.get("interval_s", DEFAULT_INTERVAL_S)),
+        interval_s=_positive(told.get("interval_s", DEFAULT_INTERVAL_S)),
         cwd=None if cwd is None else str(cwd),
         sources=_texts(told.get("sources")),
         variables=_texts(told.get("variables")),
         is_sandboxed=bool(told.get("is_sandboxed", True)),
     )
+
+
+def _positive(value: Any) -> float:
+    """Returns a number that is finite, over 0 and of a size that times have."""
+    number = float(value)
+    if not 0 < number < _LARGEST_NUMBER:
+        raise ValueError(f"{value} out of range")
+    return number
 
 
 def _texts(told: Any) -> dict[str, str] | None:
@@ -275,7 +284,7 @@ def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
         "failed_after": None if failed_after is None else str(failed_after),
         "left_running": [str(name) for name in told.get("left_running", ())],
         "prepared": None if prepared is None else _prepared(prepared),
-        "seconds": float(told["seconds"]),
+        "seconds": _positive(told["seconds"]),
     }
 
 

@@ -48,6 +48,7 @@ def summary_of_tune(
     name: str,
     directory: str,
     budget_s: float,
+    command: Sequence[str] | None = None,
     is_sandboxed: bool = True,
 ) -> RunSummary:
     """Returns the summary of a `tune` run: of its first baseline, with the trials.
@@ -58,13 +59,19 @@ def summary_of_tune(
         name: The `tune` run's.
         directory: As one would type it.
         budget_s: That it was given.
+        command: As it was given, with secrets masked; None: the first baseline's.
         is_sandboxed: Whether trials were kept from the user's files.
     """
     rows = trials_of(found)
     judged = [row.held for row in rows if row.held is not None]
     return replace(
         base,
-        run=replace(base.run, name=name, directory=directory),
+        run=replace(
+            base.run,
+            name=name,
+            directory=directory,
+            command=base.run.command if command is None else list(command),
+        ),
         trials=rows,
         recommended=recommended_of(found, rows, base),
         tuning=Tuning(
@@ -313,7 +320,7 @@ def _undecided(found: Found) -> list[str]:
     names = ", ".join(f"{name} ({len(found.of(name))} runs)" for name in found.undecided)
     return [
         f"nothing is left to try, but what these give is not sure yet: {names}; --resume "
-        "repeats them as often again"
+        "with the same command repeats them as often again"
     ]
 
 

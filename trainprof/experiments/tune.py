@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -200,7 +200,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     if script_sha256(target) != asked.script_sha256:
         raise CannotResume(
             f"{target.name} was changed since: its trials would not be alike",
-            hint="start anew: trainprof tune SCRIPT",
+            hint="start again: trainprof tune SCRIPT",
         )
     now = opening_manifest(
         target,
@@ -246,7 +246,7 @@ def _check_unedited(asked: Asked, now: Mapping[str, str]) -> None:
     raise CannotResume(
         f"{', '.join(changed[:_FILES_NAMED])}{more} {were} changed since: its trials would not be "
         "alike",
-        hint="start anew: trainprof tune SCRIPT",
+        hint="start again: trainprof tune SCRIPT",
     )
 
 
@@ -259,7 +259,7 @@ def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> No
     if again.output is not None and again.output.resolve() != directory.path.resolve():
         raise CannotResume(
             f"-o {again.output} beside --resume: it goes on in {_as_typed(directory.path)}",
-            hint="leave -o out, or start anew without --resume",
+            hint="leave -o out, or start again without --resume",
         )
     if again.is_sandboxed != asked.is_sandboxed:
         raise CannotResume(
@@ -276,7 +276,7 @@ def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> No
             raise CannotResume(
                 f"{option} {wanted:g} beside --resume: its trials were begun with {told}, and "
                 "would not be alike",
-                hint=f"leave {option} out, or start anew without --resume",
+                hint=f"leave {option} out, or start again without --resume",
             )
 
 
@@ -308,7 +308,10 @@ def tune(
         options.script, directory, interval_s=options.interval_s, sandbox=run.sandbox
     )
     result = _Result(
-        directory, options.budget_s + run.journal.spent_s, is_sandboxed=options.is_sandboxed
+        directory,
+        options.budget_s + run.journal.spent_s,
+        _command(options.script),
+        is_sandboxed=options.is_sandboxed,
     )
     search = Search(
         RememberingRunner(real, run.journal),
@@ -327,11 +330,11 @@ def tune(
     finally:
         remove_tree(directory.path / SCRATCH)
     if result.summary is None:
-        module = () if options.script.module is None else ("-m", options.script.module)
-        command = masked_argv((*module, *options.script.words))
         bare = () if options.is_sandboxed else ("--unsandboxed",)
         place = _as_typed(directory.path)
-        again = shlex.join(("trainprof", "tune", "--resume", place, *bare, *command))
+        again = shlex.join(
+            ("trainprof", "tune", "--resume", place, *bare, *_command(options.script))
+        )
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
@@ -372,8 +375,16 @@ class _Result:
         summary: None until the script as it is was measured.
     """
 
-    def __init__(self, directory: RunDirectory, budget_s: float, *, is_sandboxed: bool) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        budget_s: float,
+        command: Sequence[str],
+        *,
+        is_sandboxed: bool,
+    ) -> None:
         self._directory = directory
+        self._command = command
         self._is_sandboxed = is_sandboxed
         self._budget_s = budget_s
         self._base: RunSummary | None = None
@@ -388,6 +399,7 @@ class _Result:
             name=run_name(self._directory),
             directory=_as_typed(self._directory.path),
             budget_s=self._budget_s,
+            command=self._command,
             is_sandboxed=self._is_sandboxed,
         )
         write_json(self._directory.summary, to_jsonable(self.summary))
@@ -398,6 +410,12 @@ class _Result:
             run = RunDirectory(self._directory.path / first.directory)
             self._base = saved_summary(run) or summarize(run)
         return self._base
+
+
+def _command(script: Script) -> list[str]:
+    """Returns the command as it was given, with secrets masked."""
+    module = () if script.module is None else ("-m", script.module)
+    return masked_argv((*module, *script.words))
 
 
 def _here() -> Path | None:

@@ -65,6 +65,8 @@ class WrittenFiles:
     def _take(self, path: object) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)) or len(self._seen) >= _MOST:
             return
+        if path == ":memory:":  # SQLite's
+            return
         real = os.path.realpath(os.fsdecode(path))
         if real not in self._seen and not real.startswith((*_OF_KERNEL, *self._places)):
             self._seen.add(real)

@@ -142,7 +142,7 @@ def test_edits_beside_the_script_are_not_gone_on_with(planted: list[str], capsys
     Path("dataset.py").write_text("size = 2\n")
     shown = complaint(capsys, "--resume", "t", "train.py")
     assert "dataset.py was changed since" in shown
-    assert "start anew" in shown
+    assert "start again" in shown
     assert planted == before
     Path("dataset.py").write_text("size = 1\n")
     assert (
@@ -282,7 +282,7 @@ def test_another_machine_or_torch_is_not_gone_on_with(
     monkeypatch.setattr(tune, "ground_now", lambda target: HERE | changed)
     shown = " ".join(complaint(capsys, "--resume", "t", "train.py").split())
     assert said in shown
-    assert "go on where it was begun, or start anew" in shown
+    assert "go on where it was begun, or start again" in shown
     assert planted == before
     monkeypatch.setattr(tune, "ground_now", lambda target: HERE)
     assert (

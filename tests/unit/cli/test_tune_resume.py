@@ -117,7 +117,6 @@ def test_a_secret_is_not_written_down_and_is_given_again(
     assert run_command(["tune", "-q", "--resume", "t", *command]) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the page names the first baseline's command")
 def test_the_command_that_the_page_names_goes_on(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +311,6 @@ def test_a_run_of_another_verb_is_no_tune_run(planted: list[str], capsys: Captur
     assert planted == []
 
 
-@pytest.mark.xfail(strict=True, reason="values that are no numbers to compute with are accepted")
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -329,7 +327,6 @@ def test_a_number_that_no_tune_run_has_is_one_line(
     assert planted == []
 
 
-@pytest.mark.xfail(strict=True, reason="as above")
 @pytest.mark.parametrize("seconds", [INFINITE, -INFINITE, NAN, -1e308])
 def test_a_time_that_no_trial_takes_is_one_line(
     planted: list[str], capsys: Captured, seconds: float

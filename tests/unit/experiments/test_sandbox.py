@@ -226,15 +226,7 @@ def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path: Path, mode
     remove_tree(top)  # of nothing, nothing
 
 
-@pytest.mark.parametrize(
-    "is_there",
-    [
-        True,
-        pytest.param(
-            False, marks=pytest.mark.xfail(strict=True, reason="it is made the user's alone")
-        ),
-    ],
-)
+@pytest.mark.parametrize("is_there", [True, False])
 def test_the_directory_above_is_left_with_its_mode(tmp_path: Path, is_there: bool) -> None:
     above = tmp_path / "above"
     above.mkdir()

@@ -110,7 +110,8 @@ def notes_of_files(runs: Sequence[Measured], base: Measured) -> list[str]:
     copied = {path: count for run in runs for path, count in run.copied.items()}
     if copied:
         names = sorted(copied, key=lambda path: -copied[path])
-        named = ", ".join(map(os.path.basename, names[:_MOST_NAMED]))
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        named = ", ".join(map(os.path.basename, names[:_MOST_NAMED])) + more
         notes.append(
             f"Your script opens {named} for writing: each trial copies "
             f"{size(sum(copied.values()))} first, and then reads it from memory. "

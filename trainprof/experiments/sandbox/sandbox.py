@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -213,16 +214,10 @@ def _refusal(stderr: str) -> str:
 def remove_tree(path: Path) -> None:
     """Removes what trials wrote, whatever modes they and overlays gave it."""
 
-    def again(function: object, name: str, error: object) -> None:
-        for one in (os.path.dirname(name), name):
-            if os.path.isdir(one) and not os.path.islink(one):
-                try:
-                    os.chmod(one, stat.S_IRWXU)
-                except OSError:
-                    return
-        try:
-            (shutil.rmtree if os.path.isdir(name) else os.remove)(name)
-        except OSError:
-            return
-
-    shutil.rmtree(path, onerror=again)
+    with contextlib.suppress(OSError):
+        for within, names, _ in os.walk(path):
+            for name in names:
+                inner = os.path.join(within, name)
+                if not os.path.islink(inner):
+                    os.chmod(inner, stat.S_IRWXU)
+    shutil.rmtree(path, ignore_errors=True)
