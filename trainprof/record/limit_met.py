@@ -1,4 +1,4 @@
-"""Where each process of a trial tells that it has met its limit, and then that its code is over.
+"""Where a process of a run with a time limit notes that it has met it, and then that it ends.
 
 Nothing of it is measured from then on, and it may not end by itself: what it does behind its loop,
 such as to stop its threads, it does not come to. Files of no content, by the process's number.
@@ -10,6 +10,8 @@ import contextlib
 import os
 import threading
 from typing import Final
+
+from trainprof.record.names import LAST_STEP
 
 LIMIT_MET: Final = "limit_met"
 AT_END: Final = "at_end"
@@ -44,6 +46,16 @@ def processes_at_limit(directory: str) -> dict[int, str]:
             if what in (LIMIT_MET, AT_END) and number.isdecimal():
                 found[int(number)] = what
     return found
+
+
+def has_begun_to_end(directory: str) -> bool:
+    """Whether a process has met its limit, or ranks have agreed on the step at which they do.
+
+    Args:
+        directory: Of the run.
+    """
+    is_agreed = os.path.exists(os.path.join(directory, LAST_STEP))
+    return is_agreed or bool(processes_at_limit(directory))
 
 
 def _make(directory: str, what: str) -> None:

@@ -1,0 +1,135 @@
+"""Keeps where the threads of this process stand in a file that outlives any end of the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from time import perf_counter_ns
+from typing import Any, Final
+
+from trainprof.probes.call_site import CallSites
+from trainprof.probes.copied_frames import CopiedFrame, stack_of
+from trainprof.record.last_stacks import SLOT_BYTES, SLOTS, STACKS_SUFFIX
+from trainprof.record.log_chunk import FIRST_CHUNK_BYTES, Chunk
+
+# The next sample is this much later than the last one, at first.
+FIRST_PERIOD_S: Final = 0.05
+PERIOD_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 3600.0
+# Of file and function names, so that a sample fits its slot.
+_LONGEST_NAME: Final = 240
+
+Position = tuple[str, int, str]
+
+
+class LastStacks:
+    """Writes the last stack sample of this process, see record/last_stacks.py.
+
+    Its methods are for one thread at a time, and raise nothing for a disk that is full or gone.
+
+    Args:
+        events: Directory of the run's logs.
+        sites: What knows the user's code.
+    """
+
+    def __init__(self, events: str, sites: CallSites) -> None:
+        self._events, self._sites = events, sites
+        self._chunk: Chunk | None = None
+        self._is_refused = False
+        self._written = 0
+        self._since: dict[int, tuple[object, int]] = {}
+        self.due_ns = 0
+
+    def in_child(self) -> LastStacks:
+        """Returns what a forked child is to use: a file of its own."""
+        return LastStacks(self._events, self._sites)
+
+    def wait_s(self) -> float:
+        """Returns how long it is to the next sample."""
+        return min(max(self.due_ns - perf_counter_ns(), 0) * 1e-9, _LONGEST_WAIT_S)
+
+    def write(self, threads: Iterable[int] = (), *, has_ended: bool = False) -> None:
+        """Samples the main thread and others, by their idents, and writes it down."""
+        if self._is_refused:
+            return
+        now = perf_counter_ns()
+        main = threading.main_thread().ident
+        idents = [main, *(ident for ident in threads if ident != main)]
+        since: dict[int, tuple[object, int]] = {}
+        told = []
+        for ident in idents:
+            stack = None if ident is None else stack_of(ident)
+            if ident is None or stack is None:
+                continue
+            user, called, innermost = self._frames(stack)
+            position = (user, called and called[2])
+            known = self._since.get(ident)
+            since[ident] = known if known is not None and known[0] == position else (position, now)
+            told.append(
+                {
+                    "is_main": ident == main,
+                    "since_ns": since[ident][1],
+                    "user": user,
+                    "called": called,
+                    "innermost": innermost,
+                }
+            )
+        self._since = since
+        sample = {
+            "pid": os.getpid(),
+            "ppid": os.getppid(),
+            "at_ns": now,
+            "ended_ns": now if has_ended else None,
+            "rank": os.environ.get("RANK"),
+            "worker": _worker(),
+            "threads": told,
+        }
+        period_s = min(FIRST_PERIOD_S * 2 ** min(self._written, 10), PERIOD_S)
+        self.due_ns = now + round(period_s * 1e9)
+        self._put(sample)
+
+    def _frames(self, stack: CopiedFrame) -> tuple[Position | None, Position | None, Position]:
+        """Returns the innermost frame of the user's, the one that it called, and the innermost."""
+        innermost = called = None
+        frame: CopiedFrame | None = stack
+        while frame is not None:
+            if self._sites.is_user_code(frame.f_code):
+                user = self._place(frame)
+                return user, called and self._place(called), self._place(innermost or frame)
+            # Ours are wrappers of what the user has called.
+            if not self._sites.is_ours(frame.f_code):
+                called, innermost = frame, innermost or frame
+            frame = frame.f_back
+        return None, None, self._place(innermost or stack)
+
+    def _place(self, frame: CopiedFrame) -> Position:
+        file, line, name = self._sites.place(frame)
+        return file[-_LONGEST_NAME:], line, name[-_LONGEST_NAME:]
+
+    def _put(self, sample: dict[str, Any]) -> None:
+        threads = sample["threads"]
+        text = json.dumps(sample).encode("ascii")
+        while len(text) > SLOT_BYTES and threads:
+            threads.pop()
+            text = json.dumps(sample).encode("ascii")
+        try:
+            if self._chunk is None:
+                name = f"{os.getpid()}-{sample['at_ns']}{STACKS_SUFFIX}"
+                path = os.path.join(self._events, name)
+                self._chunk = Chunk(path, 0, FIRST_CHUNK_BYTES)
+        except OSError:
+            self._is_refused, self.due_ns = True, sys.maxsize
+            return
+        at = self._written % SLOTS * SLOT_BYTES
+        self._chunk.buffer[at : at + SLOT_BYTES] = text.ljust(SLOT_BYTES)
+        self._written += 1
+
+
+def _worker() -> int | None:
+    """Returns the number of the DataLoader worker that this process is, None if it is none."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    number = getattr(getattr(module, "_worker_info", None), "id", None)
+    return number if isinstance(number, int) else None
