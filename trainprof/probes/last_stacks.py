@@ -93,12 +93,13 @@ class LastStacks:
 
     def _frames(self, stack: CopiedFrame) -> tuple[Position | None, Position | None, Position]:
         """Returns the innermost frame of the user's, the one that it called, and the innermost."""
-        innermost = called = None
+        innermost: CopiedFrame | None = None
+        called: CopiedFrame | None = None
         frame: CopiedFrame | None = stack
         while frame is not None:
             if self._sites.is_user_code(frame.f_code):
-                user = self._place(frame)
-                return user, called and self._place(called), self._place(innermost or frame)
+                callee = None if called is None else self._place(called)
+                return self._place(frame), callee, self._place(innermost or frame)
             # Ours are wrappers of what the user has called.
             if not self._sites.is_ours(frame.f_code):
                 called, innermost = frame, innermost or frame

@@ -1,4 +1,4 @@
-"""Samples where threads stand: those that compute a few times a second, the main one each second."""
+"""Samples the stacks of computing threads a few times a second, of the main one each second."""
 
 from __future__ import annotations
 
