@@ -67,23 +67,25 @@ def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | 
     hung = summary.hung
     if hung is None:
         return None
-    places: dict[tuple[bool, int | None, str, str], list[Stood]] = {}
+    places: dict[tuple[object, ...], list[Stood]] = {}
     for stood in hung.stood:
         is_worker = stood.worker is not None
-        key = (is_worker, stood.rank if is_worker else None, stood.site, _doing(stood))
+        rank = stood.rank if is_worker else None
+        key = (is_worker, rank, stood.site, stood.doing, stood.is_stale)
         places.setdefault(key, []).append(stood)
-    rows = [(_who(group), site, doing) for (*_, site, doing), group in places.items()]
+    rows = [(_who(group), group[0].site, _doing(group)) for group in places.values()]
     left = sum(map(len, list(places.values())[_PLACES_SHOWN:]))
     more = [(f"{counted(left, 'more')}", "", "")] if left else []
     return f"No step in the last {_about(hung.idle_s)}.", [*rows[:_PLACES_SHOWN], *more]
 
 
-def _doing(stood: Stood) -> str:
-    if stood.is_stale:
-        last = f"last seen {_about(stood.age_s)} before the end"
-        return f"{stood.doing}, {last}: native code held the GIL"
-    has_stayed = stood.for_s >= _STAYED_FROM_S
-    return f"{stood.doing}, for {_about(stood.for_s)}" if has_stayed else stood.doing
+def _doing(group: Sequence[Stood]) -> str:
+    doing = group[0].doing
+    if group[0].is_stale:
+        age = _about(min(one.age_s for one in group))
+        return f"{doing}, last seen {age} before the end: native code held the GIL"
+    stayed_s = min(one.for_s for one in group)
+    return f"{doing}, for {_about(stayed_s)}" if stayed_s >= _STAYED_FROM_S else doing
 
 
 def _about(value_s: float) -> str:
