@@ -11,7 +11,7 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.run_figures import Exit, Run, Stood
 from trainprof.analysis.summary import RunSummary
-from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
+from trainprof.report.units import byte_count, count, counted, is_known, seconds, three_digits
 
 # Of training: with as much of it the script's own count of steps a second is another one.
 _MUCH_EVALUATION: Final = 0.15
@@ -75,7 +75,7 @@ def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | 
         places.setdefault(key, []).append(stood)
     rows = [(_who(group), group[0].site, _doing(group)) for group in places.values()]
     left = sum(map(len, list(places.values())[_PLACES_SHOWN:]))
-    more = [(f"{counted(left, 'more')}", "", "")] if left else []
+    more = [(f"{count(left)} more", "", "")] if left else []
     return f"No step in the last {_about(hung.idle_s)}.", [*rows[:_PLACES_SHOWN], *more]
 
 
