@@ -164,6 +164,8 @@ def _stood(
     if shown is None:
         return None
     name = _name(sample, pid, recording, of)
+    if name.pid is not None and thread.get("user") is None:
+        return None  # helpers of torch.compile and the like
     since_ns = integer(thread.get("since_ns")) or at_ns
     is_batch = called is not None and str(called[0]).endswith(_LOADER_FILE)
     has_batch = pid not in of or of[pid].has_batch

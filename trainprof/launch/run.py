@@ -25,6 +25,7 @@ from trainprof.launch.supervisor import Supervisor
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
 from trainprof.record.last_stacks import read_last_stacks, stack_paths
+from trainprof.record.limit_met import forget_limits
 from trainprof.record.names import ENV_DIRECTORY, MAX_TIME
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.tracee import site_directory
@@ -307,6 +308,7 @@ class Recording:
             write_json(self.directory.manifest, closed)
             for path in stack_paths(self.directory.events):
                 path.unlink(missing_ok=True)
+            forget_limits(str(self.directory.path))
 
     def ended(self, orphans: Orphans) -> tuple[str, ...]:
         """Ends what a trial has left behind, and returns the names of those."""

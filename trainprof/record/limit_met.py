@@ -15,6 +15,7 @@ from trainprof.record.names import LAST_STEP
 
 LIMIT_MET: Final = "limit_met"
 AT_END: Final = "at_end"
+_NOTES: Final = (LIMIT_MET, AT_END)
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -43,7 +44,7 @@ def processes_at_limit(directory: str) -> dict[int, str]:
         for name in sorted(os.listdir(directory), reverse=True):
             what, _, number = name.rpartition("-")
             # "at_end" comes behind "limit_met" here, and stands.
-            if what in (LIMIT_MET, AT_END) and number.isdecimal():
+            if what in _NOTES and number.isdecimal():
                 found[int(number)] = what
     return found
 
@@ -56,6 +57,13 @@ def has_begun_to_end(directory: str) -> bool:
     """
     is_agreed = os.path.exists(os.path.join(directory, LAST_STEP))
     return is_agreed or bool(processes_at_limit(directory))
+
+
+def forget_limits(directory: str) -> None:
+    """Removes what processes have noted of their limits, once the run is over."""
+    for number, what in [(n, what) for n in processes_at_limit(directory) for what in _NOTES]:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(directory, f"{what}-{number}"))
 
 
 def _make(directory: str, what: str) -> None:
