@@ -40,6 +40,7 @@ class LastStacks:
         self._chunk: Chunk | None = None
         self._is_refused = False
         self._written = 0
+        self._sample: dict[str, Any] = {}
         self._since: dict[int, tuple[object, int]] = {}
         self.due_ns = 0
 
@@ -51,45 +52,45 @@ class LastStacks:
         """Returns how long it is to the next sample."""
         return min(max(self.due_ns - perf_counter_ns(), 0) * 1e-9, _LONGEST_WAIT_S)
 
-    def write(self, threads: Iterable[int] = (), *, has_ended: bool = False) -> None:
+    def write(self, threads: Iterable[int] = ()) -> None:
         """Samples the main thread and others, by their idents, and writes it down."""
         if self._is_refused:
             return
         now = perf_counter_ns()
         main = threading.main_thread().ident
         idents = [main, *(ident for ident in threads if ident != main)]
-        since: dict[int, tuple[object, int]] = {}
-        told = []
-        for ident in idents:
-            stack = None if ident is None else stack_of(ident)
-            if ident is None or stack is None:
-                continue
-            user, called, innermost = self._frames(stack)
-            position = (user, called and called[2])
-            known = self._since.get(ident)
-            since[ident] = known if known is not None and known[0] == position else (position, now)
-            told.append(
-                {
-                    "is_main": ident == main,
-                    "since_ns": since[ident][1],
-                    "user": user,
-                    "called": called,
-                    "innermost": innermost,
-                }
-            )
-        self._since = since
-        sample = {
+        stacks = {ident: stack_of(ident) for ident in idents if ident is not None}
+        sampled = [
+            self._sampled(ident, stack, now) | {"is_main": ident == main}
+            for ident, stack in stacks.items()
+            if stack is not None
+        ]
+        period_s = min(FIRST_PERIOD_S * 2 ** min(self._written, 10), PERIOD_S)
+        self.due_ns = now + round(period_s * 1e9)
+        self._sample = {
             "pid": os.getpid(),
             "ppid": os.getppid(),
             "at_ns": now,
-            "ended_ns": now if has_ended else None,
+            "ended_ns": None,
             "rank": os.environ.get("RANK"),
             "worker": _worker(),
-            "threads": told,
+            "threads": sampled,
         }
-        period_s = min(FIRST_PERIOD_S * 2 ** min(self._written, 10), PERIOD_S)
-        self.due_ns = now + round(period_s * 1e9)
-        self._put(sample)
+        self._put(self._sample)
+
+    def end(self) -> None:
+        """Writes down that the process ends; where it stood before that stays."""
+        if self._sample and not self._is_refused:
+            now = perf_counter_ns()
+            self._put({**self._sample, "at_ns": now, "ended_ns": now})
+
+    def _sampled(self, ident: int, stack: CopiedFrame, now: int) -> dict[str, Any]:
+        user, called, innermost = self._frames(stack)
+        position = (user, called and called[2])
+        known, since = self._since.get(ident, (None, now))
+        since = since if known == position else now
+        self._since[ident] = position, since
+        return {"since_ns": since, "user": user, "called": called, "innermost": innermost}
 
     def _frames(self, stack: CopiedFrame) -> tuple[Position | None, Position | None, Position]:
         """Returns the innermost frame of the user's, the one that it called, and the innermost."""

@@ -179,7 +179,7 @@ class LooksProbe:
         self._pause()
         if self._is_on:
             self._is_on = False
-            self._last_stacks.write(self._watched, has_ended=True)
+            self._last_stacks.end()
         self._watched, self._natives = [], []
 
     def _pause(self) -> None:

@@ -73,8 +73,10 @@ def test_who_and_what_it_is_stands_with_it(
     found = sample(tmp_path)
     assert (found["pid"], found["ppid"], found["rank"]) == (os.getpid(), os.getppid(), "3")
     assert found["worker"] is found["ended_ns"] is None
-    stacks.write(has_ended=True)
-    assert sample(tmp_path)["ended_ns"] == sample(tmp_path)["at_ns"]
+    stacks.end()
+    ended = sample(tmp_path)
+    assert ended["ended_ns"] == ended["at_ns"] > found["at_ns"]
+    assert ended["threads"] == found["threads"]
 
 
 def test_samples_are_rarer_the_more_there_were(
