@@ -35,6 +35,11 @@ _ASKS_TO_END: Final = frozenset(
     (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 )
 _LOADER_FILE: Final = "torch/utils/data/dataloader.py"
+# An idle worker is in these, and in no code of the user's.
+_WAITING_FILES: Final = (
+    *("/selectors.py", "/multiprocessing/connection.py", "/multiprocessing/queues.py"),
+    *("/multiprocessing/synchronize.py", "/threading.py"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ def hung_of(
         for found in [_stood(sample, recording, of, asked_ns, seen_ns)]
         if found is not None
     ]
+    if any(one.rank is not None for one in stood):  # who started the ranks waits for them
+        stood = [one for one in stood if one.rank is not None or one.worker is not None]
     return Hung(idle_s, sorted(stood, key=_order)) if stood else None
 
 
@@ -167,15 +174,18 @@ def _stood(
     if name.pid is not None and thread.get("user") is None:
         return None  # helpers of torch.compile and the like
     since_ns = integer(thread.get("since_ns")) or at_ns
-    is_batch = called is not None and str(called[0]).endswith(_LOADER_FILE)
-    has_batch = pid not in of or of[pid].has_batch
+    waits = None
+    if called is not None and str(called[0]).endswith(_LOADER_FILE):
+        waits = "a batch" if pid not in of or of[pid].has_batch else "its first batch"
+    elif name.worker is not None and shown is innermost and str(shown[0]).endswith(_WAITING_FILES):
+        waits = "work"
     return Stood(
         process=name.label,
         site=site_name(shown, cwd),
         function=str(shown[2]).rpartition(".")[2],
         called=None if called is None else str(called[2]),
         innermost=None if innermost is None else f"{site_name(innermost, cwd)} {innermost[2]}",
-        waits_for=("a batch" if has_batch else "its first batch") if is_batch else None,
+        waits_for=waits,
         for_s=max(asked_ns - since_ns, 0) * 1e-9,
         age_s=max(asked_ns - at_ns, 0) * 1e-9,
         rank=name.rank,

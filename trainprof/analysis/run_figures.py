@@ -97,7 +97,8 @@ class Stood:
         function: That the line is in.
         called: What the line had called, by its qualified name; None: nothing, or native code.
         innermost: Line and function that had been called last.
-        waits_for: "a batch" or "its first batch" inside a DataLoader's iterator, else None.
+        waits_for: "a batch" or "its first batch" in a DataLoader's iterator, "work" in an idle
+            worker, else None.
         for_s: For how long it had been at that line and call.
         age_s: How long before the end that was sampled: no Python code ran since.
     """

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from trainprof.probes.call_site import CallSites
-from trainprof.probes.copied_frames import CopiedFrame, stack_of
+from trainprof.probes.copied_frames import CopiedFrame, beginning_of_child, stack_of
 from trainprof.record.last_stacks import SLOT_BYTES, SLOTS, STACKS_SUFFIX
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES, Chunk
 
@@ -97,7 +97,8 @@ class LastStacks:
         innermost: CopiedFrame | None = None
         called: CopiedFrame | None = None
         frame: CopiedFrame | None = stack
-        while frame is not None:
+        begins = beginning_of_child()
+        while frame is not None and frame.f_code is not begins:
             if self._sites.is_user_code(frame.f_code):
                 callee = None if called is None else self._place(called)
                 return self._place(frame), callee, self._place(innermost or frame)

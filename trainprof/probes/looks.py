@@ -19,6 +19,7 @@ from typing import Any, Final
 from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
 from trainprof.probes.copied_frames import (
     CopiedFrame,
+    beginning_of_child,
     codes_by_thread,
     globals_of,
     stack_of,
@@ -371,7 +372,7 @@ class LooksProbe:
 
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        begins = _beginning_of_child()
+        begins = beginning_of_child()
         frame, line = self._long.before(stack)
         found = self._session.sites.frames(frame, begins, self._fetch_file, line)
         key = tuple(found)
@@ -420,13 +421,6 @@ def _had_all(then: tuple[int, int] | None, now: tuple[int, int] | None, passed_n
 
 def _delay(times: tuple[int, int] | None) -> int:
     return 0 if times is None else times[1]
-
-
-def _beginning_of_child() -> CodeType | None:
-    """Returns the code that runs a child of multiprocessing's: what called it is the parent's."""
-    module = sys.modules.get("multiprocessing.process")
-    begins = getattr(getattr(module, "BaseProcess", None), "_bootstrap", None)
-    return getattr(begins, "__code__", None)
 
 
 def why_not_here() -> str | None:

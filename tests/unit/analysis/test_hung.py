@@ -180,12 +180,14 @@ def test_ranks_and_who_had_ended_before(tmp_path: Path) -> None:
     run = trained(30, idle_s=20)
     samples = [
         *(sample(50 + n, run.now, run.now - 19 * S, rank=str(n)) for n in range(2)),
+        main(run.now, run.now),  # who started them
         sample(60, run.now - 15 * S, 1, worker=0, ended_ns=run.now - 15 * S),
         sample(61, run.now - 40 * S, 1, worker=1),  # killed while training went on
         sample(62, run.now, run.now, worker=4, thread={"user": None, "called": None}),
     ]
     hung = ended(run, tmp_path, *samples).hung
     assert hung is not None
+    assert hung.stood[0].doing == "waiting for work"
     assert [(one.process, one.site) for one in hung.stood] == [
         ("worker 4", "/lib/threading.py:327"),
         ("rank 0", "train.py:21"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import threading
@@ -116,3 +117,20 @@ def test_a_directory_that_is_gone_costs_nothing_more(tmp_path: Path) -> None:
     gone.write()
     assert gone.wait_s() > 60
     assert stack_paths(tmp_path) == []
+
+
+def test_what_called_a_forked_child_is_its_parents(tmp_path: Path, stacks: LastStacks) -> None:
+    def of_library() -> None:
+        code = compile("write()", os.path.join(os.path.dirname(os.__file__), "x.py"), "exec")
+        exec(code, {"write": stacks.write})
+
+    child = multiprocessing.get_context("fork").Process(target=of_library)
+    child.start()
+    child.join()
+    (thread,) = sample(tmp_path)["threads"]
+    assert thread["user"][2].endswith("of_library")
+    child = multiprocessing.get_context("fork").Process(target=stacks.in_child().write)
+    child.start()
+    child.join()
+    newest = max(read_last_stacks(tmp_path), key=lambda one: one["at_ns"])
+    assert newest["threads"][0]["user"] is None
