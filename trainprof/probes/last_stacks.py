@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any, Final
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.copied_frames import CopiedFrame, beginning_of_child, stack_of
 from trainprof.record.last_stacks import SLOT_BYTES, SLOTS, STACKS_SUFFIX
-from trainprof.record.log_chunk import FIRST_CHUNK_BYTES, Chunk
+from trainprof.record.log_chunk import allocate
 
 # The next sample is this much later than the last one, at first.
 FIRST_PERIOD_S: Final = 0.05
@@ -37,7 +38,7 @@ class LastStacks:
 
     def __init__(self, events: str, sites: CallSites) -> None:
         self._events, self._sites = events, sites
-        self._chunk: Chunk | None = None
+        self._slots: memoryview | None = None
         self._is_refused = False
         self._written = 0
         self._sample: dict[str, Any] = {}
@@ -119,16 +120,39 @@ class LastStacks:
             threads.pop()
             text = json.dumps(sample).encode("ascii")
         try:
-            if self._chunk is None:
+            if self._slots is None:
                 name = f"{os.getpid()}-{sample['at_ns']}{STACKS_SUFFIX}"
-                path = os.path.join(self._events, name)
-                self._chunk = Chunk(path, 0, FIRST_CHUNK_BYTES)
-        except OSError:
+                self._slots = _mapped(os.path.join(self._events, name))
+        except (ImportError, OSError, AttributeError):
             self._is_refused, self.due_ns = True, sys.maxsize
             return
         at = self._written % SLOTS * SLOT_BYTES
-        self._chunk.buffer[at : at + SLOT_BYTES] = text.ljust(SLOT_BYTES)
+        self._slots[at : at + SLOT_BYTES] = text.ljust(SLOT_BYTES)
         self._written += 1
+
+
+def _mapped(path: str) -> memoryview:
+    """Returns the bytes of a new file, for writing; none of Python's, which keep a descriptor.
+
+    Raises:
+        ImportError, OSError, AttributeError: If that is not to be had.
+    """
+    import ctypes
+
+    size = SLOTS * SLOT_BYTES
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        allocate(descriptor, 0, size)
+        map_ = ctypes.PyDLL(None).mmap
+        map_.restype = ctypes.c_void_p
+        map_.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        address = map_(None, size, mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    finally:
+        os.close(descriptor)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        raise OSError("the file cannot be mapped")
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
 def _worker() -> int | None:
