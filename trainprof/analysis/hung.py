@@ -76,31 +76,27 @@ def hung_of(
     """
     if not _was_ended(end):
         return None
-    samples = [(one, sample) for one in recordings for sample in _samples(one)]
+    samples = [(run, sample) for run in recordings for sample in _samples(run)]
     if not samples:
         return None
-    asked_ns = max(_asked_ns(one) for one in recordings)
-    limits = [ns for one in recordings for ns in _limits(one)]
+    asked_ns = max(map(_asked_ns, recordings))
+    limits = [ns for run in recordings for ns in _limits(run)]
     if limits:  # it ended at a step, whatever came then
         asked_ns = min(limits)
     of = {process.pid: _progress(process, asked_ns) for process in processes}
-    began_ns = min(integer(one.section("times").get("spawned_ns")) or 0 for one in recordings)
-    seen_ns = max((one.seen_ns for one in of.values()), default=0) or began_ns
+    began_ns = min(integer(run.section("times").get("spawned_ns")) or 0 for run in recordings)
+    seen_ns = max((process.seen_ns for process in of.values()), default=0) or began_ns
     idle_s = max(asked_ns - seen_ns, 0) * 1e-9
-    has_progress = any(one.last_ns is not None for one in of.values())
-    was_limited = any(one.section("exit").get("reason") == "limit" for one in recordings)
+    has_progress = any(process.last_ns is not None for process in of.values())
+    was_limited = any(run.section("exit").get("reason") == "limit" for run in recordings)
     least_s = IDLE_AT_LIMIT_S if was_limited else IDLE_FROM_S
     steps = IDLE_AT_LIMIT_STEPS if was_limited else IDLE_FROM_STEPS
     if has_progress and idle_s <= max(least_s, steps * (step_s or 0.0)):
         return None
-    stood = [
-        found
-        for recording, sample in samples
-        for found in [_stood(sample, recording, of, asked_ns, seen_ns)]
-        if found is not None
-    ]
-    if any(one.rank is not None for one in stood):  # who started the ranks waits for them
-        stood = [one for one in stood if one.rank is not None or one.worker is not None]
+    places = (_stood(sample, run, of, asked_ns, seen_ns) for run, sample in samples)
+    stood = [place for place in places if place is not None]
+    if any(place.rank is not None for place in stood):  # who started the ranks waits for them
+        stood = [x for x in stood if x.rank is not None or x.worker is not None]
     return Hung(idle_s, sorted(stood, key=_order)) if stood else None
 
 
@@ -116,8 +112,8 @@ def _was_ended(end: Exit) -> bool:
 def _samples(recording: Recording) -> list[dict[str, Any]]:
     """Returns the stack samples at the end: those that trainprof kept, else those on disk."""
     kept = recording.section("stacks").get("processes")
-    found = kept if isinstance(kept, list) else read_last_stacks(recording.directory.events)
-    return [one for one in found if isinstance(one, dict) and integer(one.get("at_ns"))]
+    samples = kept if isinstance(kept, list) else read_last_stacks(recording.directory.events)
+    return [x for x in samples if isinstance(x, dict) and integer(x.get("at_ns"))]
 
 
 def _asked_ns(recording: Recording) -> int:
@@ -126,7 +122,7 @@ def _asked_ns(recording: Recording) -> int:
     ended_ns = integer(recording.section("times").get("ended_ns"))
     if asked_ns or ended_ns:
         return asked_ns or ended_ns or 0
-    seen = [integer(one.get("at_ns")) or 0 for one in _samples(recording)]
+    seen = [integer(sample.get("at_ns")) or 0 for sample in _samples(recording)]
     seen += [integer(line.get("t_ns")) or 0 for line in recording.host_lines[-1:]]
     return max(seen, default=0)
 
@@ -196,8 +192,8 @@ def _stood(
 def _thread(sample: dict[str, Any], *, is_main: bool) -> dict[str, Any] | None:
     """Returns the main thread of a sample, or another that it has; None without any."""
     threads = sample.get("threads")
-    known = [one for one in threads if isinstance(one, dict)] if isinstance(threads, list) else []
-    wanted = [one for one in known if bool(one.get("is_main")) is is_main]
+    known = [x for x in threads if isinstance(x, dict)] if isinstance(threads, list) else []
+    wanted = [thread for thread in known if bool(thread.get("is_main")) is is_main]
     return next(iter([*wanted, *known]), None)
 
 
@@ -210,8 +206,8 @@ def _name(
     worker, parent = integer(sample.get("worker")), integer(sample.get("ppid"))
     rank = integer(recording.manifest.get("rank"))
     if rank is None:
-        told = sample.get("rank")
-        rank = int(told) if isinstance(told, str) and told.isdecimal() and len(told) < 9 else None
+        text = sample.get("rank")
+        rank = int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 9 else None
     if rank is None:
         rank = next((names[x].rank for x in (pid, parent) if x in names), None)
     if worker is not None:

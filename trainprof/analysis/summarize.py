@@ -64,7 +64,7 @@ def summarize(
             [(_analysed(*x, epoch, steps, y), *x) for x, y in zip(pairs, parts, strict=True)]
         )
         joined = replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
-        return _with_hung(joined, placed, [one for _, one in pairs]) if is_whole else joined
+        return _with_hung(joined, placed, [process for _, process in pairs]) if is_whole else joined
     recording = _judged_by(read_recording(directory), rules)
     processes = training_processes(recording)
     parts = parts_of_processes(recording, processes)

@@ -159,11 +159,11 @@ def time_to_next_step(checks: list[int], now_ns: int) -> float:
 
 def last_checks(directory: RunDirectory) -> list[int]:
     """Returns when a process of the run was last where the time is checked, ns, in order."""
-    found: list[int] = []
+    checks: list[int] = []
     for path in log_paths(directory.events):
         try:
             last = read_log(path).body[-LAST_RECORDS * RECORD_BYTES :]
         except UnreadableLog:
             continue
-        found += (end for kind, *_, end, _ in RECORD.iter_unpack(last) if kind in _CHECKS)
-    return sorted(found)
+        checks += (end for kind, *_, end, _ in RECORD.iter_unpack(last) if kind in _CHECKS)
+    return sorted(checks)

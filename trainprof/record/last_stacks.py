@@ -36,8 +36,8 @@ def stack_paths(events: Path) -> list[Path]:
 
 def read_last_stacks(events: Path) -> list[dict[str, Any]]:
     """Returns the last sample of each process; what cannot be read is left out."""
-    found = (_newest(path) for path in stack_paths(events))
-    return [sample for sample in found if sample is not None]
+    samples = (_newest(path) for path in stack_paths(events))
+    return [sample for sample in samples if sample is not None]
 
 
 def main_place(sample: dict[str, Any], cwd: str | None) -> str | None:

@@ -82,9 +82,9 @@ def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | 
 def _doing(group: Sequence[Stood]) -> str:
     doing = group[0].doing
     if group[0].is_stale:
-        age = _about(min(one.age_s for one in group))
+        age = _about(min(stood.age_s for stood in group))
         return f"{doing}, last seen {age} before the end: native code held the GIL"
-    stayed_s = min(one.for_s for one in group)
+    stayed_s = min(stood.for_s for stood in group)
     return f"{doing}, for {_about(stayed_s)}" if stayed_s >= _STAYED_FROM_S else doing
 
 
@@ -97,9 +97,9 @@ def _who(group: Sequence[Stood]) -> str:
     if len(group) == 1:
         return "training thread" if first.process == "main" else first.process
     if first.worker is None:
-        return ", ".join(one.process for one in group)
+        return ", ".join(stood.process for stood in group)
     rank = "" if first.rank is None else f"rank {first.rank} "
-    return f"{rank}workers {_ranges(sorted({one.worker or 0 for one in group}))}"
+    return f"{rank}workers {_ranges(sorted({stood.worker or 0 for stood in group}))}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

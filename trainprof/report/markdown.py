@@ -196,10 +196,10 @@ def _ending(summary: RunSummary) -> str:
 
 
 def _standstill(summary: RunSummary) -> str:
-    told = standstill(summary)
-    if told is None:
+    places = standstill(summary)
+    if places is None:
         return ""
-    sentence, rows = told
+    sentence, rows = places
     titles = ["process", "line", "where it stood"]
     table = _table(titles, [list(map(escaped, row)) for row in rows], words=3)
     return f"{escaped(sentence)}\n\n{table}"

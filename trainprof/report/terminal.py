@@ -226,10 +226,10 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
 
 def _standstill(summary: RunSummary, page: Page) -> list[Text]:
     """Where each process stood in a run that was ended while no step came."""
-    told = standstill(summary)
-    if told is None:
+    places = standstill(summary)
+    if places is None:
         return []
-    sentence, rows = told
+    sentence, rows = places
     who_cells = max(cell_len(who) for who, *_ in rows)
     room = page.width - who_cells - max(cell_len(doing) for *_, doing in rows) - 3 * GAP_CELLS
     rows = [(who, clip_start(site, max(room, _SHORTEST_SITE)), doing) for who, site, doing in rows]
