@@ -134,3 +134,8 @@ def test_what_called_a_forked_child_is_its_parents(tmp_path: Path, stacks: LastS
     child.join()
     newest = max(read_last_stacks(tmp_path), key=lambda one: one["at_ns"])
     assert newest["threads"][0]["user"] is None
+
+
+def test_text_that_a_library_executes_is_not_the_users(tmp_path: Path, stacks: LastStacks) -> None:
+    exec("write()", {"write": stacks.write})
+    assert sample(tmp_path)["threads"][0]["user"][0] == __file__
