@@ -11,6 +11,7 @@ from trainprof.analysis.facts import integer
 from trainprof.analysis.liveness import is_alive
 from trainprof.analysis.recording import Recording
 from trainprof.analysis.run_figures import Exit
+from trainprof.record.names import MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind, Topic
 
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
@@ -20,9 +21,8 @@ _ITS_STATUS: Final = (
 )
 GOES_ON: Final = "the script itself has ended, a process that it started trains on"
 WENT_ON: Final = "a process that it started trained on after the script's end"
-MAX_TIME: Final = "--max-time"
 # By the value of a LIMIT record.
-_LIMITS: Final = {1: "--max-steps", 3: "a trial had enough"}
+_LIMITS: Final = {1: MAX_STEPS, 3: "a trial had enough"}
 _KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
 
 
@@ -108,6 +108,8 @@ def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
         if recording.is_alive and not has_end:
             return Exit(None, None, "running", None)
         return _unseen(limit, exception, has_end)
+    if reason == "limit":
+        return Exit(status, number, "limit", limit or detail)
     if reason not in ("completed", "exception", "interrupted", "signal", "killed"):
         return recorded_ending(logs) or Exit(status, number, "unknown", detail)
     if limit is not None and status == 0:

@@ -9,6 +9,8 @@ from trainprof.analysis.gpu_figures import Energy, Gpu
 from trainprof.record.names import MASK
 
 _MODULE: Final = "-m"
+# Stacks are sampled once a second: for a time without a sample no Python code ran.
+STALE_FROM_S: Final = 3.0
 # What recording takes of a step is told above all else from here on.
 COSTLY_RECORDING: Final = 0.1
 
@@ -83,6 +85,66 @@ class Exit:
     def is_whole(self) -> bool:
         """Whether it went to the script's own end, and nothing of it was ended at a limit."""
         return self.reason == "completed" and not self.was_limited
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """Where the training thread, or the main thread of another process, stood at the end.
+
+    Attributes:
+        process: main, rank 1, worker 0, process 4711.
+        site: The innermost line of the user's code; without any, of all code.
+        function: That the line is in.
+        called: What the line had called, by its qualified name; None: nothing, or native code.
+        innermost: Line and function that had been called last.
+        waits_for: "a batch" or "its first batch" in a DataLoader's iterator, "work" in an idle
+            worker, else None.
+        for_s: For how long it had been at that line and call.
+        age_s: How long before the end that was sampled: no Python code ran since.
+    """
+
+    process: str
+    site: str
+    function: str
+    called: str | None
+    innermost: str | None
+    waits_for: str | None
+    for_s: float
+    age_s: float
+    rank: int | None = None
+    worker: int | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether no Python code ran for the last seconds, as native code held the GIL."""
+        return self.age_s >= STALE_FROM_S
+
+    @property
+    def doing(self) -> str:
+        """What it did there: "waiting for its first batch", "read, in Future.result()"."""
+        if self.waits_for is not None:
+            return f"waiting for {self.waits_for}"
+        return self.function if self.called is None else f"{self.function}, in {self.called}()"
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A run that was ended while no step came.
+
+    Attributes:
+        idle_s: Time since the last batch, forward or step, or the start of a loader or of the run.
+        stood: Of each process, the one that trains first.
+    """
+
+    idle_s: float
+    stood: list[Stood]
+
+    @property
+    def words(self) -> str:
+        """Where the training thread stood, in a few words."""
+        first = self.stood[0]
+        place = f"training thread at {first.site}, {first.doing}"
+        return f"hung: no step in {self.idle_s:.0f} s; {place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from trainprof.analysis.host_ranks import (
     parts_of_processes,
     parts_of_recordings,
 )
+from trainprof.analysis.hung import hung_of
 from trainprof.analysis.joined_ranks import joined_ranks
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.new_datasets import BuiltLoaders
@@ -27,6 +28,7 @@ from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.ranks import rank_recordings, rank_row
 from trainprof.analysis.recording import Recording, read_recording
+from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.timeline import Timeline, build_timeline
 from trainprof.analysis.training_process import TrainingProcess, training_processes
@@ -52,6 +54,7 @@ def summarize(
     Raises:
         NothingThere: If there is no such epoch, or no such steps.
     """
+    is_whole = epoch is None and steps is None
     of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
     if of_ranks:
         placed = [replace(_judged_by(x, rules), directory=directory) for x in of_ranks]
@@ -60,23 +63,43 @@ def summarize(
         joined = joined_ranks(
             [(_analysed(*x, epoch, steps, y), *x) for x, y in zip(pairs, parts, strict=True)]
         )
-        return replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
+        joined = replace(joined, lines=line_cost([log for one in of_ranks for log in one.logs]))
+        return _with_hung(joined, placed, [process for _, process in pairs]) if is_whole else joined
     recording = _judged_by(read_recording(directory), rules)
     processes = training_processes(recording)
     parts = parts_of_processes(recording, processes)
     if are_ranks(processes):
-        return joined_ranks(
+        joined = joined_ranks(
             [
                 (_analysed(recording, one, epoch, steps, part), recording, one)
                 for one, part in zip(processes, parts, strict=True)
             ]
         )
+        return _with_hung(joined, [recording], processes) if is_whole else joined
     apart = [
         rank_row(_analysed(recording, one, None, None, part).summary, one, recording)
         for one, part in zip(processes[1:], parts[1:], strict=True)
     ]
     first = _analysed(recording, processes[0], epoch, steps, parts[0]).summary
-    return replace(first, trained_apart=apart)
+    first = replace(first, trained_apart=apart)
+    return _with_hung(first, [recording], processes) if is_whole else first
+
+
+def where_it_hung(directory: RunDirectory) -> str | None:
+    """Returns in a few words where a run stood that was ended while no step came; else None.
+
+    Such as "hung: no step in 20 s; training thread at train.py:41, read in Future.result()".
+    """
+    hung = (saved_summary(directory) or summarize(directory)).hung
+    return None if hung is None else hung.words
+
+
+def _with_hung(
+    summary: RunSummary, recordings: list[Recording], processes: list[TrainingProcess]
+) -> RunSummary:
+    step = summary.training.step_s
+    step_s = None if step is None else step.p50
+    return replace(summary, hung=hung_of(recordings, processes, summary.run.exit, step_s=step_s))
 
 
 def case_of(directory: RunDirectory) -> Case | None:

@@ -28,6 +28,7 @@ from trainprof.analysis.memory_figures import EmptiedCache, FoundSyncs, MemoryGr
 from trainprof.analysis.run_figures import (
     Epoch,
     Evaluation,
+    Hung,
     Ledger,
     Outlier,
     Overhead,
@@ -84,6 +85,7 @@ class RunSummary:
         outlier_count: How many there are; None in older runs.
         trained_apart: The same of processes that trained besides the one that is shown, without
             being ranks of it (hogwild, a script that starts trainings).
+        hung: Where it stood, if it was ended while no step came; else None.
         trials, recommended, tuning: Of a `tune` run; all else is then of its first baseline.
     """
 
@@ -132,6 +134,7 @@ class RunSummary:
     numerics: Numerics | None = None
     hooks_in_forward: HooksInForward | None = None
     competing: CompetingThread | None = None
+    hung: Hung | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
     tuning: Tuning | None = None

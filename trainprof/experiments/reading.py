@@ -11,7 +11,6 @@ from typing import Final
 
 from trainprof.analysis.comparable_facts import DEVICE, GPU, ground_of
 from trainprof.analysis.compared_run import ComparedRun, compared_run
-from trainprof.analysis.ending import MAX_TIME
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
@@ -42,6 +41,7 @@ from trainprof.experiments.last_words import last_words
 from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
+from trainprof.record.names import MAX_TIME
 from trainprof.record.run_directory import RunDirectory, write_json
 
 _NEVER_ALONE: Final = "it was never drawn without training"

@@ -1,4 +1,4 @@
-"""Ends a script that takes longer than it was given, with all that it has started."""
+"""Ends a script whose time is over, wherever it stands, with all that it has started."""
 
 from __future__ import annotations
 
@@ -8,40 +8,65 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
-# Between asking the script to end and killing it: a checkpoint may be under way.
-GRACE_S: Final = 5.0
-LOOK_EVERY_S: Final = 1.0
+from trainprof.record.limit_met import has_begun_to_end
+from trainprof.record.log_reader import UnreadableLog, log_paths, read_log
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import RECORD, RECORD_BYTES, Kind
+
+# After SIGTERM to the script alone, its processes get theirs; then whatever is left is killed.
+ALONE_S: Final = 0.5
+GRACE_S: Final = 1.5
+POLL_S: Final = 1.0
+_CHECK_EVERY_S: Final = 0.02
+# A script at its limit saves and evaluates in `finally` and atexit handlers.
+ENDING_S: Final = 60.0
+# A script that trains meets its limit at the next batch, forward or step. With slow ones it has
+# this many times the longest time between two of the last, within these bounds.
+GAPS: Final = 2.0
+SHORTEST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 60.0
+LAST_RECORDS: Final = 2_000
+# Where probes/limit.py checks the time.
+_CHECKS: Final = frozenset(
+    (Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+)
 
 
 class Deadline:
-    """Kills a process once its time is over.
+    """Ends a process and those below it once its time is over.
 
     Args:
         pid: The process.
-        seconds: What it is given, None: as long as it takes.
-        lingers: Asked now and then whether its time is over sooner, as it does not end.
+        seconds: Its time, None: no limit.
+        lingers: Asked each second whether it is to be ended sooner.
+        more_time: Asked when its time is over: for how many seconds to wait before asking again.
+        before_end: Called before it is ended.
     """
 
     def __init__(
         self,
         pid: int,
         seconds: float | None,
+        *,
         lingers: Callable[[], bool] = lambda: False,
+        more_time: Callable[[], float] = lambda: 0.0,
+        before_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._pid = pid
-        self._lingers = lingers
-        self._seconds = seconds
+        self._lingers, self._more_time, self._before_end = lingers, more_time, before_end
         self._has_ended = threading.Event()
         self._is_overdue = False
         self._thread: threading.Thread | None = None
         if seconds is not None:
+            self._until = time.monotonic() + seconds
             self._thread = threading.Thread(target=self._watch, daemon=True, name="deadline")
             self._thread.start()
 
     def cancel(self) -> bool:
-        """To be called when the process has ended; tells whether it was its time that was over."""
+        """To be called when the process has ended; returns whether its time was over."""
         self._has_ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -51,28 +76,94 @@ class Deadline:
         if not self._is_too_late():
             return
         self._is_overdue = True
-        from trainprof.sampling.descendants import descendants
+        self._before_end()
+        from trainprof.sampling.descendants import Descendants
 
-        # Those it started are found now: they lose their parent with it.
-        started = descendants(self._pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
-        self._has_ended.wait(GRACE_S)
-        for kill in started:
-            kill()
+        # Found now: they lose their parent with it.
+        started = Descendants(self._pid)
+        self._send(signal.SIGTERM)
+        self._has_ended.wait(ALONE_S)
+        started.terminate()
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and not (self._has_ended.is_set() and started.have_ended()):
+            time.sleep(_CHECK_EVERY_S)
+        started.kill()
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
         if not self._has_ended.is_set():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self._pid, number)
 
     def _is_too_late(self) -> bool:
-        """Waits until the process has ended or its time is over, and tells which it was."""
-        assert self._seconds is not None
-        until = time.monotonic() + self._seconds
-        while (left_s := until - time.monotonic()) > 0:
-            if self._has_ended.wait(min(left_s, LOOK_EVERY_S)):
+        """Waits until the process has ended or its time is over; returns whether it is over."""
+        while True:
+            left_s = self._until - time.monotonic()
+            if self._has_ended.wait(min(max(left_s, 0), POLL_S)):
                 return False
+            more_s = 0.0
             # What fails here must not let the script go on for ever.
             with contextlib.suppress(Exception):
                 if self._lingers():
                     return True
-        return not self._has_ended.is_set()
+                if time.monotonic() >= self._until:
+                    more_s = self._more_time()
+            if time.monotonic() >= self._until:
+                if more_s <= 0:
+                    return True
+                self._until = time.monotonic() + more_s
+
+
+class TimeToEnd:
+    """How long a script that has reached --max-time may go on: to its next step, then to its end.
+
+    Args:
+        directory: Of the run.
+        now_ns: A clock, as of the run's records.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, *, now_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self._directory = directory
+        self._now_ns = now_ns
+        self._has_waited = False
+        self._ending_since_ns: int | None = None
+
+    def __call__(self) -> float:
+        now = self._now_ns()
+        if has_begun_to_end(str(self._directory.path)):
+            if self._ending_since_ns is None:
+                self._ending_since_ns = now
+            return min(self._ending_since_ns * 1e-9 + ENDING_S - now * 1e-9, POLL_S)
+        if self._has_waited:
+            return 0.0
+        self._has_waited = True
+        return time_to_next_step(last_checks(self._directory), now)
+
+
+def time_to_next_step(checks: list[int], now_ns: int) -> float:
+    """Returns the seconds within which a script comes to its next step; 0 where it makes none.
+
+    Args:
+        checks: When it was last at a batch, a forward or a step, ns, in order.
+        now_ns: The time.
+    """
+    if not checks:
+        return 0.0
+    gaps = [after - before for before, after in pairwise(checks)]
+    wait_s = max(GAPS * max(gaps, default=0) * 1e-9, SHORTEST_WAIT_S)
+    is_at_it = (now_ns - checks[-1]) * 1e-9 <= wait_s
+    return min(wait_s, LONGEST_WAIT_S) if is_at_it else 0.0
+
+
+def last_checks(directory: RunDirectory) -> list[int]:
+    """Returns when a process of the run was last where the time is checked, ns, in order."""
+    checks: list[int] = []
+    for path in log_paths(directory.events):
+        try:
+            last = read_log(path).body[-LAST_RECORDS * RECORD_BYTES :]
+        except UnreadableLog:
+            continue
+        checks += (end for kind, *_, end, _ in RECORD.iter_unpack(last) if kind in _CHECKS)
+    return sorted(checks)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.log_reader import join_texts, log_paths
+from trainprof.record.last_stacks import main_place, read_last_stacks
+from trainprof.record.log_reader import UnreadableLog, join_texts, log_paths, read_log
 from trainprof.record.schema import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Topic
 
 _MAX_READ_BYTES: Final = 1 << 24
@@ -16,24 +18,42 @@ _MAX_READ_BYTES: Final = 1 << 24
 LiveRecord = tuple[int, int, int, int, int]
 
 
+# A process that has written one of these trains, or asks for batches.
+_TRAINING: Final = frozenset(
+    (Kind.LOADER_NEXT, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+)
+
+
 class LiveLog:
-    """Yields what one process has written since the last call.
+    """Yields what the process that trains has written since the last call.
 
     Attributes:
-        pid: The process whose logs are followed; a script that re-executes itself has several.
+        pid: Of the process whose logs are followed: the script's, or the first other that trains
+            while the script does not, as with torchrun. One that re-executes itself has several.
     """
 
     def __init__(self, events: Path, pid: int) -> None:
         self._events = events
-        self._prefix = f"{pid}-"
+        self.pid = pid
+        self._is_training = False
         self._offsets: dict[Path, int] = {}
         self._texts: list[bytes] = []
 
     def read(self) -> Iterator[LiveRecord]:
         """Yields the new records in the order in which they were written."""
-        for path in log_paths(self._events):
-            if path.name.startswith(self._prefix):
+        paths = log_paths(self._events)
+        if not self._is_training:
+            self._find_training(paths)
+        for path in paths:
+            if _pid_of(path) == self.pid:
                 yield from self._read_file(path)
+
+    def _find_training(self, paths: list[Path]) -> None:
+        for path in sorted(paths, key=lambda path: (_pid_of(path) != self.pid, _pid_of(path))):
+            with contextlib.suppress(UnreadableLog):
+                if _TRAINING.intersection(bytes(read_log(path).body[::RECORD_BYTES])):
+                    self.pid, self._is_training = _pid_of(path), True
+                    return
 
     def text(self, number: int, topic: Topic) -> Any:
         """Returns a text's JSON value, None while it is not known."""
@@ -44,6 +64,15 @@ class LiveLog:
             return json.loads(found[1])
         except (ValueError, RecursionError):
             return None
+
+    def main_place(self, cwd: str | None) -> str | None:
+        """Returns where its main thread stood last, as `train.py:41`; None where unknown."""
+        places = (
+            main_place(sample, cwd)
+            for sample in read_last_stacks(self._events)
+            if sample.get("pid") == self.pid
+        )
+        return next(places, None)
 
     def _read_file(self, path: Path) -> Iterator[LiveRecord]:
         offset = self._offsets.get(path, HEADER_BYTES)
@@ -62,3 +91,8 @@ class LiveLog:
                 self._texts.append(data[place : place + RECORD_BYTES])
             elif kind:
                 yield kind, site, start, end, value
+
+
+def _pid_of(path: Path) -> int:
+    number = path.name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0

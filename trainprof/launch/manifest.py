@@ -94,6 +94,7 @@ def opening_manifest(
         "script_pid": None,
         "usage": None,
         "faults": [],
+        "stacks": None,
         "not_sampled": {},
     }
 
@@ -105,6 +106,8 @@ def closed_manifest(
     ended_time_ns: int,
     detail: str | None,
     faults: list[str],
+    limit: str | None = None,
+    stacks: Mapping[str, Any] | None = None,
     not_sampled: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns `manifest` completed by the script's end.
@@ -115,6 +118,8 @@ def closed_manifest(
         ended_time_ns: `time.time_ns` at its end.
         detail: What more is known of the end, such as "out of memory: ...".
         faults: What of ours failed during the run.
+        limit: The option whose limit the script was ended at, None where it was not.
+        stacks: Where its processes stood when it was asked to end, or died; see `Recording`.
         not_sampled: Why a file of samples has no (more) lines, by its stem.
     """
     times = {
@@ -125,8 +130,8 @@ def closed_manifest(
     ending = {
         "status": outcome.status,
         "signal": outcome.signal,
-        "reason": exit_reason(outcome),
-        "detail": detail,
+        "reason": exit_reason(outcome) if limit is None else "limit",
+        "detail": detail if limit is None else limit,
     }
     usage = {
         "max_rss_bytes": outcome.max_rss_bytes,
@@ -139,6 +144,7 @@ def closed_manifest(
         "exit": ending,
         "usage": usage,
         "faults": faults,
+        "stacks": stacks,
         "not_sampled": dict(not_sampled or {}),
     }
 

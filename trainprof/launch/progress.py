@@ -18,11 +18,15 @@ from trainprof.record.site_name import site_name
 from trainprof.record.step_count import StepCount
 
 POLL_S: Final = 0.5
-LINE_EVERY_S: Final = 10.0
+LINE_EVERY_NS: Final = 10_000_000_000
 # FEATURES.md U6: hi-ml's caps.
 MAX_WARNINGS_PER_EPOCH: Final = 3
 MAX_EPOCHS_WITH_WARNINGS: Final = 5
 
+_COMES_ON: Final = (
+    *(Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD),
+    *(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP),
+)
 _STEPS: Final = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
@@ -66,8 +70,10 @@ class Progress:
     _since_backward: dict[int, int] = field(default_factory=dict)
     _current: LoaderProgress | None = None
     _warned_epochs: int = 0
+    _backwards: int = 0
     _now_ns: int = 0
     _last_line_ns: int = 0
+    _came_on_ns: int = 0
 
     def lines(self, records: list[LiveRecord], *, now_ns: int) -> list[str]:
         """Returns the lines that are due after `records`, without line ends."""
@@ -75,13 +81,12 @@ class Progress:
         for record in records:
             line = self._take(record)
             due += [line] if line else []
+            if record[0] in _COMES_ON:
+                self._came_on_ns = record[3]
         self._now_ns = now_ns
-        current = self._current
-        if current is not None and now_ns - max(self._last_line_ns, self.spawned_ns) >= int(
-            LINE_EVERY_S * 1e9
-        ):
+        if now_ns - max(self._last_line_ns, self.spawned_ns) >= LINE_EVERY_NS:
             self._last_line_ns = now_ns
-            due.append(self._stamp(self._where(current)))
+            due.append(self._stamp(self._where() + self._standstill()))
         return due
 
     def _take(self, record: LiveRecord) -> str | None:
@@ -94,6 +99,7 @@ class Progress:
         elif kind == Kind.LOADER_END:
             return self._end(site, end)
         elif kind == Kind.BACKWARD:
+            self._backwards += 1
             self._learnt()
         elif kind in _STEPS:
             self._updated(site, start)
@@ -178,7 +184,16 @@ class Progress:
     def _stage(self, loader: LoaderProgress) -> str:
         return "training" if loader.trains else "evaluation"
 
-    def _where(self, loader: LoaderProgress) -> str:
+    @property
+    def _step(self) -> int:
+        """The number of steps so far, of backward passes where no optimizer steps."""
+        return self._steps.steps or self._backwards
+
+    def _where(self) -> str:
+        elapsed = f"{_clock((self._now_ns - self.spawned_ns) / 1e9)} elapsed"
+        loader = self._current
+        if loader is None:
+            return f"step {self._step}, {elapsed}" if self._step else f"no step yet, {elapsed}"
         count = f"{loader.batches}"
         elapsed_s = (self._now_ns - loader.started_ns) / 1e9
         left = ""
@@ -188,9 +203,17 @@ class Progress:
             left = f", about {_clock(remaining)} left in the epoch"
         return (
             f"{self._stage(loader)} epoch {loader.passes} batch {count}, "
-            f"step {self._steps.steps}, "
-            f"{_clock((self._now_ns - self.spawned_ns) / 1e9)} elapsed{left}"
+            f"step {self._step}, {elapsed}{left}"
         )
+
+    def _standstill(self) -> str:
+        """Returns where the training thread stands, while no batch and no step comes."""
+        idle_ns = self._now_ns - max(self._came_on_ns, self.spawned_ns)
+        place = self.log.main_place(self.cwd) if idle_ns >= LINE_EVERY_NS else None
+        if place is None:
+            return ""
+        idle = f"no step for {_clock(idle_ns / 1e9)}, " if self._came_on_ns else ""
+        return f"; {idle}training thread at {place}"
 
     def _stamp(self, text: str) -> str:
         return f"{self.utc():%Y-%m-%dT%H:%M:%SZ} trainprof: {text}"

@@ -9,11 +9,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trainprof.launch.deadline import Deadline
+from trainprof.launch.deadline import Deadline, TimeToEnd
 from trainprof.launch.environment import script_environment
 from trainprof.launch.imported import imported_sources
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
@@ -24,7 +24,9 @@ from trainprof.launch.profile_use import needs_profile
 from trainprof.launch.supervisor import Supervisor
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
-from trainprof.record.names import ENV_DIRECTORY
+from trainprof.record.last_stacks import read_last_stacks, stack_paths
+from trainprof.record.limit_met import forget_limits
+from trainprof.record.names import ENV_DIRECTORY, MAX_TIME
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.tracee import site_directory
 
@@ -39,6 +41,8 @@ PROGRESS_STOP_TIMEOUT_S: Final = 0.5
 # The kill itself frees memory, which the last sample may have seen already.
 SAMPLES_BEFORE_END: Final = 2
 SAMPLE_TAIL_BYTES: Final = 1 << 16
+# A second request to end within this time is part of the first.
+ONE_END_NS: Final = 60_000_000_000
 
 
 class CannotStart(TrainprofError):
@@ -52,7 +56,7 @@ class FinishedRun:
 
     Attributes:
         directory: Where it was recorded.
-        outcome: How the script ended.
+        outcome: How the script ended; status 0 where it was ended at --max-time.
         rank: RANK of this process, None outside a multi-rank launch.
         faults: What of ours failed meanwhile.
         is_overdue: It was killed, after as long as it was given or as it did not end.
@@ -121,11 +125,15 @@ def run(
         )
         pid = supervisor.spawn(environment, spawned_ns, console, before=options.before)
         watch = None if options.trial is None else _watch(pid, manifest["cwd"])
-        deadline = _deadline(pid, directory, options, watch)
+        deadline = _deadline(pid, directory, options, watch, recording.keep_stacks)
         recording.start(pid, manifest, environment)
-        outcome = supervisor.wait(None if orphans is None else lambda: orphans.reap(pid))
+        reap = None if orphans is None else lambda: orphans.reap(pid)
+        outcome = supervisor.wait(reap, recording.keep_stacks)
         is_overdue = deadline.cancel()
-        recording.finish(outcome)
+        is_at_limit = is_overdue and options.trial is None
+        recording.finish(outcome, limit=MAX_TIME if is_at_limit else None)
+        if is_at_limit:  # as where it ends at a step
+            outcome = replace(outcome, status=0, signal=None)
         left_running = () if orphans is None else recording.ended(orphans)
         if at_end is not None:
             at_end(directory, outcome)
@@ -163,14 +171,24 @@ def _watch(pid: int, cwd: str | None) -> TrialWatch:
 
 
 def _deadline(
-    pid: int, directory: RunDirectory, options: RunOptions, watch: TrialWatch | None
+    pid: int,
+    directory: RunDirectory,
+    options: RunOptions,
+    watch: TrialWatch | None,
+    before_end: Callable[[], None],
 ) -> Deadline:
     if watch is None:
-        return Deadline(pid, options.ended_after_s)
+        more_time = TimeToEnd(directory)
+        return Deadline(pid, options.max_time_s, more_time=more_time, before_end=before_end)
     from trainprof.launch.lingering import Lingering
 
     lingering = Lingering(directory)
-    return Deadline(pid, options.ended_after_s, lambda: watch.must_end() or lingering.is_over())
+    return Deadline(
+        pid,
+        options.ended_after_s,
+        lingers=lambda: watch.must_end() or lingering.is_over(),
+        before_end=before_end,
+    )
 
 
 def _make_rooms(directory: RunDirectory, options: RunOptions) -> Path | None:
@@ -215,6 +233,7 @@ class Recording:
     _sampler: Sampler | None = None
     _progress_thread: ProgressThread | None = None
     _oom_kills_before: int | None = None
+    _stacks: dict[str, Any] | None = None
 
     def throttle_file(self) -> str | None:
         """Returns where the kernel tells how long a CPU quota has stopped us, None without one."""
@@ -273,8 +292,25 @@ class Recording:
         self._progress_thread = ProgressThread(progress, write)
         self._progress_thread.start()
 
-    def finish(self, outcome: Outcome) -> None:
-        """Ends sampling and closes the manifest."""
+    def keep_stacks(self) -> None:
+        """Keeps where the script's processes stand now, as it is asked to end.
+
+        Asked again soon, it is on its way to its end; later it has gone on meanwhile.
+        """
+        now = time.perf_counter_ns()
+        if self._stacks is None or now - self._stacks["at_ns"] > ONE_END_NS:
+            with self._guarded("stack samples"):
+                self._stacks = {"at_ns": now, "processes": read_last_stacks(self.directory.events)}
+
+    def finish(self, outcome: Outcome, *, limit: str | None = None) -> None:
+        """Ends sampling and closes the manifest.
+
+        Args:
+            outcome: How the script ended.
+            limit: The option whose limit it was ended at, or None.
+        """
+        if outcome.signal is not None:
+            self.keep_stacks()
         ended_time_ns = time.time_ns() - (time.perf_counter_ns() - outcome.ended_ns)
         if self._sampler is not None:
             with self._guarded("sampler"):
@@ -294,10 +330,15 @@ class Recording:
                 outcome,
                 ended_time_ns=ended_time_ns,
                 detail=detail,
+                limit=limit,
+                stacks=self._stacks,
                 faults=list(self.faults),
                 not_sampled=self._sampler.not_observed if self._sampler is not None else {},
             )
             write_json(self.directory.manifest, closed)
+            for path in stack_paths(self.directory.events):
+                path.unlink(missing_ok=True)
+            forget_limits(str(self.directory.path))
 
     def ended(self, orphans: Orphans) -> tuple[str, ...]:
         """Ends what a trial has left behind, and returns the names of those."""

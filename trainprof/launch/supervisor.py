@@ -105,11 +105,16 @@ class Supervisor:
             ) from error
         return self._pid
 
-    def wait(self, at_child: Callable[[], None] | None = None) -> Outcome:
+    def wait(
+        self,
+        at_child: Callable[[], None] | None = None,
+        before_end: Callable[[], None] = lambda: None,
+    ) -> Outcome:
         """Waits for the script's end, passing on what was meant for it, and returns the outcome.
 
         Args:
             at_child: Called when a child of ours may have ended that is not the script.
+            before_end: Called before a signal is passed on that asks the script to end.
         """
         while True:
             pid, status, usage = os.wait4(self._pid, os.WNOHANG)
@@ -117,7 +122,10 @@ class Supervisor:
                 break
             if at_child is not None:
                 at_child()
-            self._handle(signals.wait())
+            received = signals.wait()
+            if received.number in signals.ENDING:
+                before_end()
+            self._handle(received)
         ended_ns = time.perf_counter_ns()
         # Ctrl-C may end the script before we came to see it ourselves.
         self._received += signals.take_pending(signals.FORWARDED)

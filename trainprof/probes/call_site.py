@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from trainprof.probes.copied_frames import Place
+from trainprof.probes.patcher import UNCOUNTED_FILE
 from trainprof.probes.python_places import standard_library
 from trainprof.probes.user_texts import line_of, text_of
 from trainprof.record.event_log import EventLog
@@ -224,6 +225,20 @@ class CallSites:
             self._is_torch[id(code)] = known
             self._keep(code)
         return known
+
+    def is_ours(self, code: CodeType) -> bool:
+        return code.co_filename.startswith((_OURS, UNCOUNTED_FILE))
+
+    def place(self, frame: Place) -> tuple[str, int, str]:
+        """Returns file, line and function of a frame, for a text that is no site of the log."""
+        code = frame.f_code
+        name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        file = code.co_filename
+        return (
+            file if file.startswith("<") else os.path.join(self._cwd, file),
+            _line_of(frame),
+            name,
+        )
 
     def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""

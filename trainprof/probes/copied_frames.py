@@ -81,6 +81,13 @@ def codes_by_thread() -> dict[int, CodeType]:
     return dict(found)
 
 
+def beginning_of_child() -> CodeType | None:
+    """Returns the code that runs a child of multiprocessing's: what called it is the parent's."""
+    module = sys.modules.get("multiprocessing.process")
+    begins = getattr(getattr(module, "BaseProcess", None), "_bootstrap", None)
+    return getattr(begins, "__code__", None)
+
+
 def globals_of(thread: int, code: CodeType) -> dict[str, Any] | None:
     """Returns the names that a thread's innermost code has; None where that is no longer `code`."""
     try:

@@ -11,7 +11,8 @@ import contextlib
 import os
 from typing import Final
 
-FILE: Final = "last_step"
+from trainprof.record.names import LAST_STEP
+
 # On a device the host may be some steps further on than that of another rank.
 STEPS_AHEAD: Final = 8
 # A rank that does not come to that step, as there are no more, ends by itself after so long.
@@ -29,7 +30,7 @@ class LastStep:
     """
 
     def __init__(self, directory: str) -> None:
-        self._path = os.path.join(directory, FILE)
+        self._path = os.path.join(directory, LAST_STEP)
         self._process = os.getpid()
         self._steps: int | None = None
         self._patient_until_ns: int | None = None

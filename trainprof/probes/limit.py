@@ -11,12 +11,11 @@ from trainprof.probes.enough_time import EnoughTime
 from trainprof.probes.last_step import LastStep
 from trainprof.record.event_log import EventLog
 from trainprof.record.limit_met import tell_limit
+from trainprof.record.names import MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind
 from trainprof.record.step_count import StepCount
 
 # What ended the run, as a LIMIT record's value tells it.
-MAX_STEPS: Final = "--max-steps"
-MAX_TIME: Final = "--max-time"
 TRIAL: Final = "trial"
 _VALUES: Final = {MAX_STEPS: 1, MAX_TIME: 2, TRIAL: 3}
 # In the place of an optimizer's id: the script updates its parameters itself.
@@ -53,9 +52,9 @@ class Limit:
         self._log, self._now = log, now
         self._max_steps: int | None = options.get("max_steps")
         self._steps_limit = MAX_STEPS
-        # Who runs a trial waits for it to end, and no longer than it takes.
-        self._is_to_be_told = options.get("trial") is not None
         seconds: float | None = options.get("max_time_s")
+        # The supervisor waits for the end, and ends a script that hangs.
+        self._is_to_be_told = options.get("trial") is not None or seconds is not None
         started = options.get("spawned_ns") or now()
         self._started_ns = started
         self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)

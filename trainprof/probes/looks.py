@@ -1,4 +1,4 @@
-"""Looks at the lines that computing threads and workers stand at, a few times a second."""
+"""Samples the stacks of computing threads a few times a second, of the main one each second."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from typing import Any, Final
 from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
 from trainprof.probes.copied_frames import (
     CopiedFrame,
+    beginning_of_child,
     codes_by_thread,
     globals_of,
     stack_of,
 )
+from trainprof.probes.last_stacks import LastStacks
 from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
     collect_again,
@@ -103,6 +105,9 @@ class LooksProbe:
     code again and again, and no other thread runs any, the interval is made short around a look:
     then it meets code of a millisecond, too.
 
+    Once a second, and from torch's import on, it also writes down where the main thread and those
+    that are watched stand: a run that hangs is explained by that, see record/last_stacks.py.
+
     The thread is none of `threading`'s, takes no signals, and does not live while the process
     forks.
     """
@@ -110,6 +115,7 @@ class LooksProbe:
     name = "looks"
 
     def __init__(self) -> None:
+        self._is_on = self._goes_on = False
         self._watched: list[int] = []
         self._natives: list[int] = []
         self._stop: Any = None
@@ -126,8 +132,6 @@ class LooksProbe:
         self._had: dict[int, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if session.options.get("lines"):
-            return  # timed lines tell more, and looks would be timed with them
         reason = why_not_here()
         if reason is not None:
             session.unavailable(self.name, reason)
@@ -136,25 +140,35 @@ class LooksProbe:
         self._long = LongOperations(session.sites.is_user_code)
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
-        session.look_here = patcher.guarded(self._watch)
+        if not session.options.get("lines"):  # they tell more, and looks would be timed with them
+            session.look_here = patcher.guarded(self._watch)
+        self._last_stacks = LastStacks(session.log.directory, session.sites)
+        self._is_on = True
         patcher.on_undo(self._finish)
         session.at_end.append(patcher.guarded(self._finish))
         os.register_at_fork(
-            before=patcher.guarded(self._pause),
-            after_in_parent=patcher.guarded(self._begin),
+            before=patcher.guarded(self._pause_to_fork),
+            after_in_parent=patcher.guarded(self._go_on),
             after_in_child=self._forget,
         )
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # its children: others may go on to another program, or to fork again
+            begin = patcher.guarded(self._begin)
+            util.register_after_fork(self, lambda _: begin())
+        self._begin()
 
     def _watch(self) -> None:
         """From now on the calling thread is looked at."""
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
+            if not self._watched:
+                self._pause()  # it waits for its next second
             self._natives.append(get_native_id())
             self._watched.append(thread)
             self._begin()
 
     def _begin(self) -> None:
-        if self._stop is not None or not self._watched or self._patcher.is_silent:
+        if self._stop is not None or not self._is_on or self._patcher.is_silent:
             return
         stop, has_ended = allocate_lock(), allocate_lock()
         stop.acquire()
@@ -164,6 +178,9 @@ class LooksProbe:
 
     def _finish(self) -> None:
         self._pause()
+        if self._is_on:
+            self._is_on = False
+            self._last_stacks.end()
         self._watched, self._natives = [], []
 
     def _pause(self) -> None:
@@ -174,16 +191,29 @@ class LooksProbe:
         stop.release()
         has_ended.acquire(True, _PATIENCE_S)
 
+    def _pause_to_fork(self) -> None:
+        self._goes_on = self._stop is not None
+        self._pause()
+
+    def _go_on(self) -> None:
+        if self._goes_on:
+            self._begin()
+
     def _forget(self) -> None:
         """In a forked child, whose threads are others; what was seen has its names there too."""
         self._watched, self._natives, self._stop = [], [], None
         self._looks = 0
+        self._last_stacks = self._last_stacks.in_child()
         self._beside, self._last_look_ns, self._had = BesideThreads(), 0, {}
         self._interval.restore()
         collect_again()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
         try:
+            while not self._watched:
+                self._last_stacks.write()
+                if stop.acquire(True, self._last_stacks.wait_s()):
+                    return
             self._look_until(stop)
         except Exception as error:
             self._patcher.fail(error)
@@ -270,6 +300,8 @@ class LooksProbe:
                 number = self._stack(stack)
                 self._session.log.emit_of(of, _LOOK, due, got, number, held_ns, told)
             del seen, beside
+            if got >= self._last_stacks.due_ns:
+                self._last_stacks.write(self._watched)
 
     def _seen_now(self) -> _Seen:
         seen = _Seen()
@@ -340,7 +372,7 @@ class LooksProbe:
 
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        begins = _beginning_of_child()
+        begins = beginning_of_child()
         frame, line = self._long.before(stack)
         found = self._session.sites.frames(frame, begins, self._fetch_file, line)
         key = tuple(found)
@@ -389,13 +421,6 @@ def _had_all(then: tuple[int, int] | None, now: tuple[int, int] | None, passed_n
 
 def _delay(times: tuple[int, int] | None) -> int:
     return 0 if times is None else times[1]
-
-
-def _beginning_of_child() -> CodeType | None:
-    """Returns the code that runs a child of multiprocessing's: what called it is the parent's."""
-    module = sys.modules.get("multiprocessing.process")
-    begins = getattr(getattr(module, "BaseProcess", None), "_bootstrap", None)
-    return getattr(begins, "__code__", None)
 
 
 def why_not_here() -> str | None:

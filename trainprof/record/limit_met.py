@@ -1,4 +1,4 @@
-"""Where each process of a trial tells that it has met its limit, and then that its code is over.
+"""Where a process of a run with a time limit notes that it has met it, and then that it ends.
 
 Nothing of it is measured from then on, and it may not end by itself: what it does behind its loop,
 such as to stop its threads, it does not come to. Files of no content, by the process's number.
@@ -11,8 +11,11 @@ import os
 import threading
 from typing import Final
 
+from trainprof.record.names import LAST_STEP
+
 LIMIT_MET: Final = "limit_met"
 AT_END: Final = "at_end"
+_NOTES: Final = (LIMIT_MET, AT_END)
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -41,9 +44,26 @@ def processes_at_limit(directory: str) -> dict[int, str]:
         for name in sorted(os.listdir(directory), reverse=True):
             what, _, number = name.rpartition("-")
             # "at_end" comes behind "limit_met" here, and stands.
-            if what in (LIMIT_MET, AT_END) and number.isdecimal():
+            if what in _NOTES and number.isdecimal():
                 found[int(number)] = what
     return found
+
+
+def has_begun_to_end(directory: str) -> bool:
+    """Whether a process has met its limit, or ranks have agreed on the step at which they do.
+
+    Args:
+        directory: Of the run.
+    """
+    is_agreed = os.path.exists(os.path.join(directory, LAST_STEP))
+    return is_agreed or bool(processes_at_limit(directory))
+
+
+def forget_limits(directory: str) -> None:
+    """Removes what processes have noted of their limits, once the run is over."""
+    for number, what in [(n, what) for n in processes_at_limit(directory) for what in _NOTES]:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(directory, f"{what}-{number}"))
 
 
 def _make(directory: str, what: str) -> None:

@@ -42,7 +42,7 @@ class Chunk:
             flags |= os.O_CREAT | os.O_EXCL
         descriptor = os.open(path, flags, 0o600)
         try:
-            _allocate(descriptor, offset, size)
+            allocate(descriptor, offset, size)
             self._kept = -1
             if sys.version_info >= (3, 13):
                 self.buffer = mmap.mmap(descriptor, size, offset=offset, trackfd=False)
@@ -113,7 +113,12 @@ def check_room(directory: str, written: int) -> None:
         raise OSError(Stop.LITTLE_ROOM, "the rest of the disk is the script's")
 
 
-def _allocate(descriptor: int, offset: int, size: int) -> None:
+def allocate(descriptor: int, offset: int, size: int) -> None:
+    """Gets room on the disk: who writes to a mapping without any is killed.
+
+    Raises:
+        OSError: If there is none.
+    """
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, offset, size)

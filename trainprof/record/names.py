@@ -8,6 +8,11 @@ ENV_DIRECTORY: Final = "TRAINPROF_DIR"
 ENV_OPTIONS: Final = "TRAINPROF_OPTIONS"
 EVENTS: Final = "events"
 SOURCES: Final = "sources"
+# Of ranks that share a directory: after how many steps all of them end.
+LAST_STEP: Final = "last_step"
+# What ended a run, as its summary and its LIMIT record have it.
+MAX_STEPS: Final = "--max-steps"
+MAX_TIME: Final = "--max-time"
 IMPORTED: Final = "imported.jsonl"
 EVENT_LOG_SUFFIX: Final = ".events"
 # Stands in a manifest's command for what looked like a secret.

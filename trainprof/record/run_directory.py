@@ -1,8 +1,8 @@
 """Paths and files of a run directory; the two worlds meet here and nowhere else.
 
-The layout is a contract: manifest.json, summary.json, events/, samples/, sources/ where lines were
-timed, console/ in trials, ranks/ with launches/ beside it, trials/. Directories are 0700, files
-0600.
+The layout is a contract: manifest.json, summary.json, events/ (while the script runs with the last
+stack sample of each process), samples/, sources/ where lines were timed, console/ in trials, ranks/
+with launches/ beside it, trials/. Directories are 0700, files 0600.
 """
 
 from __future__ import annotations

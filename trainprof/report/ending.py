@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import posixpath
 import signal
+from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.run_figures import Exit, Run
+from trainprof.analysis.run_figures import Exit, Run, Stood
 from trainprof.analysis.summary import RunSummary
-from trainprof.report.units import byte_count, counted, is_known, seconds, three_digits
+from trainprof.report.units import byte_count, count, counted, is_known, seconds, three_digits
 
 # Of training: with as much of it the script's own count of steps a second is another one.
 _MUCH_EVALUATION: Final = 0.15
+# Of processes of a run that hung, rows; and from when on it is said how long one stood there.
+_PLACES_SHOWN: Final = 9
+_STAYED_FROM_S: Final = 2.0
+_WHOLE_SECONDS_TO: Final = 600.0
 
 
 def ending(summary: RunSummary) -> str:
@@ -51,6 +56,61 @@ def progress(summary: RunSummary) -> list[str]:
     if training.samples_per_s is not None and is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
     return [*parts, *_processes(summary)]
+
+
+def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | None:
+    """Returns that no step came before the end, and rows of where each process stood.
+
+    A row has the process, its line, and what it did there; processes that stood alike share one.
+    None where steps came, or it is unknown where it stood.
+    """
+    hung = summary.hung
+    if hung is None:
+        return None
+    places: dict[tuple[object, ...], list[Stood]] = {}
+    for stood in hung.stood:
+        is_worker = stood.worker is not None
+        rank = stood.rank if is_worker else None
+        key = (is_worker, rank, stood.site, stood.doing, stood.is_stale)
+        places.setdefault(key, []).append(stood)
+    rows = [(_who(group), group[0].site, _doing(group)) for group in places.values()]
+    left = sum(map(len, list(places.values())[_PLACES_SHOWN:]))
+    more = [(f"{count(left)} more", "", "")] if left else []
+    return f"No step in the last {_about(hung.idle_s)}.", [*rows[:_PLACES_SHOWN], *more]
+
+
+def _doing(group: Sequence[Stood]) -> str:
+    doing = group[0].doing
+    if group[0].is_stale:
+        age = _about(min(stood.age_s for stood in group))
+        return f"{doing}, last seen {age} before the end: native code held the GIL"
+    stayed_s = min(stood.for_s for stood in group)
+    return f"{doing}, for {_about(stayed_s)}" if stayed_s >= _STAYED_FROM_S else doing
+
+
+def _about(value_s: float) -> str:
+    return f"{value_s:.0f} s" if value_s < _WHOLE_SECONDS_TO else seconds(value_s)
+
+
+def _who(group: Sequence[Stood]) -> str:
+    first = group[0]
+    if len(group) == 1:
+        return "training thread" if first.process == "main" else first.process
+    if first.worker is None:
+        return ", ".join(stood.process for stood in group)
+    rank = "" if first.rank is None else f"rank {first.rank} "
+    return f"{rank}workers {_ranges(sorted({stood.worker or 0 for stood in group}))}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Returns sorted numbers as "0-3, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _processes(summary: RunSummary) -> list[str]:
@@ -108,6 +168,8 @@ def _verb(end: Exit) -> str:
             return f"was ended by {_signal_name(end.signal)}"
         case "killed":
             return f"was killed by {_signal_name(end.signal)}"
+        case "limit" if (end.detail or "").startswith("--"):
+            return f"was ended by {end.detail}"
         case "limit":
             return f"was ended at the limit asked for ({end.detail or 'not recorded'})"
         case "running":

@@ -16,6 +16,7 @@ from trainprof.report.ending import (
     is_memory_death,
     memory_before_the_end,
     progress,
+    standstill,
 )
 from trainprof.report.findings_section import FINDINGS_SHOWN, nothing_words
 from trainprof.report.gain_words import speedup_words, together_words, whole_of
@@ -78,6 +79,7 @@ def render(summary: RunSummary) -> str:
         f"**{escaped(summary.verdict.headline)}**",
         price_of_measuring(summary) or "",
         _ending(summary),
+        _standstill(summary),
         _idle(summary),
         _findings(summary),
         _ledger(summary),
@@ -191,6 +193,16 @@ def _ending(summary: RunSummary) -> str:
     if is_memory_death(summary):
         sentences += memory_before_the_end(summary)
     return " ".join(escaped(sentence) for sentence in sentences)
+
+
+def _standstill(summary: RunSummary) -> str:
+    places = standstill(summary)
+    if places is None:
+        return ""
+    sentence, rows = places
+    titles = ["process", "line", "where it stood"]
+    table = _table(titles, [list(map(escaped, row)) for row in rows], words=3)
+    return f"{escaped(sentence)}\n\n{table}"
 
 
 def _ledger(summary: RunSummary) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from trainprof.analysis.diagnosis.catalogue import rule_named
@@ -18,11 +19,18 @@ from trainprof.report.device_memory_section import (
     ran_out,
 )
 from trainprof.report.device_section import devices_section, idle_section
-from trainprof.report.ending import cause, ending, is_memory_death, memory_before_the_end, progress
+from trainprof.report.ending import (
+    cause,
+    ending,
+    is_memory_death,
+    memory_before_the_end,
+    progress,
+    standstill,
+)
 from trainprof.report.findings_section import findings_section
 from trainprof.report.found_syncs_section import found_syncs_section
 from trainprof.report.gpu_section import gpu_details, gpus_section
-from trainprof.report.layout import Page, written
+from trainprof.report.layout import GAP_CELLS, Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
 from trainprof.report.ledger_table import ledger_table, parts_of, rows_that_matter
 from trainprof.report.lines_section import lines_section
@@ -30,7 +38,7 @@ from trainprof.report.loader_page import loader_details
 from trainprof.report.loading_section import loading_section, wanted_lines
 from trainprof.report.memory_section import memory_section
 from trainprof.report.next_commands import next_section
-from trainprof.report.safe_text import with_safe_text
+from trainprof.report.safe_text import clip_start, with_safe_text
 from trainprof.report.traffic_section import transfers_section
 
 # What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
@@ -40,6 +48,7 @@ LEDGER_ROWS_AT_MOST: Final = 9
 # Sentences that hold somebody else's words are cut here; the verbose page has them whole.
 _ENDING_CELLS: Final = 160
 _HEADLINE_CELLS: Final = 240
+_SHORTEST_SITE: Final = 20
 BLANK: Final = (Text(),)
 
 Section = Callable[[RunSummary, Page], list[Text]]
@@ -87,6 +96,9 @@ def render(
         return tune_page.render(summary, width=width, color=color, unicode=unicode, verbose=verbose)
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=verbose)
+    if summary.hung is not None and not (summary.training.steps or verbose):
+        below = [*next_section(summary, page), *_saved(summary, page)]
+        return written([*_ending(summary, page), *BLANK, *below], page, color=color)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
     room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
     findings = findings_section(summary, page, None if verbose else room * 2 // 3)
@@ -209,7 +221,26 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
     if is_memory_death(summary):
         for sentence in memory_before_the_end(summary):
             lines += page.paragraph(sentence, indent=2)
-    return lines
+    return [*lines, *_standstill(summary, page)]
+
+
+def _standstill(summary: RunSummary, page: Page) -> list[Text]:
+    """Where each process stood in a run that was ended while no step came."""
+    places = standstill(summary)
+    if places is None:
+        return []
+    sentence, rows = places
+    who_cells = max(cell_len(who) for who, *_ in rows)
+    room = page.width - who_cells - max(cell_len(doing) for *_, doing in rows) - 3 * GAP_CELLS
+    rows = [(who, clip_start(site, max(room, _SHORTEST_SITE)), doing) for who, site, doing in rows]
+    site_cells = max(cell_len(site) for _, site, _ in rows)
+    return [
+        *page.paragraph(sentence),
+        *(
+            page.text(f"  {who.ljust(who_cells)}  {site.ljust(site_cells)}  {doing}".rstrip())
+            for who, site, doing in rows
+        ),
+    ]
 
 
 def _headline(summary: RunSummary, page: Page) -> list[Text]:

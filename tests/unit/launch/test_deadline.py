@@ -9,9 +9,24 @@ import threading
 
 import psutil
 import pytest
+from support.events import FakeRun
+from support.session import FakeClock
 
 from trainprof.launch import deadline
-from trainprof.launch.deadline import Deadline
+from trainprof.launch.deadline import (
+    ENDING_S,
+    LONGEST_WAIT_S,
+    POLL_S,
+    SHORTEST_WAIT_S,
+    Deadline,
+    TimeToEnd,
+    last_checks,
+    time_to_next_step,
+)
+from trainprof.record.limit_met import LIMIT_MET
+from trainprof.record.schema import Kind
+
+S = 1_000_000_000
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
 WITH_A_CHILD = f"""
@@ -25,6 +40,7 @@ time.sleep(60)  # not until the child ends, which may be killed first
 
 @pytest.fixture(autouse=True)
 def _little_grace(monkeypatch):
+    monkeypatch.setattr(deadline, "ALONE_S", 0.05)
     monkeypatch.setattr(deadline, "GRACE_S", 0.05)
 
 
@@ -59,16 +75,16 @@ def fails():
 
 
 def test_one_that_lingers_is_killed_ahead_of_its_time(monkeypatch):
-    monkeypatch.setattr(deadline, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(deadline, "POLL_S", 0.01)
     with started("import time; time.sleep(60)") as script:
-        watched = Deadline(script.pid, 60, lambda: True)
+        watched = Deadline(script.pid, 60, lingers=lambda: True)
         assert script.wait(timeout=30) == -signal.SIGTERM
         assert watched.cancel()
 
 
 @pytest.mark.parametrize("lingers", [lambda: False, fails])
 def test_one_that_does_not_linger_has_its_time(monkeypatch, lingers):
-    monkeypatch.setattr(deadline, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(deadline, "POLL_S", 0.01)
     asked, is_asked = [], threading.Event()
 
     def asks():
@@ -78,7 +94,7 @@ def test_one_that_does_not_linger_has_its_time(monkeypatch, lingers):
         return lingers()
 
     with started("import sys; sys.stdin.read()") as script:
-        watched = Deadline(script.pid, 60, asks)
+        watched = Deadline(script.pid, 60, lingers=asks)
         assert is_asked.wait(30)
         script.stdin.close()
         assert script.wait(timeout=30) == 0
@@ -86,8 +102,73 @@ def test_one_that_does_not_linger_has_its_time(monkeypatch, lingers):
 
 
 def test_what_fails_in_looking_lets_nothing_hang(monkeypatch):
-    monkeypatch.setattr(deadline, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(deadline, "POLL_S", 0.01)
     with started("import time; time.sleep(60)") as script:
-        watched = Deadline(script.pid, 0.05, fails)
+        watched = Deadline(script.pid, 0.05, lingers=fails)
         assert script.wait(timeout=30) == -signal.SIGTERM
         assert watched.cancel()
+
+
+def test_its_processes_hear_sigterm_once_the_script_has_ended_or_had_its_chance():
+    heard = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); print(1, flush=True);"
+    waits = f"{heard} sys.stdin.read()"
+    starts = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {waits!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.exit(child.wait())
+"""
+    with started(starts) as script:
+        child = psutil.Process(int(script.stdout.readline()))
+        watched = Deadline(script.pid, 0.0)
+        assert script.wait(timeout=30) == -signal.SIGTERM
+        assert watched.cancel()
+    assert psutil.wait_procs([child], timeout=30)[1] == []
+
+
+def test_who_needs_more_time_is_asked_again(monkeypatch):
+    monkeypatch.setattr(deadline, "POLL_S", 0.01)
+    more, kept = iter([0.02, 0.01, 0.0]), []
+    with started("import time; time.sleep(60)") as script:
+        watched = Deadline(
+            script.pid, 0.01, more_time=lambda: next(more), before_end=lambda: kept.append(1)
+        )
+        assert script.wait(timeout=30) == -signal.SIGTERM
+        assert watched.cancel()
+    assert (list(more), kept) == ([], [1])
+
+
+@pytest.mark.parametrize(
+    ("checks", "seconds"),
+    [
+        ([], 0.0),
+        ([100 * S], SHORTEST_WAIT_S),
+        ([99 * S, 100 * S - 1], 2.0),  # twice the longest gap
+        ([60 * S, 80 * S, 99 * S], 40.0),
+        ([20 * S, 99 * S], LONGEST_WAIT_S),
+        ([90 * S, 91 * S, 92 * S], 0.0),  # steps of a second, and none for eight
+        ([98 * S, 98 * S + 1], 0.0),
+    ],
+)
+def test_who_makes_steps_has_time_to_come_to_the_next(checks, seconds):
+    assert time_to_next_step(checks, 100 * S) == pytest.approx(seconds)
+
+
+def test_once_it_has_begun_to_end_it_has_its_time_to_save(tmp_path):
+    run = FakeRun()
+    run.leaf(Kind.FORWARD, S)
+    run.leaf(Kind.BACKWARD, S)
+    run.leaf(Kind.GC, 10 * S)
+    directory, clock = run.write(tmp_path), FakeClock(run.now)
+    assert last_checks(directory) == [2 * S, 3 * S]
+    clock.advance(-9 * S)
+    time_left = TimeToEnd(directory, now_ns=clock)
+    assert time_left() == 2.0
+    assert time_left() == 0.0
+    (directory.path / f"{LIMIT_MET}-1").touch()
+    assert time_left() == POLL_S
+    clock.advance(int((ENDING_S - 0.5) * S))
+    assert time_left() == pytest.approx(0.5)
+    clock.advance(S)
+    assert time_left() < 0

@@ -11,6 +11,7 @@ import pytest
 from trainprof.launch.live_log import LiveLog
 from trainprof.launch.progress import Progress, ProgressThread
 from trainprof.record.event_log import EventLog
+from trainprof.record.last_stacks import STACKS_SUFFIX
 from trainprof.record.schema import Kind, Topic
 
 S = 1_000_000_000
@@ -156,8 +157,56 @@ def test_a_loader_without_backward_evaluates(training, progress):
     assert "evaluation epoch 1" in line
 
 
-def test_nothing_to_read_is_no_line(tmp_path, progress):
-    assert progress.lines(list(progress.log.read()), now_ns=500 * S) == []
+def test_before_the_first_step_there_are_lines_too(progress):
+    assert progress.lines(list(progress.log.read()), now_ns=109 * S) == []
+    (line,) = progress.lines(list(progress.log.read()), now_ns=111 * S)
+    assert line == "2026-11-21T12:00:00Z trainprof: no step yet, 0:00:11 elapsed"
+
+
+def test_steps_without_a_loader_are_counted(training, progress):
+    for _ in range(50):
+        training.span(Kind.BACKWARD, 0.1)
+        training.span(Kind.OPTIMIZER_STEP, 0.1, site=77)
+    training.span(Kind.ZERO_GRAD, 0.0001)  # the reader leaves the last record for next time
+    (line,) = due(progress, training)
+    assert line.endswith("trainprof: step 50, 0:00:10 elapsed")
+
+
+def stands(events, line, pid):
+    frame = ["/here/train.py", line, "main"]
+    thread = {"is_main": True, "since_ns": 1, "user": frame, "called": None, "innermost": frame}
+    sample = {"pid": pid, "at_ns": 1, "threads": [thread]}
+    (events / f"{pid}-1{STACKS_SUFFIX}").write_text(json.dumps(sample))
+
+
+def test_where_it_stands_is_said_while_nothing_comes(tmp_path, training, progress):
+    stands(tmp_path, 21, os.getpid())
+    stands(tmp_path, 99, 1)
+    (line,) = progress.lines(list(progress.log.read()), now_ns=111 * S)
+    assert line.endswith("no step yet, 0:00:11 elapsed; training thread at train.py:21")
+    training.now = 111 * S
+    loader = training.loader(41, 40)
+    training.begin(loader)
+    training.batch(loader, 1, 0.1)
+    training.span(Kind.GC, 11)
+    (line,) = due(progress, training)
+    assert line.endswith(
+        "step 1, 0:00:22 elapsed, about 0:07:28 left in the epoch; no step for "
+        "0:00:11, training thread at train.py:21"
+    )
+
+
+def test_what_a_launcher_started_is_followed_once_it_trains(tmp_path):
+    log = LiveLog(tmp_path, 1)  # that of torchrun, which records nothing
+    progress = Progress(log, 100 * S, S // 2, "/here", utc=lambda: NOON)
+    assert list(log.read()) == []
+    training = Training(tmp_path)
+    for _ in range(50):
+        training.span(Kind.BACKWARD, 0.1)
+        training.span(Kind.OPTIMIZER_STEP, 0.1, site=77)
+    (line,) = due(progress, training)
+    assert " step 49, " in line
+    assert log.pid == os.getpid()
 
 
 def test_records_are_read_once_however_the_log_grows(training, progress):

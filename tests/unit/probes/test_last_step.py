@@ -11,9 +11,10 @@ import pytest
 from support.session import FakeClock
 
 from trainprof.probes import last_step
-from trainprof.probes.last_step import FILE, STEPS_AHEAD, LastStep
+from trainprof.probes.last_step import STEPS_AHEAD, LastStep
 from trainprof.probes.limit import Limit, RunLimitReached
 from trainprof.record.event_log import EventLog
+from trainprof.record.names import LAST_STEP
 
 SECOND = 10**9
 
@@ -81,7 +82,7 @@ def test_one_process_ends_at_its_next_look(tmp_path: Path) -> None:
     rank = Rank(tmp_path, clock, world_size=1)
     train(clock, rank, between_ns=0)
     assert rank.ended == (10, "batch")
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / LAST_STEP).exists()
 
 
 def test_a_rank_that_makes_no_more_steps_ends_by_itself(tmp_path: Path) -> None:
@@ -113,10 +114,10 @@ def test_a_step_that_another_rank_is_about_to_write_is_read_at_the_next_look(
     tmp_path: Path,
 ) -> None:
     ours = LastStep(str(tmp_path))
-    (tmp_path / FILE).write_text("")
+    (tmp_path / LAST_STEP).write_text("")
     assert not ours.is_out_of_reach(5, 0, 10 * SECOND)
     assert not ours.is_reached(1000)
-    (tmp_path / FILE).write_text("11")
+    (tmp_path / LAST_STEP).write_text("11")
     assert not ours.is_out_of_reach(6, 1, 10 * SECOND)
     assert not ours.is_reached(10)
     assert ours.is_reached(11)
@@ -126,7 +127,7 @@ def test_a_step_that_another_rank_is_about_to_write_is_read_at_the_next_look(
 def test_a_file_of_nonsense_ends_nobody_too_early_and_everybody_in_the_end(
     tmp_path: Path, text: str
 ) -> None:
-    (tmp_path / FILE).write_text(text, encoding="latin-1")
+    (tmp_path / LAST_STEP).write_text(text, encoding="latin-1")
     ours = LastStep(str(tmp_path))
     assert not ours.is_out_of_reach(100, 0, SECOND)
     assert not ours.is_reached(1000)
@@ -148,9 +149,9 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
     ours = LastStep(str(tmp_path))
     assert not ours.is_out_of_reach(100, 0, SECOND)
     monkeypatch.undo()
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / LAST_STEP).exists()
     assert not ours.is_out_of_reach(100, 1, SECOND)
-    assert (tmp_path / FILE).read_text() == str(100 + STEPS_AHEAD)
+    assert (tmp_path / LAST_STEP).read_text() == str(100 + STEPS_AHEAD)
 
 
 def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     own = os.getpid()
     monkeypatch.setattr(last_step.os, "getpid", lambda: own + 1)
     assert ours.is_out_of_reach(3, 0, SECOND)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / LAST_STEP).exists()
 
 
 def test_an_optimizer_that_steps_on_another_thread_is_no_way_on(tmp_path: Path) -> None:

@@ -396,7 +396,7 @@ def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> N
     probe = LooksProbe()
     recorder.start(probe, ForwardProbe())
     assert recorder.read().of(Kind.LOOK) == []
-    assert probe._stop is None
+    assert probe._looks == 0
 
 
 @pytest.mark.usefixtures("often")
@@ -476,7 +476,7 @@ def test_lines_that_are_timed_are_not_looked_at(recorder: Recorder) -> None:
     probe = LooksProbe()
     recorder.start(probe, ForwardProbe(), options={"lines": {"only": None}})
     compute()
-    assert probe._stop is None
+    assert probe._watched == []
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_the_first_line_says_how_far_it_got() -> None:
         (Exit(None, 64, "signal"), "train.py was ended by SIGRTMAX after"),
         (Exit(None, 9, "killed"), "train.py was killed by SIGKILL after"),
         (Exit(None, 9, "killed", "out of memory"), "SIGKILL after 58.4 s: out of memory"),
-        (Exit(0, None, "limit", "--max-steps 200"), "at the limit asked for (--max-steps 200)"),
+        (Exit(0, None, "limit", "--max-steps 200"), "was ended by --max-steps 200 after"),
         (
             Exit(1, None, "exception", "OSError", "--max-steps"),
             "OSError after 58.4 s: training had been ended at the limit asked for (--max-steps)",
