@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from trainprof.experiments.runner import Script, ScriptRunner
+from trainprof.experiments.sandbox.sandbox import make_sandbox
 from trainprof.experiments.trial import Limits, Measured, baseline, ceiling
 from trainprof.record.run_directory import RunDirectory
 
@@ -112,7 +113,12 @@ def ceiling_by_hand(case: Case, directory: Path, turns: int) -> Ceilings:
         directory: To run in.
         turns: At most.
     """
-    runner = ScriptRunner(Script(case.words), RunDirectory(directory), interval_s=0.5)
+    runner = ScriptRunner(
+        Script(case.words),
+        RunDirectory(directory),
+        interval_s=0.5,
+        sandbox=make_sandbox(directory.absolute(), case.words),
+    )
     by_hand: list[float] = []
     by_trial: list[float] = []
     for turn in range(1, turns + 1):

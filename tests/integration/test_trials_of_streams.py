@@ -54,7 +54,7 @@ def runner_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> 
     (directory / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(directory)
     script = Script(("train.py", *words))
-    return ScriptRunner(script, RunDirectory(directory / "tune"), interval_s=0.5)
+    return ScriptRunner(script, RunDirectory(directory / "tune"), interval_s=0.5, sandbox=None)
 
 
 @pytest.mark.parametrize(("how", "with_workers"), [("shares", 30), ("repeats", 60)])
