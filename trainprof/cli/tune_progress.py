@@ -71,6 +71,12 @@ class TuneProgress:
                 write(self._stream, f"{clear}{line}\n")
         self.draw()
 
+    def announce(self, sentence: str) -> None:
+        """Writes a sentence between the lines of two trials."""
+        with self._lock:
+            clear = self._cleared() if self._is_live and self._running is not None else ""
+            write(self._stream, f"{clear}trainprof: {sentence}\n")
+
     def _tell_kept(self, more: str = "") -> None:
         if self._kept:
             write(self._stream, f"{counted(self._kept, 'trial')} kept from before{more}\n")

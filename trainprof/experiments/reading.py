@@ -27,6 +27,7 @@ from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free
 from trainprof.analysis.tuning import (
     BASELINE,
     FAILED,
+    HUNG,
     INTERRUPTED,
     NOT_APPLIED,
     OK,
@@ -51,6 +52,9 @@ _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 # less between those than between any two runs.
 _TRIALS_WANDER: Final = 0.2
 _TORCH_THREADS: Final = "the number of torch's threads"
+# A run that was killed so long after its last step, and so many of its steps' time, hung.
+_HANGS_AFTER_S: Final = 10.0
+_HANGS_AFTER_STEPS: Final = 10
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
 
 
@@ -83,6 +87,8 @@ def measured(
         # What was to be measured was: who comes then may miss what the whole training writes, and
         # a thread that is stopped behind the loop goes on.
         outcome, detail, failed_after = OK, None, detail or DID_NOT_END
+    elif outcome == TIMED_OUT and (stood := _hung(trial, directory, summary)) is not None:
+        outcome, detail = HUNG, stood
     return read(
         trial,
         number,
@@ -93,6 +99,27 @@ def measured(
         failed_after=failed_after,
         relative_to=relative_to,
     )
+
+
+def where_it_stood(directory: RunDirectory) -> str | None:
+    """Returns where the training thread was when the run ended, None where that is not known."""
+    return None
+
+
+def _hung(trial: Trial, directory: RunDirectory, summary: RunSummary) -> str | None:
+    """Returns how a run that was killed hung, None where it was still making steps."""
+    wall_s, steps = summary.run.wall_s, _steps(trial, summary)
+    what = "batch" if trial.data == "alone" else "step"
+    if steps == 0:
+        how = f"no {what} in {wall_s:.0f} s"
+    else:
+        since_s = wall_s - summary.phases.initialization_s - summary.phases.training_s
+        step_s = summary.phases.training_s / steps
+        if since_s < max(_HANGS_AFTER_S, _HANGS_AFTER_STEPS * step_s):
+            return None
+        how = f"no {what} in the last {since_s:.0f} s, after {steps}"
+    stood = where_it_stood(directory)
+    return how if stood is None else f"{how}; it stood {stood}"
 
 
 def read(
@@ -135,7 +162,7 @@ def read(
         steps=_steps(trial, summary),
         startup_s=summary.phases.initialization_s,
         training_s=summary.phases.training_s,
-        was_cut=outcome == TIMED_OUT or summary.run.exit.limit == MAX_TIME,
+        was_cut=outcome in (TIMED_OUT, HUNG) or summary.run.exit.limit == MAX_TIME,
         failed_after=failed_after,
         losses=tuple(notes.losses),
         refused=notes.refused,

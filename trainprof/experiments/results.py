@@ -34,6 +34,7 @@ from trainprof.experiments.copied_files import copied_files
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.experiments.page_cache import kept_in_memory
+from trainprof.experiments.schedule import FIRST_COUNTS
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 from trainprof.experiments.whole_runs import of_whole_runs, times_of
 
@@ -69,9 +70,11 @@ def summary_of_tune(
             unfinished=list(found.unfinished),
             predictions=len(judged),
             held=sum(judged),
+            needed_budget_s=found.needed_budget_s,
             uncontained=list(dict.fromkeys(u for run in found.runs for u in run.uncontained)),
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
+                *([FIRST_COUNTS] if found.runs[0].trial.name == BASELINE else []),
                 *_left_out(found),
                 *_without_saves(found),
                 *_failed_after(found),

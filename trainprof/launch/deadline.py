@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Between asking the script to end and killing it: a checkpoint may be under way.
-GRACE_S: Final = 5.0
+# Between SIGTERM and SIGKILL. What a script that is out of time still writes is thrown away.
+GRACE_S: Final = 2.0
 LOOK_EVERY_S: Final = 1.0
 
 

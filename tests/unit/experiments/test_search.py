@@ -12,6 +12,7 @@ from support.planted_trials import (
     FakeRunner,
     Planted,
     plan_of,
+    search_of,
     threads,
     workers,
 )
@@ -32,7 +33,7 @@ from trainprof.analysis.tuning import (
     TOO_FEW_STEPS,
 )
 from trainprof.experiments.candidate import Candidate
-from trainprof.experiments.search import CannotTune, Search
+from trainprof.experiments.search import CannotTune
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 from trainprof.experiments.trial_limits import (
     limits_of_warm_up,
@@ -45,7 +46,7 @@ PLANS = (workers(2), workers(4), threads(1))
 
 def searched(planted, plan=None, **options):
     runner = FakeRunner(planted)
-    search = Search(
+    search = search_of(
         runner,
         lambda base, free_s: plan or plan_of(*PLANS),
         budget_s=options.pop("budget_s", 600.0),
@@ -129,7 +130,7 @@ def planned_from_either(base, free_s):
 def test_workers_that_a_trial_sees_start_anew_are_tried_as_such_that_live_on():
     planted = Planted(by_workers_and_threads, starts_s=workers_that_start_anew)
     runner = FakeRunner(planted)
-    found = Search(runner, planned_from_either, budget_s=600.0).run()
+    found = search_of(runner, planned_from_either, budget_s=600.0).run()
     kept = "num_workers=2,persistent_workers=True"
     assert found.best.overrides == {"num_workers": 2, "persistent_workers": True}
     assert found.best.sites == ("train.py:9",)
@@ -149,7 +150,7 @@ def test_workers_are_not_kept_where_nothing_is_to_be_had_by_it(why):
         _, runner = searched(planted, plan)
     else:
         runner = FakeRunner(planted)
-        Search(runner, planned_from_either, budget_s=600.0).run()
+        search_of(runner, planned_from_either, budget_s=600.0).run()
     assert not any("persistent" in name for name in runner.ran)
 
 
@@ -180,7 +181,7 @@ def test_a_baseline_that_no_model_meets_is_not_planned_from():
         return plan_of(*PLANS)
 
     runner = FakeRunner(Planted(by_workers_and_threads))
-    found = Search(runner, plan_from, budget_s=600.0).run()
+    found = search_of(runner, plan_from, budget_s=600.0).run()
     assert planned == [(WARM_UP, 1), (BASELINE, 1), (BASELINE, 2), (BASELINE, 2)]
     assert runner.ran[:3] == [WARM_UP, BASELINE, BASELINE]
     assert found.best.overrides["num_workers"] == 4
@@ -343,7 +344,7 @@ def test_runs_that_were_made_before_take_nothing_of_the_budget():
     begun, _ = searched(Planted(by_workers_and_threads), budget_s=30.0)
     assert begun.ended_by == BUDGET
     known = {(one.trial.name, one.number) for one in begun.runs}
-    search = Search(
+    search = search_of(
         FakeRunner(Planted(by_workers_and_threads)),
         lambda base, free_s: plan_of(*PLANS),
         budget_s=20.0,

@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 from support import summaries
-from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, threads, workers
+from support.planted_trials import (
+    FakeRunner,
+    Planted,
+    base_summary,
+    plan_of,
+    search_of,
+    threads,
+    workers,
+)
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.device_figures import Device
@@ -17,13 +25,12 @@ from trainprof.analysis.speedup import NO_VISIBLE_DIFFERENCE
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import BASELINE, BUDGET, CEILING, FAILED, LOADER_ALONE, Times
 from trainprof.experiments.results import summary_of_tune
-from trainprof.experiments.search import Search
 from trainprof.report import terminal, tune_markdown
 
 
 def tuned(planted: Planted, budget_s: float = 600.0, **changes: object) -> RunSummary:
     plan = plan_of(workers(2), threads(1))
-    found = Search(FakeRunner(planted), lambda base, free_s: plan, budget_s=budget_s).run()
+    found = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=budget_s).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
     return summary_of_tune(
         base_summary(), found, name="tune-x", directory="runs/tune-x", budget_s=budget_s
