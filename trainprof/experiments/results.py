@@ -74,7 +74,7 @@ def summary_of_tune(
             uncontained=list(dict.fromkeys(u for run in found.runs for u in run.uncontained)),
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
-                *([FIRST_COUNTS] if found.runs[0].trial.name == BASELINE else []),
+                *([FIRST_COUNTS] if found.first_counts else []),
                 *_left_out(found),
                 *_without_saves(found),
                 *_failed_after(found),

@@ -253,6 +253,7 @@ class Search:
             raise self._too_short(warm_up, warm_up.seconds, takes_s)
         base = self.found.runs[-1] = replace(warm_up, trial=baseline())
         self._usual_s, self._since_baseline = base.seconds, 0
+        self.found.first_counts = True
         self._announce(FIRST_COUNTS)
         return base
 
@@ -260,9 +261,10 @@ class Search:
         needed = "--budget"
         if takes_s is not None:
             needed = as_option(budget_of_a_change(first_s, takes_s))
+        steps = f"{run.steps} step{'' if run.steps == 1 else 's'}"
         return CannotTune(
             f"a budget of {duration(self._budget_s)} is too short for this script: a run made "
-            f"{run.steps} steps in {duration(run.seconds)}",
+            f"{steps} in {duration(run.seconds)}",
             hint=f"a baseline and one change need about {needed}",
         )
 

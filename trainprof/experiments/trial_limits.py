@@ -14,9 +14,10 @@ _TRIALS_IN_BUDGET: Final = 24
 _LEAST_TRIAL_S: Final = 2.0
 _FEWEST_STEPS: Final = 60
 _MOST_STEPS: Final = 1000
-# Where the baseline, one change and another trial of 60 steps don't fit, they make fewer.
+# Where a baseline, one change and another trial don't fit, they make fewer steps, and where that is
+# too few, the baseline and one change.
 _LEAST_STEPS: Final = 30
-_TRIALS_THAT_FIT: Final = 3
+_TRIALS_THAT_FIT: Final = (3.0, 2.1)
 # No trial gets more of the budget, so that a slow one leaves time for another.
 _LARGEST_SHARE: Final = 1 / 2
 _WARM_UP_SHARE: Final = 0.1
@@ -226,5 +227,8 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
     wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
     wanted = min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
     left_s = budget_s - min(warm_up.seconds, longest_trial_s(budget_s))
-    room_s = left_s / _TRIALS_THAT_FIT - start_up_s
-    return max(min(wanted, int(room_s / step_s)), _LEAST_STEPS)
+    for trials in _TRIALS_THAT_FIT:
+        fitting = int((left_s / trials - start_up_s) / step_s)
+        if fitting >= _LEAST_STEPS:
+            return min(wanted, fitting)
+    return _LEAST_STEPS
