@@ -124,7 +124,8 @@ class FakeRunner:
         ends, until = start_up_s + np.cumsum(steps_s), limits.seconds
         if limits.enough_s is not None:
             in_all_s, trained_s = limits.enough_s
-            until = min(until, max(in_all_s, float(ends[0]) + trained_s))
+            enough = ends[min(limits.enough_steps, len(ends)) - 1]
+            until = min(until, max(in_all_s, float(ends[0]) + trained_s, float(enough)))
         count = min(int(np.searchsorted(ends, until)) + 1, len(steps_s))
         return steps_s[:count], count < len(steps_s)
 

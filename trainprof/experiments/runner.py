@@ -81,6 +81,7 @@ class ScriptRunner:
                 settings=trial.settings(),
                 scratch=scratch,
                 enough_s=limits.enough_s,
+                enough_steps=limits.enough_steps,
             ),
             keeps_console=True,
             ended_after_s=limits.killed_after_s,

@@ -321,7 +321,7 @@ class Search:
                     f"In run {self._earlier.name} training began after {took}. If it takes longer"
                 )
             return CannotTune(
-                f"the script hung and was killed{why}",
+                f"the script hangs, or starts slowly{why}",
                 hint=f"its output is in {console}. {slow}, give it a longer --budget",
             )
         return CannotTune(

@@ -22,11 +22,11 @@ _TRIALS_THAT_FIT: Final = (3.0, 2.1)
 _LARGEST_SHARE: Final = 1 / 2
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
-# However long the warm-up took to start, it trains this long, or this part of a small budget. That
-# is enough steps to serve as the baseline where there is no time for another one.
+# However long the warm-up took to start, it trains for a trial's part of the budget, up to this.
 _TRAINED_S: Final = 5.0
-_TRAINED_SHARE: Final = 1 / 6
 _LEAST_TRAINED_S: Final = 2.0
+# Up to this budget it makes enough steps to serve as the baseline, should a second one not fit.
+_SMALL_BUDGET_S: Final = 60.0
 # Of so many steps as are asked for: the script as it is and one change, at the least; with the two
 # bounds, another change and the script as it is again they tell something.
 _FEWEST_TRIALS: Final = 2
@@ -60,15 +60,15 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
         asked_steps: After which trials are to be stopped, None: the budget decides. The run ends
             there or after `enough_s`: by then the time of a step is known.
     """
-    trained_s = min(steps_budget_s * _TRAINED_SHARE, _TRAINED_S)
-    if asked_steps:
-        # Trials this long read more data, which the warm-up is to bring into memory.
-        trained_s = max(steps_budget_s / _TRIALS_IN_BUDGET, _LEAST_TRAINED_S)
+    trained_s = steps_budget_s / _TRIALS_IN_BUDGET
+    # Trials as long as asked for read more data, which the warm-up is to bring into memory.
+    trained_s = max(trained_s, _LEAST_TRAINED_S) if asked_steps else min(trained_s, _TRAINED_S)
     return Limits(
         asked_steps,
         killed_after_s=budget_s,
         seconds=longest_trial_s(budget_s),
         enough_s=(min(steps_budget_s * _WARM_UP_SHARE, _LONGEST_WARM_UP_S), trained_s),
+        enough_steps=_LEAST_STEPS if steps_budget_s <= _SMALL_BUDGET_S else 1,
     )
 
 
