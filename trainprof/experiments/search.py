@@ -496,7 +496,10 @@ class Search:
             needed_s = self._usual_s * (_LEAST_OF_BASELINE if is_last else 1.0) + aside_s
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
-            limits = self._limits(trial, min(left_s - aside_s, longest_trial_s(self._budget_s)))
+            longest_s = longest_trial_s(self._budget_s)
+            if left_s - longest_s < self._usual_s:
+                longest_s = left_s  # nothing else would fit behind it
+            limits = self._limits(trial, min(left_s - aside_s, longest_s))
         limits = replace(limits, killed_after_s=min(limits.killed_after_s, left_s + ENDING_S))
         self._say(trial, None, is_kept=is_known)
         began_s = self._now()
@@ -551,7 +554,8 @@ class Search:
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)
         repeats = _REPEATED_AT_MOST if names else 1
-        self._expected = len(self.found.runs) + len(names) + repeats
+        fitting = max(int(self._time_left_s() / self._usual_s), 1)
+        self._expected = len(self.found.runs) + min(len(names) + repeats, fitting)
 
     def _say(self, trial: Trial, measured: Measured | None, *, is_kept: bool) -> None:
         done = len(self.found.runs)

@@ -86,7 +86,9 @@ def test_what_is_faster_is_recommended_on_stdout(planted: list[str], capsys: Cap
     assert run_command(["tune", "-o", "t", "train.py", "--epochs", "3"]) == 0
     shown = capsys.readouterr()
     assert "AS FAST with num_workers=2" in shown.out
-    assert "trial 1: warm_up: " in shown.err
+    plan, _, rest = shown.err.partition("trial 1: warm_up: ")
+    assert "trainprof: plan: the first run shows how many trials fit into 10m 00s" in plan
+    assert "trainprof: each trial takes about 4 s: all 2 settings fit into" in rest
     assert "trial 4 of about " in shown.err
     assert "steps/s" in shown.err
     assert run_command(["report", "t"]) == 0

@@ -45,7 +45,7 @@ def test_too_small_a_budget_says_what_it_needs_before_it_starts() -> None:
 def test_without_a_saved_run_the_limit_of_each_trial_is_said() -> None:
     said = said_before(180.0, None, None)
     assert "the first run shows how many trials fit into 3m 00s" in said
-    assert "after 1m 30s at most" in said
+    assert "each ended at a step after about 1m 30s;" in said
 
 
 @pytest.mark.parametrize(
