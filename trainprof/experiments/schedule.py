@@ -30,6 +30,8 @@ SINGLES_PER_BASELINE: Final = 3
 # A bound of what loading costs is measured where this many trials fit: it, a change, the last
 # baseline.
 TRIALS_BEHIND_BOUND: Final = (3.0, 4.0)
+# The first change is tried with this part of a usual trial's time: 22 of 30 steps still count.
+LEAST_OF_CHANGE: Final = 0.75
 _MINUTE_S: Final = 60
 
 
@@ -58,7 +60,7 @@ class Rest:
         for count in range(len(self.names)):
             baselines = int(since_baseline >= SINGLES_PER_BASELINE)
             # The last baseline has its time set aside, but for the first setting.
-            if left < baselines + (1 if count == 0 else 2):
+            if left < baselines + (LEAST_OF_CHANGE if count == 0 else 2):
                 return count
             left -= baselines + 1
             since_baseline = 1 if baselines else since_baseline + 1

@@ -46,6 +46,7 @@ from trainprof.experiments.learned_forecast import learned
 from trainprof.experiments.loader_candidates import KEPT, PREFETCHING, WORKERS
 from trainprof.experiments.schedule import (
     FIRST_COUNTS,
+    LEAST_OF_CHANGE,
     SINGLES_PER_BASELINE,
     TRIALS_BEHIND_BOUND,
     Earlier,
@@ -491,9 +492,11 @@ class Search:
             # The last baseline has its time set aside; the first change that is tried has it where
             # there is no more.
             aside_s = 0.0 if is_last else self._usual_s
+            least = _LEAST_OF_BASELINE if is_last else 1.0
             if trial.overrides and not any(run.trial.overrides for run in self.found.runs):
                 aside_s = min(aside_s, max(left_s - self._usual_s, 0.0))
-            needed_s = self._usual_s * (_LEAST_OF_BASELINE if is_last else 1.0) + aside_s
+                least = LEAST_OF_CHANGE
+            needed_s = self._usual_s * least + aside_s
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
             longest_s = longest_trial_s(self._budget_s)

@@ -55,7 +55,8 @@ def test_without_a_saved_run_the_limit_of_each_trial_is_said() -> None:
         (100.0, ("a", "b", "c"), "all 3 settings fit into the remaining 1m 40s"),
         (45.0, ("a", "b", "c", "d"), "3 of 4 settings fit into the remaining 45 s; left out: d"),
         (15.0, ("a", "b"), "1 of 2 settings fit into the remaining 15 s; left out: b (about 10 s"),
-        (9.0, ("a", "b"), "no setting fits into the remaining 9 s; left out: a, b (about 20 s"),
+        (8.0, ("a",), "the setting a fits into the remaining 8 s"),
+        (7.0, ("a", "b"), "no setting fits into the remaining 7 s; left out: a, b (about 20 s"),
     ],
 )
 def test_what_does_not_fit_is_named(left_s: float, names: tuple[str, ...], said: str) -> None:
