@@ -26,10 +26,10 @@ from trainprof.analysis.tuning import (
     BUDGET,
     CEILING,
     FAILED,
+    HUNG,
     LOADER_ALONE,
     OK,
     OUT_OF_MEMORY,
-    TIMED_OUT,
 )
 from trainprof.experiments.candidates import plan
 from trainprof.experiments.found import Found
@@ -103,14 +103,17 @@ def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) 
         work.mkdir()
         (work / "train.py").write_text(SCRIPT)
         (work / "model.pt").write_bytes(b"mine")
-        begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=8s", "train.py")
+        begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=25s", "train.py")
         assert begun["tuning"]["ended_by"] == BUDGET
         summary = tuned(work, "--resume=tune", "--budget=40s")
         if summary["recommended"] is not None:  # else nothing was seen above the noise
             break
     rows = {trial["name"]: trial for trial in summary["trials"]}
     assert rows[BASELINE]["speedup"]["mid"] == 1.0
-    assert begun["trials"][0]["directories"] == rows[BASELINE]["directories"][:1]
+    before = {name for trial in begun["trials"] for name in trial["directories"]}
+    after = {name for trial in summary["trials"] for name in trial["directories"]}
+    # In a small budget the first run serves as the baseline.
+    assert before - {"trials/warm_up"} <= after
     best = summary["recommended"]
     assert best["overrides"]["num_workers"] >= 2
     assert best["sites"] == ["train.py:24"]
@@ -279,7 +282,7 @@ def test_a_parent_that_loads_what_its_child_was_to_save_is_measured(
     [
         ("raise KeyError(7)", FAILED, "KeyError: 7"),
         ("raise MemoryError", OUT_OF_MEMORY, "MemoryError"),
-        ("time.sleep(600)", TIMED_OUT, None),
+        ("time.sleep(600)", HUNG, "no step in "),
     ],
 )
 def test_a_trial_that_does_not_train_is_a_result(
@@ -287,7 +290,7 @@ def test_a_trial_that_does_not_train_is_a_result(
     monkeypatch: pytest.MonkeyPatch,
     in_a_worker: str,
     outcome: str,
-    detail: str | None,
+    detail: str,
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
@@ -295,7 +298,9 @@ def test_a_trial_that_does_not_train_is_a_result(
         Script(("train.py", in_a_worker)), RunDirectory(tmp_path / "tune"), interval_s=0.5
     )
     trial = Trial("num_workers=1", {"num_workers": 1}, sites=("train.py:24",))
-    limit_s = 8.0 if outcome == TIMED_OUT else 120.0
+    limit_s = 8.0 if outcome == HUNG else 120.0
     found = runner.run(trial, 1, Limits(steps=30, killed_after_s=limit_s))
-    assert (found.outcome, found.detail, found.pace) == (outcome, detail, None)
+    assert (found.outcome, found.pace) == (outcome, None)
+    assert found.detail is not None
+    assert found.detail.startswith(detail)
     assert (tmp_path / "tune" / found.directory / "console" / "stderr").exists()

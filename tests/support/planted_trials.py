@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from support import summaries
@@ -15,10 +15,11 @@ from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.step_noise import Floats
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.tuning import FAILED, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
+from trainprof.analysis.tuning import FAILED, HUNG, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.candidates import Plan
-from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
+from trainprof.experiments.search import Search
+from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, TrialRunner
 
 
 @dataclass
@@ -55,12 +56,16 @@ class Planted:
 
 
 class FakeRunner:
-    """Answers at once; `ran` lists the names of the trials in order."""
+    """Answers at once, and advances its clock; `ran` lists the names of the trials in order."""
 
     def __init__(self, planted: Planted) -> None:
         self.planted = planted
         self.ran: list[str] = []
         self.limits: list[Limits] = []
+        self.clock_s = 0.0
+
+    def now(self) -> float:
+        return self.clock_s
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         planted = self.planted
@@ -80,15 +85,18 @@ class FakeRunner:
         start_up_s = planted.slow_starts.get(trial.name, planted.start_up_s)
         steps_s, was_cut = self._in_time(steps_s, start_up_s, limits)
         outcome = planted.failing.get(trial.name, OK)
-        if start_up_s > limits.killed_after_s:
-            start_up_s, outcome = limits.killed_after_s, TIMED_OUT
+        seconds = start_up_s + float(steps_s.sum())
+        if seconds > limits.killed_after_s:
+            steps_s = steps_s[start_up_s + np.cumsum(steps_s) <= limits.killed_after_s]
+            seconds, outcome = limits.killed_after_s, TIMED_OUT if len(steps_s) else HUNG
+            was_cut = True
         elif was_cut and len(steps_s) < MIN_STEADY_STEPS:
             outcome = TOO_FEW_STEPS
         if planted.interrupted_at == len(self.ran):
             outcome = INTERRUPTED
         is_ok = outcome == OK
         pace = Pace(float(steps_s.mean()), steps_s) if is_ok else None
-        seconds = start_up_s + float(steps_s.sum())
+        self.clock_s += seconds
         starts_s = planted.starts_s(trial.overrides) if trial.data == "real" else 0.0
         with_starts = pace and replace(
             pace, mean_s=pace.mean_s + starts_s, steps_s=steps_s + starts_s
@@ -116,11 +124,23 @@ class FakeRunner:
         ends, until = start_up_s + np.cumsum(steps_s), limits.seconds
         if limits.enough_s is not None:
             in_all_s, trained_s = limits.enough_s
-            until = min(until, max(in_all_s, float(ends[0]) + trained_s))
+            enough = ends[min(limits.enough_steps, len(ends)) - 1]
+            until = min(until, max(in_all_s, float(ends[0]) + trained_s, float(enough)))
         count = min(int(np.searchsorted(ends, until)) + 1, len(steps_s))
-        if start_up_s > limits.killed_after_s:
-            count = 0
         return steps_s[:count], count < len(steps_s)
+
+
+class Timed(TrialRunner, Protocol):
+    """A runner with a clock of its own."""
+
+    def now(self) -> float: ...
+
+
+def search_of(
+    runner: Timed, plan_of: Callable[[Measured, float | None], Plan], **options: Any
+) -> Search:
+    """Returns a search on the runner's clock."""
+    return Search(runner, plan_of, now=runner.now, **options)
 
 
 def seen_steps(steps_s: Floats, first: int = 0) -> SeenSteps:
@@ -171,6 +191,7 @@ __all__ = [
     "base_summary",
     "paces_of",
     "plan_of",
+    "search_of",
     "seen_steps",
     "threads",
     "workers",

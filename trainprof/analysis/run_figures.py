@@ -139,13 +139,6 @@ class Hung:
     idle_s: float
     stood: list[Stood]
 
-    @property
-    def words(self) -> str:
-        """Where the training thread stood, in a few words."""
-        first = self.stood[0]
-        place = f"training thread at {first.site}, {first.doing}"
-        return f"hung: no step in {self.idle_s:.0f} s; {place}"
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

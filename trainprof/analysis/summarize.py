@@ -28,7 +28,6 @@ from trainprof.analysis.part import described, narrowed
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.ranks import rank_recordings, rank_row
 from trainprof.analysis.recording import Recording, read_recording
-from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.timeline import Timeline, build_timeline
 from trainprof.analysis.training_process import TrainingProcess, training_processes
@@ -83,15 +82,6 @@ def summarize(
     first = _analysed(recording, processes[0], epoch, steps, parts[0]).summary
     first = replace(first, trained_apart=apart)
     return _with_hung(first, [recording], processes) if is_whole else first
-
-
-def where_it_hung(directory: RunDirectory) -> str | None:
-    """Returns in a few words where a run stood that was ended while no step came; else None.
-
-    Such as "hung: no step in 20 s; training thread at train.py:41, read in Future.result()".
-    """
-    hung = (saved_summary(directory) or summarize(directory)).hung
-    return None if hung is None else hung.words
 
 
 def _with_hung(

@@ -13,6 +13,8 @@ LOADER_ALONE: Final = "loader_alone"
 OK: Final = "ok"
 FAILED: Final = "failed"
 TIMED_OUT: Final = "timed out"
+# Killed without a step, or long after its last one.
+HUNG: Final = "hung"
 OUT_OF_MEMORY: Final = "out of memory"
 INTERRUPTED: Final = "interrupted"
 TOO_FEW_STEPS: Final = "too few steps"
@@ -20,7 +22,7 @@ NOT_APPLIED: Final = "not applied"
 # The budget was over before it had told anything.
 CUT_SHORT: Final = "cut short"
 # Those of a trial that did not come through.
-BROKEN: Final = frozenset({FAILED, TIMED_OUT, OUT_OF_MEMORY})
+BROKEN: Final = frozenset({FAILED, TIMED_OUT, HUNG, OUT_OF_MEMORY})
 
 # Why there are no more trials.
 FINISHED: Final = "finished"
@@ -143,6 +145,8 @@ class Tuning:
         uncontained: What trials were seen to do outside, as verbs: "connected to ...".
         is_sandboxed: Whether trials were kept from the user's files.
         notes: What else is to be known, as sentences.
+        needed_budget_s: The budget that lets one change be tried, where this one had no time for
+            any; else None.
     """
 
     budget_s: float
@@ -155,3 +159,4 @@ class Tuning:
     uncontained: list[str] = field(default_factory=list)
     is_sandboxed: bool = True
     notes: list[str] = field(default_factory=list)
+    needed_budget_s: float | None = None

@@ -30,9 +30,9 @@ def tune(
     budget: Annotated[
         float | None,
         typer.Option(
-            parser=seconds_between(1),
+            parser=seconds_between(10),
             metavar="DURATION",
-            help="Time for all trials.  [default: 10m]",
+            help="Time for all trials, 10s at least.  [default: 10m]",
             show_default=False,
         ),
     ] = None,
@@ -116,7 +116,7 @@ def tune(
         write(sys.stderr, _opening(run))
     try:
         with TuneProgress(None if quiet else sys.stderr) as progress:
-            summary = measure(run, tell=progress)
+            summary = measure(run, tell=progress, announce=progress.announce)
     except StoppedTooEarly as stopped:  # the user's wish, no error
         complain(str(stopped), stopped.hint)
         return INTERRUPTED

@@ -71,6 +71,12 @@ class TuneProgress:
                 write(self._stream, f"{clear}{line}\n")
         self.draw()
 
+    def announce(self, sentence: str) -> None:
+        """Writes a sentence between the lines of two trials."""
+        with self._lock:
+            clear = self._cleared() if self._is_live and self._running is not None else ""
+            write(self._stream, f"{clear}trainprof: {sentence}\n")
+
     def _tell_kept(self, more: str = "") -> None:
         if self._kept:
             write(self._stream, f"{counted(self._kept, 'trial')} kept from before{more}\n")
@@ -117,15 +123,13 @@ def _result(progress: Progress) -> str:
 
     run = progress.measured
     assert run is not None
-    is_warm_up = run.trial.name == WARM_UP
-    if is_warm_up and run.outcome == TOO_FEW_STEPS:
+    if run.trial.name == WARM_UP and run.outcome == TOO_FEW_STEPS:
         return "done, not counted"
     pace = run.training_pace or run.pace
     if pace is None or pace.mean_s <= 0:
         return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
     unit = "batches" if run.trial.data == "alone" else "steps"
-    counted = ", not counted" if is_warm_up else ""
-    return f"{three_digits(1 / pace.mean_s)} {unit}/s{counted}"
+    return f"{three_digits(1 / pace.mean_s)} {unit}/s"
 
 
 def _left(seconds: float) -> str:

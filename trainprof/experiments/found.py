@@ -47,7 +47,9 @@ class Found:
         best: What is recommended, None: the script as it is.
         ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
         unfinished: Names of what was still to be tried.
+        first_counts: The first run counts as the baseline.
         undecided: Names of what had all its repeats, and does not tell enough even so.
+        needed_budget_s: That lets one change be tried; None where one was, or none was to be.
     """
 
     runs: list[Measured] = field(default_factory=list)
@@ -60,6 +62,8 @@ class Found:
     ended_by: str = RUNNING
     unfinished: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
+    first_counts: bool = False
+    needed_budget_s: float | None = None
     _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
     _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
     _weighed: dict[object, tuple[Pace, object]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from trainprof.analysis.compared_run import ComparedRun, compared_run
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.run_figures import Stood
 from trainprof.analysis.seen_steps import Paces, SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
@@ -27,6 +28,7 @@ from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free
 from trainprof.analysis.tuning import (
     BASELINE,
     FAILED,
+    HUNG,
     INTERRUPTED,
     NOT_APPLIED,
     OK,
@@ -52,6 +54,9 @@ _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 # less between those than between any two runs.
 _TRIALS_WANDER: Final = 0.2
 _TORCH_THREADS: Final = "the number of torch's threads"
+# A run that was killed so long after its last step, and so many of its steps' time, hung.
+_HANGS_AFTER_S: Final = 10.0
+_HANGS_AFTER_STEPS: Final = 10
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
 
 
@@ -84,6 +89,8 @@ def measured(
         # What was to be measured was: who comes then may miss what the whole training writes, and
         # a thread that is stopped behind the loop goes on.
         outcome, detail, failed_after = OK, None, detail or DID_NOT_END
+    elif outcome == TIMED_OUT and (stood := _hung(trial, summary)) is not None:
+        outcome, detail = HUNG, stood
     return read(
         trial,
         number,
@@ -94,6 +101,32 @@ def measured(
         failed_after=failed_after,
         relative_to=relative_to,
     )
+
+
+def _where(stood: Sequence[Stood]) -> str:
+    """Returns where a hung run stood: its training thread, and a worker that it waited for."""
+    told = list(stood[:1])
+    if told and told[0].waits_for is not None:
+        told += [one for one in stood[1:] if one.worker is not None and one.waits_for is None][:1]
+    names = ("training thread" if one.worker is None else f"worker {one.worker}" for one in told)
+    places = (f"{name} at {one.site} ({one.doing})" for name, one in zip(names, told, strict=True))
+    return ", ".join(places)
+
+
+def _hung(trial: Trial, summary: RunSummary) -> str | None:
+    """Returns how a run that was killed hung, None where it was still making steps."""
+    wall_s, steps = summary.run.wall_s, _steps(trial, summary)
+    what = "batch" if trial.data == "alone" else "step"
+    if steps == 0:
+        how = f"no {what} in {wall_s:.0f} s"
+    else:
+        since_s = wall_s - summary.phases.initialization_s - summary.phases.training_s
+        step_s = summary.phases.training_s / steps
+        if since_s < max(_HANGS_AFTER_S, _HANGS_AFTER_STEPS * step_s):
+            return None
+        how = f"no {what} in the last {since_s:.0f} s, after {steps}"
+    where = "" if summary.hung is None else _where(summary.hung.stood)
+    return f"{how}; {where}" if where else how
 
 
 def read(
@@ -136,7 +169,7 @@ def read(
         steps=_steps(trial, summary),
         startup_s=summary.phases.initialization_s,
         training_s=summary.phases.training_s,
-        was_cut=outcome == TIMED_OUT or summary.run.exit.limit == MAX_TIME,
+        was_cut=outcome in (TIMED_OUT, HUNG) or summary.run.exit.limit == MAX_TIME,
         failed_after=failed_after,
         losses=tuple(notes.losses),
         refused=notes.refused,

@@ -33,6 +33,7 @@ from trainprof.experiments.candidates import Plan
 from trainprof.experiments.found import Found
 from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.experiments.page_cache import kept_in_memory
+from trainprof.experiments.schedule import FIRST_COUNTS
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 from trainprof.experiments.whole_runs import of_whole_runs, times_of
 
@@ -82,10 +83,12 @@ def summary_of_tune(
             unfinished=list(found.unfinished),
             predictions=len(judged),
             held=sum(judged),
+            needed_budget_s=found.needed_budget_s,
             uncontained=_uncontained(found),
             is_sandboxed=is_sandboxed,
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
+                *([FIRST_COUNTS] if found.first_counts else []),
                 *_left_out(found),
                 *_without_saves(found),
                 *_failed_after(found),

@@ -101,6 +101,7 @@ class ScriptRunner:
                 settings=trial.settings(),
                 scratch=scratch if self._sandbox is None and trial.name == WARM_UP else None,
                 enough_s=limits.enough_s,
+                enough_steps=limits.enough_steps,
             ),
             before=before,
             environment=offline_variables(cwd),

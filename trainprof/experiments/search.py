@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,8 +25,10 @@ from trainprof.analysis.tuning import (
     CEILING,
     CUT_SHORT,
     FINISHED,
+    HUNG,
     INTERRUPTED,
     LOADER_ALONE,
+    TOO_FEW_STEPS,
 )
 from trainprof.experiments.candidate import Candidate, Interval, together
 from trainprof.experiments.candidates import Plan
@@ -41,6 +44,17 @@ from trainprof.experiments.choice import (
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.learned_forecast import learned
 from trainprof.experiments.loader_candidates import KEPT, PREFETCHING, WORKERS
+from trainprof.experiments.schedule import (
+    FIRST_COUNTS,
+    LEAST_OF_CHANGE,
+    SINGLES_PER_BASELINE,
+    TRIALS_BEHIND_BOUND,
+    Earlier,
+    Rest,
+    duration,
+    said_before,
+    said_of_rest,
+)
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -53,19 +67,24 @@ from trainprof.experiments.trial import (
     was_in_vain,
 )
 from trainprof.experiments.trial_limits import (
+    ENDING_S,
+    as_option,
     budget_for,
+    budget_of_a_change,
     limits_of,
     limits_of_first_baseline,
     limits_of_warm_up,
+    longest_trial_s,
     steps_beyond_a_pass,
     steps_of_trials,
+    trial_s,
 )
 from trainprof.record.errors import TrainprofError
 
-_MINUTE_S: Final = 60.0
 # With less of a usual trial's time left, the last baseline would tell nothing.
 _LEAST_OF_BASELINE: Final = 0.5
-_SINGLES_PER_BASELINE: Final = 3
+# A run without a step in this many times a usual trial's time hangs; in less it may be slow.
+_HANGS_AFTER: Final = 2.0
 # Of a trial that is not decided, each time that the search goes on.
 _MOST_RUNS: Final = 4
 _REPEATED_AT_MOST: Final = 3
@@ -99,13 +118,17 @@ class Search:
         runner: Runs them.
         plan_of: What the baseline lets expect, given also what a step takes with free data, once
             that is known.
-        budget_s: Of time, from now on; trials that would go beyond are not begun.
+        budget_s: Wall-clock time from now on, whatever runs. Trials that don't fit are not begun.
         trial_steps: After which trials are stopped, None: as many as the budget suggests.
         steps_budget_s: The budget that suggests it, where another one was given at first.
         directory: Of the `tune` run, as one would type it.
         is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
         tell: Called before and after each run.
+        announce: Called with a sentence on what fits into the budget, before the first run and
+            after the baseline.
+        earlier: A saved run of the script: shows what a trial takes before there is one.
         keep: Called after each run with all that is known.
+        now: A clock, in s.
     """
 
     def __init__(
@@ -119,7 +142,10 @@ class Search:
         directory: Path = Path(),
         is_known: Callable[[Trial, int], bool] = lambda trial, number: False,
         tell: Callable[[Progress], None] = lambda progress: None,
+        announce: Callable[[str], None] = lambda sentence: None,
+        earlier: Earlier | None = None,
         keep: Callable[[Found], None] = lambda found: None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._plan_of = plan_of
@@ -128,8 +154,12 @@ class Search:
         self._steps_budget_s = steps_budget_s or budget_s
         self._directory = directory
         self._is_known = is_known
-        self._spent_s = 0.0
+        self._now = now
+        self._ends_s = now() + budget_s
+        self._has_run = False
         self._tell = tell
+        self._announce = announce
+        self._earlier = earlier
         self._keep = keep
         self._expected: int | None = None
         self._usual_s = 0.0  # that a baseline takes
@@ -150,6 +180,7 @@ class Search:
         try:
             base = self._planned_from(self._begin())
             assert found.plan is not None
+            self._announce_rest(found.plan)
             self._bounds(found.plan)
             plan = found.plan = self._plan_of(base, found.free_step_s())
             self._singles(plan)
@@ -170,31 +201,73 @@ class Search:
         except KeyboardInterrupt:
             # Between trials: inside of one it is the script's, and its outcome tells.
             found.ended_by = INTERRUPTED
+        if found.ended_by == FINISHED and any(one.outcome == CUT_SHORT for one in found.runs):
+            found.ended_by = BUDGET
         waiting = self._waiting if found.ended_by != FINISHED else []
         if found.ended_by != INTERRUPTED and len(found.runs) > 2:
             self._last_baseline()
         waiting = list(dict.fromkeys((*waiting, *untried_together(found), *self._left_out)))
         found.unfinished = [name for name in waiting if not found.of(name)]
+        if found.ended_by == BUDGET and not any(run.trial.overrides for run in found.runs):
+            found.needed_budget_s = budget_of_a_change(found.runs[0].seconds, self._usual_s)
         if found.ended_by == FINISHED:
             found.undecided = [one.name for one in self._undecided()]
         self._keep(found)
         return found
 
     def _begin(self) -> Measured:
-        """Returns the first run of the script as it is, behind one that is not counted."""
+        """Returns the first baseline: the second run, or the first where no more of them fit."""
         asked = self._asked_steps
+        if not self._is_known(Trial(WARM_UP), 1):
+            self._announce(said_before(self._budget_s, asked, self._earlier))
         first = limits_of_warm_up(self._budget_s, self._steps_budget_s, asked)
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
-        if asked is not None and not self._is_known(baseline(), 1):
+        is_known = self._is_known(baseline(), 1)
+        if asked is not None and not is_known:
             self._check_fits(asked, warm_up)
         steps = asked or self._steps_of_trials(warm_up)
         self.found.trial_steps = steps
-        base = self._measure(baseline(), limits_of_first_baseline(self._budget_s, steps))
+        takes_s = trial_s(warm_up, steps)
+        needed_s = 0.0 if takes_s is None else 2 * takes_s
+        if self._time_left_s() < max(needed_s, ENDING_S) and not is_known:
+            return self._first_as_baseline(warm_up, takes_s)
+        base = self._measure(baseline(), limits_of_first_baseline(self._time_left_s(), steps))
+        if base.outcome == TOO_FEW_STEPS and base.run_s is None and takes_s is not None:
+            raise self._too_short(base, warm_up.seconds, max(takes_s, base.seconds))
         if not base.is_ok:
             raise self._cannot(base)
         return base
+
+    def _first_as_baseline(self, warm_up: Measured, takes_s: float | None) -> Measured:
+        """Counts the warm-up as the baseline: another one would leave no time for a change.
+
+        Args:
+            warm_up: The first run.
+            takes_s: What a trial takes, None: not known.
+
+        Raises:
+            CannotTune: If it made too few steps for that.
+        """
+        if not warm_up.is_ok:
+            raise self._too_short(warm_up, warm_up.seconds, takes_s)
+        base = self.found.runs[-1] = replace(warm_up, trial=baseline())
+        self._usual_s, self._since_baseline = base.seconds, 0
+        self.found.first_counts = True
+        self._announce(FIRST_COUNTS)
+        return base
+
+    def _too_short(self, run: Measured, first_s: float, takes_s: float | None) -> CannotTune:
+        needed = "--budget"
+        if takes_s is not None:
+            needed = as_option(budget_of_a_change(first_s, takes_s))
+        steps = f"{run.steps} step{'' if run.steps == 1 else 's'}"
+        return CannotTune(
+            f"a budget of {duration(self._budget_s)} is too short for this script: a run made "
+            f"{steps} in {duration(run.seconds)}",
+            hint=f"a baseline and one change need about {needed}",
+        )
 
     def _check_fits(self, asked_steps: int, warm_up: Measured) -> None:
         """Refuses steps that would take the whole budget before anything is known.
@@ -205,7 +278,7 @@ class Search:
         needed_s = budget_for(asked_steps, warm_up, self._budget_s)
         if needed_s is None:
             return
-        needed = f"--budget {math.ceil(needed_s / _MINUTE_S)}m"
+        needed = f"--budget {math.ceil(needed_s / 60)}m"
         raise CannotTune(
             f"--trial-steps {asked_steps} takes too long: the first run made {warm_up.steps} steps "
             f"in {warm_up.training_s:.0f} s, and the budget is {self._budget_s:.0f} s",
@@ -240,10 +313,30 @@ class Search:
 
     def _cannot(self, run: Measured) -> CannotTune:
         why = f": {run.detail}" if run.detail else ""
+        console = self._directory / run.directory / "console"
+        if run.outcome == HUNG:
+            slow = "If it takes that long to start"
+            if self._earlier is not None:
+                took = duration(self._earlier.first.startup_s)
+                slow = (
+                    f"In run {self._earlier.name} training began after {took}. If it takes longer"
+                )
+            return CannotTune(
+                f"the script hangs, or starts slowly{why}",
+                hint=f"its output is in {console}. {slow}, give it a longer --budget",
+            )
         return CannotTune(
             f"the script as it is cannot be measured: {run.outcome}{why}",
-            hint=f"what it wrote is in {self._directory / run.directory / 'console'}",
+            hint=f"what it wrote is in {console}",
         )
+
+    def _announce_rest(self, plan: Plan) -> None:
+        """Says how many of the settings fit into the time that is left, and which do not."""
+        names = [one.name for one in plan.candidates if not self._is_known(one.trial(), 1)]
+        bounds = 2 if plan.sites else 0
+        rest = Rest(self._usual_s, self._time_left_s(), bounds, tuple(names))
+        if names:
+            self._announce(said_of_rest(rest))
 
     def _bounds(self, plan: Plan) -> None:
         """Measures what loading costs, where that leaves the time for a change to be tried."""
@@ -252,8 +345,9 @@ class Search:
         foretold = plan.ceiling if plan.foretells_ceiling else None
         self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
-        for trial, with_a_change in ((_ceiling(plan), 2.0), (loader_alone(plan.sites), 3.0)):
-            is_short = self._time_left_s() < with_a_change * self._usual_s
+        trials = (_ceiling(plan), loader_alone(plan.sites))
+        for trial, behind in zip(trials, TRIALS_BEHIND_BOUND, strict=True):
+            is_short = self._time_left_s() < behind * self._usual_s
             if plan.candidates and is_short and not self._is_known(trial, 1):
                 self._left_out.append(trial.name)
             else:
@@ -335,7 +429,7 @@ class Search:
         Where nothing was run anew yet, an earlier start ended here: what it left undecided gets as
         many runs again.
         """
-        if not self._to_repeat() and not self._spent_s:
+        if not self._to_repeat() and not self._has_run:
             self._made.clear()
         return bool(self._to_repeat())
 
@@ -347,7 +441,7 @@ class Search:
         return [one for one in contended if not is_decided(self.found, one)]
 
     def _try(self, candidate: Candidate) -> None:
-        if self._since_baseline >= _SINGLES_PER_BASELINE:
+        if self._since_baseline >= SINGLES_PER_BASELINE:
             self._measure(baseline())
         self.found.predicted[candidate.name] = self._forecast(candidate)
         self.found.cautions[candidate.name] = candidate.cautions
@@ -386,7 +480,7 @@ class Search:
                     self.found.ended_by = INTERRUPTED
 
     def _time_left_s(self) -> float:
-        return self._budget_s - self._spent_s
+        return self._ends_s - self._now()
 
     def _measure(
         self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
@@ -398,21 +492,30 @@ class Search:
             # The last baseline has its time set aside; the first change that is tried has it where
             # there is no more.
             aside_s = 0.0 if is_last else self._usual_s
+            least = _LEAST_OF_BASELINE if is_last else 1.0
             if trial.overrides and not any(run.trial.overrides for run in self.found.runs):
                 aside_s = min(aside_s, max(left_s - self._usual_s, 0.0))
-            needed_s = self._usual_s * (_LEAST_OF_BASELINE if is_last else 1.0) + aside_s
+                least = LEAST_OF_CHANGE
+            needed_s = self._usual_s * least + aside_s
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
-            limits = self._limits(trial, left_s - aside_s)
+            longest_s = longest_trial_s(self._budget_s)
+            if left_s - longest_s < self._usual_s:
+                longest_s = left_s  # nothing else would fit behind it
+            limits = self._limits(trial, min(left_s - aside_s, longest_s))
+        limits = replace(limits, killed_after_s=min(limits.killed_after_s, left_s + ENDING_S))
         self._say(trial, None, is_kept=is_known)
+        began_s = self._now()
         measured = self.found.judged(self._runner.run(trial, number, limits))
-        if not is_known and was_in_vain(measured, limits):
+        if is_known:
+            self._ends_s += self._now() - began_s
+        elif was_in_vain(measured, limits) and not self._has_hung(measured):
             told = f"the budget was over after {measured.steps} of its steps"
             measured = replace(measured, outcome=CUT_SHORT, detail=told)
         if trial.data == "alone" and self.found.plan is not None:
             measured = measured.by_updates(self.found.plan.steps_per_batch)
         self.found.runs.append(measured)
-        self._spent_s += 0.0 if is_known else measured.seconds
+        self._has_run |= not is_known
         self._made[trial.name] += 1
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if trial.name == BASELINE and measured.is_ok:
@@ -423,9 +526,11 @@ class Search:
         self._keep(self.found)
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)
-        if measured.outcome == CUT_SHORT:
-            raise _Ended(BUDGET)
         return measured
+
+    def _has_hung(self, run: Measured) -> bool:
+        """Whether a run had the time to make a step, as the baseline does."""
+        return run.outcome == HUNG and run.seconds >= _HANGS_AFTER * self._usual_s
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
         plan = self.found.plan
@@ -452,11 +557,12 @@ class Search:
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)
         repeats = _REPEATED_AT_MOST if names else 1
-        self._expected = len(self.found.runs) + len(names) + repeats
+        fitting = max(int(self._time_left_s() / self._usual_s), 1)
+        self._expected = len(self.found.runs) + min(len(names) + repeats, fitting)
 
     def _say(self, trial: Trial, measured: Measured | None, *, is_kept: bool) -> None:
         done = len(self.found.runs)
-        left_s = max(self._budget_s - self._spent_s, 0.0)
+        left_s = max(self._time_left_s(), 0.0)
         expected = None if self._expected is None else max(self._expected, done + 1)
         self._tell(Progress(trial, measured, done, expected, left_s, is_kept))
 

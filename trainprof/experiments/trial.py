@@ -103,6 +103,7 @@ class Limits:
             that is no result.
         enough_s: It is ended once so many seconds are over since its start, and so many since its
             first step, however many of `seconds` are left; None: not before.
+        enough_steps: It makes this many steps before `enough_s` ends it.
     """
 
     steps: int | None
@@ -110,6 +111,7 @@ class Limits:
     seconds: float | None = None
     is_of_budget: bool = False
     enough_s: tuple[float, float] | None = None
+    enough_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)

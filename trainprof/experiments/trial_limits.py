@@ -14,14 +14,19 @@ _TRIALS_IN_BUDGET: Final = 24
 _LEAST_TRIAL_S: Final = 2.0
 _FEWEST_STEPS: Final = 60
 _MOST_STEPS: Final = 1000
+# Where a baseline, one change and another trial don't fit, they make fewer steps, and where that is
+# too few, the baseline and one change.
+_LEAST_STEPS: Final = 30
+_TRIALS_THAT_FIT: Final = (3.0, 2.1)
+# No trial gets more of the budget, so that a slow one leaves time for another.
+_LARGEST_SHARE: Final = 1 / 2
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
-_LEAST_WARM_UP_S: Final = 10.0
-# It trains for a trial's part of the budget, up to so long, however long it took to begin.
+# However long the warm-up took to start, it trains for a trial's part of the budget, up to this.
 _TRAINED_S: Final = 5.0
-# Of a small budget it takes no more than this part, as long as it makes some steps.
-_MOST_OF_BUDGET: Final = 1 / 6
-_SOME_STEPS_S: Final = 2.0
+_LEAST_TRAINED_S: Final = 2.0
+# Up to this budget it makes enough steps to serve as the baseline, should a second one not fit.
+_SMALL_BUDGET_S: Final = 60.0
 # Of so many steps as are asked for: the script as it is and one change, at the least; with the two
 # bounds, another change and the script as it is again they tell something.
 _FEWEST_TRIALS: Final = 2
@@ -33,8 +38,10 @@ _SLOW_TIMES: Final = 5.0
 _SLOW_FROM_S: Final = 60.0
 # One that comes to no step by then hangs: it is killed after so much more, or a usual trial's time.
 _LEAST_GRACE_S: Final = 15.0
-# Until the first trial has told how long they are: that, or the budget.
-_FIRST_MAY_TAKE_S: Final = 600.0
+# What a trial may take beyond the budget: for the step under way, and to end.
+ENDING_S: Final = 5.0
+# The estimate of what a trial takes is off by about this factor.
+_MARGIN: Final = 1.2
 # One that is to see passes end goes so many passes, at the most of the budget's so many parts: two
 # starts of passes tell more than one, and take the time of other trials.
 _PASSES: Final = ((2.1, 16), (1.1, 10))
@@ -45,27 +52,65 @@ _MOST_TIMES: Final = 10.0
 
 
 def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
-    """Returns how long the discarded first run goes on.
+    """Returns how long the first run goes on, which is not counted where there is time for more.
 
     Args:
-        budget_s: Of all trials.
-        steps_budget_s: That it was at first.
-        asked_steps: After which trials are to be stopped, None: as many as the budget suggests. It
-            ends there, or when a trial of that would: what a step takes is known by then.
+        budget_s: Of all trials. A script without a step by then is killed.
+        steps_budget_s: The budget of the first start, where the search was resumed.
+        asked_steps: After which trials are to be stopped, None: the budget decides. The run ends
+            there or after `enough_s`: by then the time of a step is known.
     """
-    share_s = max(steps_budget_s * _WARM_UP_SHARE, _LEAST_WARM_UP_S)
-    most_s = max(steps_budget_s * _MOST_OF_BUDGET, _SOME_STEPS_S)
-    seconds = max(budget_s, _FIRST_MAY_TAKE_S)
-    enough_s = min(share_s, _LONGEST_WARM_UP_S, most_s)
     trained_s = steps_budget_s / _TRIALS_IN_BUDGET
-    # Trials that long as asked for read more, which it is to put into memory.
-    trained_s = max(trained_s, _SOME_STEPS_S) if asked_steps else min(trained_s, _TRAINED_S)
+    # Trials as long as asked for read more data, which the warm-up is to bring into memory.
+    trained_s = max(trained_s, _LEAST_TRAINED_S) if asked_steps else min(trained_s, _TRAINED_S)
     return Limits(
         asked_steps,
-        seconds + _LEAST_GRACE_S,
-        seconds=seconds,
-        enough_s=(enough_s, trained_s),
+        killed_after_s=budget_s,
+        seconds=longest_trial_s(budget_s),
+        enough_s=(min(steps_budget_s * _WARM_UP_SHARE, _LONGEST_WARM_UP_S), trained_s),
+        enough_steps=_LEAST_STEPS if steps_budget_s <= _SMALL_BUDGET_S else 1,
     )
+
+
+def longest_trial_s(budget_s: float) -> float:
+    """Returns the time in s after which any trial is ended at its next step."""
+    return budget_s * _LARGEST_SHARE
+
+
+def trial_s(first: Measured, steps: int | None) -> float | None:
+    """Returns what a run of the script takes, in s; None where the time of a step is unknown.
+
+    Args:
+        first: An earlier run of it.
+        steps: After which it is stopped, None: it goes to the script's end.
+    """
+    if first.run_s is not None and (steps or first.steps) >= first.steps:
+        return first.seconds
+    step_s = _usual_step_s(first)
+    if step_s is None and first.steps:
+        step_s = first.training_s / first.steps
+    if step_s is None:
+        return None
+    start_up_s = max(first.seconds - first.steps * step_s, 0.0)
+    return start_up_s + (steps or first.steps) * step_s
+
+
+def budget_of_a_change(first_s: float, trial_s: float) -> float:
+    """Returns the budget in s that lets one change be tried, rounded up to 5 s or a minute.
+
+    Args:
+        first_s: What the warm-up takes.
+        trial_s: What the baseline takes, and then the change.
+    """
+    needed_s = first_s + _FEWEST_TRIALS * trial_s * _MARGIN
+    unit_s = 5 if needed_s < 120 else 60
+    return float(math.ceil(needed_s / unit_s) * unit_s)
+
+
+def as_option(budget_s: float) -> str:
+    """Returns a budget as typed: "--budget 45s", "--budget 5m"."""
+    minutes, rest = divmod(math.ceil(budget_s), 60)
+    return f"--budget {math.ceil(budget_s)}s" if rest else f"--budget {minutes}m"
 
 
 def budget_for(asked_steps: int, warm_up: Measured, budget_s: float) -> float | None:
@@ -95,13 +140,12 @@ def _usual_step_s(warm_up: Measured) -> float | None:
     return float(np.median(warm_up.seen.table.wall_ns[_COSTLY_STEPS:])) / 1e9
 
 
-def limits_of_first_baseline(budget_s: float, steps: int | None) -> Limits:
-    """Returns how long the script as it is goes on at first: nobody knows how long it takes.
+def limits_of_first_baseline(left_s: float, steps: int | None) -> Limits:
+    """Returns how long the first baseline goes on: it leaves as much time to a change.
 
-    It has a limit as later trials have, so that it is watched at the same cost.
+    It has a time limit as later trials have, so that watching the clock costs it the same.
     """
-    seconds = max(budget_s, _FIRST_MAY_TAKE_S)
-    return Limits(steps, seconds + _LEAST_GRACE_S, seconds=seconds)
+    return Limits(steps, killed_after_s=left_s, seconds=longest_trial_s(left_s))
 
 
 def limits_of(
@@ -171,7 +215,7 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
 
     Args:
         warm_up: The discarded first run.
-        budget_s: Of all trials.
+        budget_s: Of all trials, the first run included.
     """
     share_s = budget_s / _TRIALS_IN_BUDGET
     if warm_up.run_s is not None and warm_up.run_s <= share_s:
@@ -181,4 +225,10 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
     step_s = warm_up.training_s / warm_up.steps
     start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
     wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
-    return min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
+    wanted = min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
+    left_s = budget_s - min(warm_up.seconds, longest_trial_s(budget_s))
+    for trials in _TRIALS_THAT_FIT:
+        fitting = int((left_s / trials - start_up_s) / step_s)
+        if fitting >= _LEAST_STEPS:
+            return min(wanted, fitting)
+    return _LEAST_STEPS

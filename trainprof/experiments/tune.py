@@ -30,15 +30,17 @@ from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import SCRATCH, Script, ScriptRunner
 from trainprof.experiments.sandbox.files import notes_of_files
 from trainprof.experiments.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
+from trainprof.experiments.schedule import Earlier, earlier_run
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.masking import masked_argv
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
-from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.placement import RUNS, create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.record.run_file import read_run_json
 
 DEFAULT_BUDGET_S: Final = 600.0
 _FILES_NAMED: Final = 3
@@ -284,6 +286,7 @@ def tune(
     run: TuneRun,
     *,
     tell: Callable[[Progress], None] = lambda progress: None,
+    announce: Callable[[str], None] = lambda sentence: None,
     runner: TrialRunner | None = None,
 ) -> RunSummary:
     """Runs trials until it is known what helps, or the time is over.
@@ -291,6 +294,8 @@ def tune(
     Args:
         run: From `begin` or `resumed`.
         tell: Called before and after each run of a trial.
+        announce: Called with a sentence on what fits into the budget, before the first run and
+            after the baseline.
         runner: In place of the one that runs the script.
 
     Returns:
@@ -322,6 +327,8 @@ def tune(
         directory=Path(_as_typed(directory.path)),
         is_known=run.journal.knows,
         tell=tell,
+        announce=announce,
+        earlier=_earlier(run),
         keep=result.save,
     )
     try:
@@ -340,6 +347,12 @@ def tune(
             hint=f"begin again with: {again}",
         )
     return result.summary
+
+
+def _earlier(run: TuneRun) -> Earlier | None:
+    manifest = read_run_json(run.directory.manifest)
+    script = manifest.get("script") if isinstance(manifest, dict) else None
+    return earlier_run(Path(RUNS), script, run.journal.asked.script_sha256)
 
 
 def _planned(

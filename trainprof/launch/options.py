@@ -47,6 +47,7 @@ class TrialOptions:
             recorded; None: they are not.
         enough_s: Seconds in all, and since the first step, after both of which the run is to end
             ahead of its max_time_s; None: then. Without a step, the former since the first batch.
+        enough_steps: It makes this many steps before `enough_s` ends it.
     """
 
     loaders: Mapping[str, Any] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class TrialOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     scratch: Path | None = None
     enough_s: tuple[float, float] | None = None
+    enough_steps: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,6 +70,7 @@ class TrialOptions:
             "settings": dict(self.settings),
             "scratch": str(self.scratch) if self.scratch is not None else None,
             "enough_s": self.enough_s,
+            "enough_steps": self.enough_steps,
         }
 
 

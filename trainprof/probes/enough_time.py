@@ -11,16 +11,20 @@ class EnoughTime:
         latest_ns: The end in any case.
         enough_s: Seconds in all, and since the first step, after both of which it has enough.
             Where no step is made, the former since the first batch or forward.
+        enough_steps: It makes this many steps in any case, unless `latest_ns` comes first.
 
     Attributes:
         deadline_ns: Until when, as far as it is known.
     """
 
-    def __init__(self, started_ns: int, latest_ns: int, enough_s: tuple[float, float]) -> None:
+    def __init__(
+        self, started_ns: int, latest_ns: int, enough_s: tuple[float, float], enough_steps: int = 1
+    ) -> None:
         self._started_ns, self._latest_ns = started_ns, latest_ns
         self._in_all_ns, self._trained_ns = (int(seconds * 1e9) for seconds in enough_s)
         self._looked_ns: int | None = None
-        self._has_stepped = False
+        self._enough_steps, self._steps = enough_steps, 0
+        self._enough_ns = latest_ns
         self.deadline_ns = latest_ns
 
     def looked(self, now_ns: int) -> None:
@@ -31,13 +35,16 @@ class EnoughTime:
 
     def stepped(self, now_ns: int) -> None:
         """Is told of each step that was made."""
-        if not self._has_stepped:
-            self._has_stepped = True
-            self._set(max(self._started_ns + self._in_all_ns, now_ns + self._trained_ns))
+        self._steps += 1
+        if self._steps == 1:
+            self._enough_ns = max(self._started_ns + self._in_all_ns, now_ns + self._trained_ns)
+            self.deadline_ns = self._latest_ns
+        if self._steps == self._enough_steps:
+            self._set(self._enough_ns)
 
     def forget(self) -> None:
         """Takes back the steps so far: those were none."""
-        self._has_stepped = False
+        self._steps = 0
         if self._looked_ns is not None:
             self._set(self._looked_ns + self._in_all_ns)
 

@@ -59,9 +59,11 @@ class Limit:
         self._started_ns = started
         self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
         self._enough: EnoughTime | None = None
-        enough_s = (options.get("trial") or {}).get("enough_s")
+        trial = options.get("trial") or {}
+        enough_s = trial.get("enough_s")
         if enough_s is not None and self._deadline_ns is not None:
-            self._enough = EnoughTime(started, self._deadline_ns, enough_s)
+            enough_steps = trial.get("enough_steps", 1)
+            self._enough = EnoughTime(started, self._deadline_ns, enough_s, enough_steps)
         self._last_step: LastStep | None = None
         self._count = StepCount()
         armed = self._max_steps is not None or self._deadline_ns is not None

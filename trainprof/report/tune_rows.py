@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -49,8 +48,6 @@ _MARKS: Final = {True: "=", False: "!", None: "?"}
 _NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark", "flush_denormal"})
 # What changes how numbers are added up, and no sample.
 _OF_SUMS: Final = _NUMERICS | {"torch_threads", "fused", "foreach"}
-# Of the time of the script as it is: both bounds, a few changes, each again in turns with it.
-_TRIALS_TO_TELL: Final = 8
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 _MOST_LISTED: Final = 5
 # By cheaper samples, where no setting helps.
@@ -287,8 +284,8 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         for row in summary.trials
         if row.losses == "other" and _NUMERICS & set(row.overrides) and row.name != best
     ]
-    if tuning.ended_by == BUDGET and all(row.name == BASELINE for row in summary.trials):
-        found.append(("Budget", _too_small(tuning)))
+    if tuning.needed_budget_s is not None:
+        found.append(("Budget", _too_small(tuning.needed_budget_s)))
     found += [("Forecasts", sentence) for sentence in _forecasts_words(summary.trials)]
     found += [
         ("Cut", f"{name_of(row)}: its time was over before it was done; what it did by then counts")
@@ -389,13 +386,11 @@ def _alone_words(speedup: Times) -> str:
     return f"without any training it makes batches {times(speedup.mid)} as fast as they are used"
 
 
-def _too_small(tuning: Tuning) -> str:
-    """Says what it takes at the least: the script as it is, measured behind a run that is not."""
-    wanted = math.ceil(tuning.spent_s * _TRIALS_TO_TELL / 60)
+def _too_small(needed_s: float) -> str:
+    """Says what budget lets a change be tried."""
     return (
-        f"the least that tells anything, the script as it is after a run that does not count, took "
-        f"{seconds(tuning.spent_s)}; a change takes about half of that: --budget {wanted}m gives "
-        "time for some"
+        f"there was no time for a change: a baseline and one change need about {seconds(needed_s)} "
+        f"(--budget {needed_s:.0f}s)"
     )
 
 

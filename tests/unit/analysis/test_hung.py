@@ -12,7 +12,7 @@ import pytest
 from support.events import FakeRun
 
 from trainprof.analysis.run_figures import Hung
-from trainprof.analysis.summarize import summarize, where_it_hung
+from trainprof.analysis.summarize import summarize
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import from_jsonable, to_jsonable
 from trainprof.record.last_stacks import STACKS_SUFFIX
@@ -78,19 +78,7 @@ def test_the_page_of_a_run_that_never_began(tmp_path: Path) -> None:
     text = markdown.render(summary)
     assert "No step in the last 58 s." in text
     assert "| workers 0-1 | train.py:21 | read, in Future.result(), for 57 s |" in text
-    assert where_it_hung(run.write(tmp_path)) is None  # written anew as one that came to its end
-
-
-def test_in_a_few_words(tmp_path: Path) -> None:
-    run = trained(30, idle_s=20)
-    directory = run.write(
-        tmp_path,
-        exit={**AT_LIMIT, "reason": "killed", "signal": 9, "detail": None},
-        stacks={"at_ns": run.now, "processes": [sample(4242, run.now, run.now - 19 * S)]},
-    )
-    assert where_it_hung(directory) == (
-        "hung: no step in 20 s; training thread at train.py:21, read, in Future.result()"
-    )
+    assert summarize(run.write(tmp_path)).hung is None  # written again as one that ended
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from trainprof.experiments import journal, tune
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.runner import label_of
 from trainprof.experiments.sandbox.sandbox import Sandbox
+from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Limits, Measured, Trial
 from trainprof.record.run_directory import RunDirectory
 
@@ -59,6 +61,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Sandbox((str(tmp_path),), (), None, str(tmp_path))
 
     monkeypatch.setattr(tune, "ScriptRunner", Runner)
+    monkeypatch.setattr(tune, "Search", partial(Search, now=fake.now))
     monkeypatch.setattr(tune, "make_sandbox", made)
     monkeypatch.setattr(tune, "_planned", planned)
     monkeypatch.setattr(tune, "saved_summary", summary)

@@ -49,6 +49,18 @@ def ended(measured: Measured = DONE, left_s: float = 60.0) -> Progress:
     return Progress(measured.trial, measured, 4, 9, left_s)
 
 
+def test_a_sentence_on_the_budget_does_not_mix_with_the_line_of_a_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    screen = Terminal()
+    progress = TuneProgress(screen)
+    progress(running())
+    progress.announce("plan: 3 trials")
+    assert screen.getvalue().endswith("\rtrainprof: plan: 3 trials\n")
+    TuneProgress(None).announce("plan: 3 trials")
+
+
 def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     screen, clock = Terminal(), Clock()
@@ -134,7 +146,7 @@ def test_a_line_that_is_under_way_is_taken_back_at_the_end() -> None:
     ("measured", "told"),
     [
         (replace(DONE, training_pace=None), "200 steps/s"),
-        (replace(DONE, trial=Trial(WARM_UP)), "125 steps/s, not counted"),
+        (replace(DONE, trial=Trial(WARM_UP)), "125 steps/s"),
         (replace(DONE, trial=Trial(WARM_UP), outcome=TOO_FEW_STEPS), "done, not counted"),
         (
             replace(DONE, pace=None, training_pace=None, outcome=FAILED, detail="ValueError"),

@@ -13,6 +13,7 @@ from support.planted_trials import (
     Planted,
     base_summary,
     plan_of,
+    search_of,
     threads,
     workers,
 )
@@ -28,7 +29,6 @@ from trainprof.experiments.beside_steps import (
 )
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune
-from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Limits, Measured, Trial, workers_of
 from trainprof.report import terminal
 
@@ -53,7 +53,7 @@ def by_workers(overrides: object) -> float:
 def searched(seen: Callable[[Trial, int], dict[str, Any]], *candidates: Any, **how: Any) -> Found:
     runner = Seen(Planted(how.pop("step_s", by_workers)), seen)
     plan = plan_of(*(candidates or (workers(2), workers(4))))
-    return Search(runner, lambda base, free_s: plan, budget_s=600.0).run()
+    return search_of(runner, lambda base, free_s: plan, budget_s=600.0).run()
 
 
 def summary_of(found: Found, **loader: Any) -> RunSummary:

@@ -11,6 +11,7 @@ from support.planted_trials import (
     Planted,
     base_summary,
     plan_of,
+    search_of,
     seen_steps,
     threads,
     workers,
@@ -20,7 +21,6 @@ from trainprof.analysis.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.tuning import BASELINE, CEILING, OK
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune, trials_of
-from trainprof.experiments.search import Search
 from trainprof.experiments.trial import (
     BatchSize,
     Limits,
@@ -182,7 +182,7 @@ PLAN = replace(plan_of(workers(2), threads(1)), free_sites=(SITE,))
 
 
 def searched(runner: FakeRunner, budget_s: float = 600.0) -> Found:
-    return Search(runner, lambda base, free_s: PLAN, budget_s=budget_s).run()
+    return search_of(runner, lambda base, free_s: PLAN, budget_s=budget_s).run()
 
 
 def not_faster() -> Planted:

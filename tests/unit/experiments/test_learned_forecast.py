@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
+from support.planted_trials import FakeRunner, Planted, plan_of, search_of, threads, workers
 
 from trainprof.analysis.speedup import FASTER, SpeedUp
 from trainprof.experiments.candidate import Candidate
 from trainprof.experiments.learned_forecast import learned
-from trainprof.experiments.search import Search
 
 TWO, FOUR = workers(2, 1.0, 2.0), workers(4, 1.5, 3.0)
 
@@ -61,7 +60,7 @@ def test_the_second_number_of_workers_is_foretold_from_the_first() -> None:
     step_s = {0: 0.010, 2: 0.008, 4: 0.005}
     runner = FakeRunner(Planted(lambda changed: step_s[changed.get("num_workers", 0)], steps=2000))
     plan = plan_of(workers(2, 1.0, 2.0), workers(4, 1.6, 3.2))
-    found = Search(runner, lambda base, free_s: plan, budget_s=600.0).run()
+    found = search_of(runner, lambda base, free_s: plan, budget_s=600.0).run()
     assert found.learned_from == {"num_workers=4": "num_workers=2"}
     assert found.predicted["num_workers=2"] == (1.0, 2.0)
     low, high = found.predicted["num_workers=4"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.tuning import FAILED, OK, TIMED_OUT, TOO_FEW_STEPS
+from trainprof.analysis.run_figures import Stood
+from trainprof.analysis.tuning import FAILED, HUNG, OK, TIMED_OUT, TOO_FEW_STEPS
+from trainprof.experiments import reading
 from trainprof.experiments.reading import DID_NOT_END, Ended, measured
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.experiments.trial_limits import steps_of_trials
@@ -28,6 +31,7 @@ def run_of(
     signal: int | None = None,
     child_raised: str | None = None,
     is_overdue: bool = False,
+    silent_ms: int = 0,
 ) -> Measured:
     """A child trains, and its parent ends with so many a status."""
     child = FakeRun(pid=20, role="child", header={"ancestors": [LAUNCHER_PID, 1]})
@@ -41,7 +45,7 @@ def run_of(
     name = child.text(Topic.EXCEPTION, child_raised) if child_raised else 0
     child.mark(Kind.PROCESS_END, value=name)
     parent = FakeRun(pid=LAUNCHER_PID)
-    parent.now = child.now
+    parent.now = child.now + silent_ms * MS
     raised = "FileNotFoundError" if status == 1 else None
     parent.mark(Kind.PROCESS_END, value=parent.text(Topic.EXCEPTION, raised) if raised else 0)
     child.write(tmp_path)
@@ -116,6 +120,47 @@ def test_what_failed_by_itself_or_hung_is_not(
 ) -> None:
     found = run_of(tmp_path, status=1, **how)  # type: ignore[arg-type]
     assert (found.outcome, found.pace, found.failed_after) == (outcome, None, None)
+
+
+def stood(site: str, **more: object) -> Stood:
+    known: dict[str, Any] = {
+        "process": "main",
+        "function": "main",
+        "called": None,
+        "innermost": None,
+        "waits_for": None,
+        "for_s": 30.0,
+        "age_s": 0.0,
+    }
+    return Stood(site=site, **{**known, **more})
+
+
+def test_where_a_hung_run_stood_names_the_worker_that_it_waited_for() -> None:
+    main = stood("train.py:41", waits_for="its first batch")
+    worker = stood("train.py:21", function="read", called="Future.result", worker=0)
+    idle = stood("worker.py:4", waits_for="work", worker=1)
+    said = "training thread at train.py:41 (waiting for its first batch)"
+    assert reading._where([]) == ""
+    assert reading._where([main, idle]) == said
+    assert reading._where([main, idle, worker]) == (
+        f"{said}, worker 0 at train.py:21 (read, in Future.result())"
+    )
+
+
+def test_one_that_was_killed_without_a_step_hung(tmp_path: Path) -> None:
+    found = run_of(tmp_path / "a", steps=0, signal=9, is_overdue=True, silent_ms=30_000)
+    assert (found.outcome, found.detail, found.was_cut) == (HUNG, "no step in 30 s", True)
+
+
+@pytest.mark.parametrize(
+    ("silent_ms", "outcome", "detail"),
+    [(9_000, TIMED_OUT, None), (30_000, HUNG, "no step in the last 30 s, after 60")],
+)
+def test_one_that_was_killed_long_after_its_last_step_hung(
+    tmp_path: Path, silent_ms: int, outcome: str, detail: str | None
+) -> None:
+    found = run_of(tmp_path, signal=9, is_overdue=True, silent_ms=silent_ms)
+    assert (found.outcome, found.detail, found.pace) == (outcome, detail, None)
 
 
 @pytest.mark.parametrize("how", [{"signal": 15}, {"signal": 9}, {"status": 1}, {"status": 0}])

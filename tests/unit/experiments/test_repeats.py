@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, threads
+from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, search_of, threads
 
 from trainprof.analysis.tuning import BASELINE, BUDGET, CEILING, FINISHED
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.results import summary_of_tune
-from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Limits, Measured, Trial
 
 # One thread gives 25 %, and runs differ by as much: four of each do not tell how much it is.
@@ -27,6 +26,9 @@ class Remembering:
         self.runner = FakeRunner(planted)
         self.done: dict[tuple[str, int], Measured] = {}
 
+    def now(self) -> float:
+        return self.runner.now()
+
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         key = trial.name, number
         if key not in self.done:
@@ -36,7 +38,7 @@ class Remembering:
 
 def searched(runner: Remembering, budget_s: float = 600.0) -> tuple[Found, list[Progress]]:
     before, told = set(runner.done), []
-    search = Search(
+    search = search_of(
         runner,
         lambda base, free_s: plan_of(threads(1)),
         budget_s=budget_s,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.compared_runs import read, recorded
 from support.events import MS, US
-from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, workers
+from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, search_of, workers
 
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.speedup import Pace
@@ -32,13 +32,12 @@ from trainprof.experiments.results import (
     trials_of,
     whether_held,
 )
-from trainprof.experiments.search import Search
 from trainprof.experiments.trial import WARM_UP, Measured, baseline, ceiling
 
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
     plan = plan_of(*(candidates or (workers(2), workers(4))))  # type: ignore[arg-type]
-    found = Search(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
+    found = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
     return found
 
@@ -280,7 +279,7 @@ def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
         ((), ["the optimizer: fused=True"]),
     ):
         plan = replace(plan_of(fused), optimizers=optimizers)
-        found = Search(FakeRunner(planted), lambda *_, plan=plan: plan, budget_s=600.0).run()
+        found = search_of(FakeRunner(planted), lambda *_, plan=plan: plan, budget_s=600.0).run()
         recommended = recommended_of(found, trials_of(found), base_summary())
         assert recommended is not None
         assert recommended.change == told

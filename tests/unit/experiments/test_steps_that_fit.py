@@ -7,10 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.planted_trials import FakeRunner, Planted, plan_of, seen_steps, threads, workers
+from support.planted_trials import (
+    FakeRunner,
+    Planted,
+    plan_of,
+    search_of,
+    seen_steps,
+    threads,
+    workers,
+)
 
 from trainprof.analysis.tuning import BASELINE, OK
-from trainprof.experiments.search import CannotTune, Search
+from trainprof.experiments.search import CannotTune
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
 from trainprof.experiments.trial_limits import budget_for
 
@@ -22,14 +30,14 @@ PLANS = (workers(2), workers(4), threads(1))
     [
         (0.2, 5000, 600.0, 101),  # 6 x 17 minutes
         (1.0, 500, 120.0, 51),
-        (1.0, 59, 120.0, None),
+        (1.0, 50, 120.0, None),
         (0.01, 5000, 600.0, None),
     ],
 )
 def test_steps_that_do_not_fit_are_refused_once_that_is_known(step_s, asked, budget_s, needed):
     planted = Planted(lambda overrides: step_s, steps=100_000, start_up_s=1.0, later=(0, 1.0))
     runner = FakeRunner(planted)
-    search = Search(
+    search = search_of(
         runner,
         lambda base, free_s: plan_of(*PLANS),
         budget_s=budget_s,
@@ -50,7 +58,7 @@ def test_steps_that_do_not_fit_are_refused_once_that_is_known(step_s, asked, bud
 def test_they_are_not_where_the_script_as_it_is_was_measured_before():
     planted = Planted(lambda overrides: 1.0, steps=100_000)
     runner = FakeRunner(planted)
-    search = Search(
+    search = search_of(
         runner,
         lambda base, free_s: plan_of(*PLANS),
         budget_s=120.0,

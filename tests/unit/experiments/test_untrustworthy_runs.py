@@ -10,7 +10,7 @@ import pytest
 from support import summaries
 from support.compared_runs import made_up
 from support.events import FakeRun
-from support.planted_trials import FakeRunner, Planted, plan_of, workers
+from support.planted_trials import FakeRunner, Planted, plan_of, search_of, workers
 
 from trainprof.analysis.tuning import (
     BASELINE,
@@ -25,7 +25,6 @@ from trainprof.experiments.in_use import AlreadyTuning, alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.reading import DID_NOT_END, Ended, _figures, _ground, _outcome, _steps
 from trainprof.experiments.results import summary_of_tune
-from trainprof.experiments.search import Search
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -66,7 +65,7 @@ def searched(runner: FakeRunner, *, keep: list[Found] | None = None) -> Found:
             keep.append(replace(found, runs=list(found.runs)))
 
     plan = plan_of(workers(2))
-    return Search(runner, lambda base, free_s: plan, budget_s=600.0, keep=kept).run()
+    return search_of(runner, lambda base, free_s: plan, budget_s=600.0, keep=kept).run()
 
 
 def killed_by(number: int, *received: int) -> Outcome:
@@ -185,7 +184,7 @@ def test_a_loader_alone_that_read_from_disk_what_training_had_in_memory_is_drawn
 def test_what_a_loader_alone_read_is_told_by_the_batches_of_an_update(updates: float) -> None:
     plan = replace(plan_of(workers(2)), steps_per_batch=updates)
     runner = FakeRunner(Planted(by_workers))
-    found = Search(runner, lambda base, free_s: plan, budget_s=600.0).run()
+    found = search_of(runner, lambda base, free_s: plan, budget_s=600.0).run()
     [alone] = found.of(LOADER_ALONE)
     drawn = min(runner.limits[runner.ran.index(LOADER_ALONE)].steps or 0, 200)
     assert alone.steps == pytest.approx(drawn * updates)
@@ -220,7 +219,7 @@ def test_a_loader_alone_draws_what_was_read_before(
 def test_a_search_draws_no_more_batches_alone_than_a_run_has_read() -> None:
     plan = replace(plan_of(workers(2)), steps_per_batch=2.0, fewest_alone=22)
     runner = FakeRunner(Planted(by_workers, steps=10_000))
-    Search(runner, lambda base, free_s: plan, budget_s=600.0, trial_steps=100).run()
+    search_of(runner, lambda base, free_s: plan, budget_s=600.0, trial_steps=100).run()
     assert runner.limits[runner.ran.index(LOADER_ALONE)].steps == 50
 
 
@@ -256,7 +255,7 @@ def test_a_loader_alone_is_measured_by_the_batches_of_an_update(updates: float) 
     """A batch takes 6 ms; an update of 10 ms, or of four batches."""
     plan = replace(plan_of(workers(2)), steps_per_batch=updates)
     runner = FakeRunner(Planted(by_workers, alone_s=0.006))
-    found = Search(runner, lambda base, free_s: plan, budget_s=600.0).run()
+    found = search_of(runner, lambda base, free_s: plan, budget_s=600.0).run()
     [alone] = found.of(LOADER_ALONE)
     assert alone.pace is not None
     assert alone.pace.mean_s == pytest.approx(0.006 / updates, rel=0.05)

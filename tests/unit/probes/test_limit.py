@@ -117,6 +117,20 @@ def test_a_trial_that_takes_long_to_begin_has_its_time_from_the_first_step_on(
     assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == steps
 
 
+@pytest.mark.parametrize(("start_up_s", "steps"), [(0, 60), (54, 30), (200, 30), (596, 4)])
+def test_a_trial_makes_the_steps_that_are_enough_even_if_its_time_is_over(
+    recorder: Recorder, start_up_s: int, steps: int
+) -> None:
+    clock = FakeClock()
+    trial = {"enough_s": [60.0, 5.0], "enough_steps": 30}
+    options = {"max_time_s": 600.0, "spawned_ns": clock(), "trial": trial}
+    recorder.start(*default_probes(), options=options, now=clock)
+    clock.advance(start_up_s * 10**9)
+    with pytest.raises(RunLimitReached):
+        train(100, after=lambda: clock.advance(10**9))
+    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == steps
+
+
 def test_a_trial_without_a_step_ends_after_as_long_since_its_first_batch(
     recorder: Recorder,
 ) -> None:
