@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+import tempfile
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A directory that the sandbox of a trial leaves as it is."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="trainprof-tests-") as directory:
+        yield Path(directory)

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.styles import without_compiler
+from support.trials import sandbox_for
 
 from trainprof.analysis.tuning import OK
 from trainprof.experiments.reading import DID_NOT_END
@@ -63,16 +64,17 @@ time.sleep(600)
 
 def ran_as_trial(work: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.chdir(work)
-    runner = ScriptRunner(Script(("train.py",)), RunDirectory(work / "t"), interval_s=0.5)
+    sandbox = sandbox_for(work)
+    runner = ScriptRunner(
+        Script(("train.py",)), RunDirectory(work / "t"), interval_s=0.5, sandbox=sandbox
+    )
     return runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the server tells its number; in a temporary directory that trials leave alone."""
-    (tmp_path / "temporary").mkdir()
-    file = tmp_path / "temporary" / "pid"
-    monkeypatch.setenv("TMPDIR", str(file.parent))
+def told(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the server writes its number."""
+    file = outside / "pid"
     monkeypatch.setenv("TOLD", str(file))
     yield file
     if file.exists() and psutil.pid_exists(int(file.read_text())):

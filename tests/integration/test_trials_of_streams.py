@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.styles import without_compiler
+from support.trials import sandbox_for
 
 from trainprof.analysis.saved_summary import saved_summary
 from trainprof.analysis.tuning import OK
@@ -54,7 +55,8 @@ def runner_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> 
     (directory / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(directory)
     script = Script(("train.py", *words))
-    return ScriptRunner(script, RunDirectory(directory / "tune"), interval_s=0.5, sandbox=None)
+    sandbox = sandbox_for(directory)
+    return ScriptRunner(script, RunDirectory(directory / "tune"), interval_s=0.5, sandbox=sandbox)
 
 
 @pytest.mark.parametrize(("how", "with_workers"), [("shares", 30), ("repeats", 60)])

@@ -16,6 +16,7 @@ import pytest
 from support.machine import attempts
 from support.processes import can_be_read
 from support.styles import without_compiler
+from support.trials import sandbox_for
 
 from trainprof.analysis.run_figures import Exit
 from trainprof.analysis.saved_summary import saved_summary
@@ -170,9 +171,9 @@ while True:
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process that is no child")
-def test_a_trial_ends_with_a_tune_that_was_killed(tmp_path: Path) -> None:
+def test_a_trial_ends_with_a_tune_that_was_killed(tmp_path: Path, outside: Path) -> None:
     (tmp_path / "train.py").write_text(ENDLESS)
-    pipe = tmp_path / "pipe"
+    pipe = outside / "pipe"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "trainprof", "tune", "-q", "--budget=1h", "train.py"]
     environment = {**os.environ, "TELLING": str(pipe)}
@@ -196,7 +197,8 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     directory = RunDirectory(tmp_path / "tune")
-    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5)
+    sandbox = sandbox_for(tmp_path)
+    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5, sandbox=sandbox)
     limits = Limits(steps=50, killed_after_s=120.0)
     base = runner.run(baseline(), 1, limits)
     run = RunDirectory(directory.path / base.directory)
@@ -228,7 +230,13 @@ def test_a_script_that_begins_elsewhere_is_changed_all_the_same(
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
     (tmp_path / "run.sh").write_text(f"cd src && {shlex.quote(sys.executable)} train.py\n")
     monkeypatch.chdir(tmp_path)
-    runner = ScriptRunner(Script(("bash", "run.sh")), RunDirectory(tmp_path / "t"), interval_s=0.5)
+    sandbox = sandbox_for(tmp_path)
+    runner = ScriptRunner(
+        Script(("bash", "run.sh")),
+        RunDirectory(tmp_path / "t"),
+        interval_s=0.5,
+        sandbox=sandbox,
+    )
     asked = {
         "free": ceiling(("src/train.py:24",), None),
         "alone": loader_alone(("src/train.py:24",)),
@@ -268,7 +276,8 @@ def test_a_parent_that_loads_what_its_child_was_to_save_is_measured(
     (tmp_path / "train.py").write_text(SPAWNED)
     monkeypatch.chdir(tmp_path)
     directory = RunDirectory(tmp_path / "tune")
-    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5)
+    sandbox = sandbox_for(tmp_path)
+    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5, sandbox=sandbox)
     found = runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
     assert (found.outcome, found.steps, found.run_s, found.was_cut) == (OK, 50, None, False)
     assert (found.failed_after or "").startswith("FileNotFoundError: ")
@@ -294,8 +303,12 @@ def test_a_trial_that_does_not_train_is_a_result(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
+    sandbox = sandbox_for(tmp_path)
     runner = ScriptRunner(
-        Script(("train.py", in_a_worker)), RunDirectory(tmp_path / "tune"), interval_s=0.5
+        Script(("train.py", in_a_worker)),
+        RunDirectory(tmp_path / "tune"),
+        interval_s=0.5,
+        sandbox=sandbox,
     )
     trial = Trial("num_workers=1", {"num_workers": 1}, sites=("train.py:24",))
     limit_s = 8.0 if outcome == HUNG else 120.0

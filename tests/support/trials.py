@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from support.session import Recorder
@@ -11,6 +12,7 @@ from support.session import Recorder
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.step_series import read_recorded_steps
 from trainprof.analysis.trial_pace import free_pace, free_steps
+from trainprof.experiments.sandbox.sandbox import NoSandbox, Sandbox, make_sandbox
 from trainprof.launch.options import TrialOptions
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.session import Session
@@ -54,3 +56,11 @@ def told(recorder: Recorder) -> dict[str, Any]:
 def faults(recorder: Recorder) -> list[Any]:
     recording = recorder.read()
     return [*recording.notes(Topic.PROBE_FAILED), *recording.notes(Topic.PROBE_UNAVAILABLE)]
+
+
+def sandbox_for(directory: Path) -> Sandbox | None:
+    """Returns a sandbox for trials of a test, None where the kernel has none."""
+    try:
+        return make_sandbox(directory, ())
+    except NoSandbox:
+        return None
