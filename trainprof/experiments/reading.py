@@ -109,8 +109,15 @@ def _where(stood: Sequence[Stood]) -> str:
     if told and told[0].waits_for is not None:
         told += [one for one in stood[1:] if one.worker is not None and one.waits_for is None][:1]
     names = ("training thread" if one.worker is None else f"worker {one.worker}" for one in told)
-    places = (f"{name} at {one.site} ({one.doing})" for name, one in zip(names, told, strict=True))
-    return ", ".join(places)
+    return ", ".join(
+        f"{x} at {one.site} ({_doing(one)})" for x, one in zip(names, told, strict=True)
+    )
+
+
+def _doing(stood: Stood) -> str:
+    if not stood.is_stale:
+        return stood.doing
+    return f"{stood.doing}; no Python ran in the last {stood.age_s:.0f} s"
 
 
 def _hung(trial: Trial, summary: RunSummary) -> str | None:
