@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,20 @@ ALONE = "alone"
 # torch's threads spin while they wait for one another: where tests run side by side they would take
 # the cores from those of the other test. Of tests' processes, too, before any imports torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _expect_signals() -> None:
+    """Gives the tests' processes default signal handling, under `nohup` and in the background too.
+
+    A child inherits that a signal is ignored, but not that it is caught. So pytest catches the
+    signals that it was started to ignore, and goes on ignoring them.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+_expect_signals()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,9 +51,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keeps what was collected out of every later garbage collection, many of which tests ask for.
+
+    With torch and all tests that is a million objects, most of the time of a test on average.
+    """
+    gc.collect()
+    gc.freeze()
     if session.config.getoption("--update-readme"):
         before, _, after = proofs.split_readme()
         proofs.README.write_text(before + proofs.table(session.items) + after, encoding="utf-8")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test whose framework is not installed."""
+    for package in _frameworks_of(item):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
+def _frameworks_of(item: pytest.Item) -> Iterator[str]:
+    for mark in item.iter_markers("frameworks"):
+        yield from mark.args
 
 
 @pytest.hookimpl(wrapper=True)

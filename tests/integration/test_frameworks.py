@@ -7,17 +7,15 @@ comment in it marks the lines that build loaders, and what for.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.machine import attempts
+from support.processes import path_with_scripts
 from support.styles import (
     TRAINPROF,
     WITH_COMPILER,
@@ -27,8 +25,6 @@ from support.styles import (
     output,
     without_compiler,
 )
-
-pytestmark = pytest.mark.frameworks
 
 MARK = "# builds "
 
@@ -527,17 +523,13 @@ tell_state(model)
 }
 
 
-def _lacks(package: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
-
-
 CASES = [
     pytest.param(
         framework,
         id=name,
         marks=[
             *(pytest.mark.proves("Frameworks", row) for row in framework.rows),
-            *map(_lacks, framework.needs),
+            pytest.mark.frameworks(*framework.needs),
         ],
     )
     for name, framework in FRAMEWORKS.items()
@@ -579,7 +571,7 @@ def _output(launcher: Sequence[str], directory: Path, script: str) -> str:
     env = {
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(directory / "cache"),
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
+        "PATH": path_with_scripts(),
     }
     return output(launcher, directory, script, env=env)
 

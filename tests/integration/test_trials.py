@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +88,7 @@ def test_on_free_data_a_step_takes_what_training_takes(tmp_path: Path, workers: 
     check_free_data(tmp_path, SCRIPT + PLAIN, workers)
 
 
-@pytest.mark.frameworks
-@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.frameworks("accelerate")
 def test_so_it_does_where_accelerate_rebuilt_the_loader(tmp_path: Path) -> None:
     check_free_data(tmp_path, SCRIPT + ACCELERATE + PLAIN, 1)
 

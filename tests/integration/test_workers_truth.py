@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -878,7 +877,7 @@ passed_over(loader, 3)
 """
 
 
-@pytest.mark.skipif(find_spec("torchdata") is None, reason="needs torchdata")
+@pytest.mark.frameworks("torchdata")
 @pytest.mark.proves("Inside workers", "torchdata's StatefulDataLoader, resumed in mid-epoch")
 def test_what_workers_of_a_stateful_loader_fetched(tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 # Attempts alone that count, and attempts in all.
 ATTEMPTS = 4
 MOST_ATTEMPTS = 12
+# Of another run that is waited for.
+LONGEST_TEST_S = 60.0
 # Of the processors' time: more than that costs a tolerance of some percent.
 STOLEN_SHARE = 0.01
 # Field of /proc/stat's first line: user, nice, system, idle, iowait, irq, softirq, steal.
@@ -45,7 +48,8 @@ class Machine:
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Beside others; ends what was begun by `alone`."""
-        self._pass(fcntl.LOCK_SH)
+        with _held(self._gate):
+            fcntl.flock(self._machine, fcntl.LOCK_SH)
         try:
             yield
         finally:
@@ -53,16 +57,26 @@ class Machine:
             self._is_alone = False
 
     def alone(self) -> None:
-        """Waits until no other test runs; until the end of this one none does."""
+        """Waits until no other test runs; until the end of this one none does.
+
+        A test of another run may hang. After `LONGEST_TEST_S` this one goes on beside it.
+        """
         self.times_alone += 1
         if not self._is_alone:
             fcntl.flock(self._machine, fcntl.LOCK_UN)
-            self._pass(fcntl.LOCK_EX)
+            with _held(self._gate):
+                _lock_in_time(self._machine)
             self._is_alone = True
 
-    def _pass(self, how: int) -> None:
-        with _held(self._gate):
-            fcntl.flock(self._machine, how)
+
+def _lock_in_time(file: int) -> None:
+    """Locks the file for this process alone, unless others keep it for too long."""
+    deadline = time.monotonic() + LONGEST_TEST_S
+    while time.monotonic() < deadline:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.02)  # flock itself has no deadline
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,11 @@ os.setsid()
 os.close(os.open(os.ttyname(0), os.O_RDWR))
 os.execv(sys.argv[1], sys.argv[1:])
 """
+
+
+def path_with_scripts() -> str:
+    """Returns PATH with the commands of this Python's packages first, as an activated one has."""
+    return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.machine import attempts
-from support.processes import TRAINPROF, Ended
+from support.processes import TRAINPROF, Ended, path_with_scripts
 from support.styles import PREAMBLE, ROOT, Style, check_counts, missed_costs
 
 DEADLINE_S: Final = 120.0
@@ -176,8 +176,13 @@ def _started(command: list[str], cwd: Path, project: Project) -> subprocess.Pope
 
 
 def environment() -> dict[str, str]:
-    """What both need: trainprof to be found from any folder, and few threads."""
-    return {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "KINETO_LOG_LEVEL": "6"}
+    """What both need: trainprof and torchrun to be found from any folder, and few threads."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        "PATH": path_with_scripts(),
+        "PYTHONPATH": str(ROOT),
+        "KINETO_LOG_LEVEL": "6",
+    }
 
 
 def _ended(process: subprocess.Popen[bytes], project: Project) -> Ended:

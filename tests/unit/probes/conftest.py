@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -16,11 +17,14 @@ import torch
 import torch.utils.data
 from support.session import Recorder
 
+import trainprof
 from trainprof.probes.catalogue import default_probes
 from trainprof.probes.session import Probe
 
+PACKAGE = f"{Path(trainprof.__file__).parent}{os.sep}"
 # `torch.optim` deletes the name of this submodule.
 OPTIMIZER = sys.modules["torch.optim.optimizer"]
+Names = dict[str, Any]
 OWNERS: tuple[Any, ...] = (
     torch,
     torch.Tensor,
@@ -61,15 +65,27 @@ VOLATILE = {
 }
 
 
+def held() -> list[Names]:
+    """Returns what each of the owners has by which name."""
+    return [dict(vars(owner)) for owner in OWNERS]
+
+
+def changed_in(owner: Any, before: Names, after: Names) -> list[str]:
+    """Returns the callables that are not those of before, and those of ours that came."""
+    differ = [name for name in before | after if after.get(name) is not before.get(name)]
+    return [
+        f"{owner.__name__}.{name}"
+        for name in differ
+        if name not in VOLATILE
+        and (
+            # A submodule that torch imports at first use is no trace of ours.
+            _is_ours(after[name]) if name not in before else callable(before[name])
+        )
+    ]
+
+
 def state() -> dict[str, Any]:
-    held: dict[str, Any] = {
-        f"{getattr(owner, '__module__', '')}.{owner.__name__}.{name}": value
-        for owner in OWNERS
-        for name, value in vars(owner).items()
-        if callable(value) and name not in VOLATILE
-    }
     return {
-        **held,
         "sys.meta_path": list(sys.meta_path),
         "gc.callbacks": list(gc.callbacks),
         # A worker queue's own thread ends some time after its iterator.
@@ -97,25 +113,29 @@ def torch_has_had_workers() -> None:
     list(torch.utils.data.DataLoader([0], num_workers=1))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def untouched_at_first() -> None:
+    """Nothing of ours is there that no test has installed."""
+    assert [v for owner in held() for v in owner.values() if _is_ours(v)] == []
+
+
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
     """Nothing of ours is left installed, before and after each test."""
-    assert not [v for v in state().values() if getattr(v, "__wrapped__", None) and _is_ours(v)]
-    before = state()
+    names, before = held(), state()
     yield
     after = state()
-    changed = [name for name in before if name not in after or not _same(before[name], after[name])]
+    changed = [name for name in before if before[name] != after[name]]
+    for owner, earlier, later in zip(OWNERS, names, held(), strict=True):
+        changed += changed_in(owner, earlier, later)
     assert changed == []
-    # A submodule that torch imports at first use is no trace of ours.
-    assert [n for n in after if n not in before and _is_ours(after[n])] == []
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, (list, set, tuple)) and one == other)
 
 
 def _is_ours(value: Any) -> bool:
-    return "trainprof" in getattr(getattr(value, "__code__", None), "co_filename", "")
+    if not callable(value):  # such as torch.classes, which has no attributes to ask for
+        return False
+    code = getattr(value, "__code__", None)
+    return getattr(code, "co_filename", "").startswith(PACKAGE)
 
 
 @pytest.fixture

@@ -130,10 +130,12 @@ def stepped(recorder: Recorder) -> Callable[..., None]:
     return step
 
 
+@pytest.mark.frameworks("safetensors")
 def test_files_of_safetensors_are_saves(
     recorder: Recorder, stepped: Callable[..., None], tmp_path: Path
 ) -> None:
-    save_file = pytest.importorskip("safetensors.torch").save_file  # kept, as others do
+    from safetensors.torch import save_file  # kept, as others do
+
     stepped()
     save_file({"w": torch.ones(64)}, tmp_path / "x")
     line = sys._getframe().f_lineno - 1

@@ -269,21 +269,28 @@ def test_what_is_torchs_or_pythons_is_asked(thing: Any, expected: int | None) ->
     assert ASKED == []
 
 
+@pytest.mark.frameworks("accelerate")
 def test_samplers_of_packages_are_torchs_with_another_order() -> None:
-    data_loader = pytest.importorskip("accelerate.data_loader")
+    from accelerate import data_loader
+
     assert known_length(data_loader.SeedableRandomSampler(Items())) == 10
     assert known_length(data_loader.SeedableRandomSampler(Asked())) is None
 
 
+@pytest.mark.frameworks("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 def test_torchdatas_loader_is_torchs_with_samplers_of_its_own() -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-    assert known_length(stateful(Items(), 3, shuffle=True)) == 4
-    assert known_length(stateful(Asked(), 3, shuffle=True)) is None
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    assert known_length(StatefulDataLoader(Items(), 3, shuffle=True)) == 4
+    assert known_length(StatefulDataLoader(Asked(), 3, shuffle=True)) is None
 
 
+@pytest.mark.frameworks("datasets", "pandas")
 def test_tables_of_packages_are_asked() -> None:
-    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    import datasets
+    import pandas
+
     frame = pandas.DataFrame({"x": [1, 2, 3]})
     assert [known_length(one) for one in (frame, frame["x"], Around(frame))] == [3, 3, 3]
     assert known_length(datasets.Dataset.from_dict({"x": [1, 2]})) == 2

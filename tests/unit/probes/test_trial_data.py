@@ -402,14 +402,15 @@ def test_an_error_of_the_sampler_still_reaches_the_script(
     assert faults(recorder) == []
 
 
+@pytest.mark.frameworks("torchdata")
 @pytest.mark.usefixtures("keep_two")
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 @pytest.mark.parametrize("way", WAYS[:3])
 def test_torchdatas_loader_keeps_its_state(recorder: Recorder, way: dict[str, Any]) -> None:
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
     def stateful() -> Any:
-        return torchdata.StatefulDataLoader(Counted(40), batch_size=4, **way)
+        return StatefulDataLoader(Counted(40), batch_size=4, **way)
 
     start_trial(recorder, data="free", sites=(site_in(stateful),))
     loader = stateful()

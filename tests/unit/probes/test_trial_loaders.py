@@ -297,12 +297,13 @@ def test_a_fault_of_ours_is_reported_and_the_loader_stays(
     assert faults(recorder) == [{"probe": "trial_loaders", "error": "ZeroDivisionError: ours"}]
 
 
+@pytest.mark.frameworks("torchdata")
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 def test_torchdatas_loader_is_changed_too(recorder: Recorder) -> None:
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
     def stateful(**options: Any) -> Any:
-        return torchdata.StatefulDataLoader(Numbers(), batch_size=2, **options)
+        return StatefulDataLoader(Numbers(), batch_size=2, **options)
 
     start_trial(recorder, loaders={"num_workers": 1}, sites=(site_in(stateful),))
     loader = stateful()
