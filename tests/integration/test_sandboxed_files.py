@@ -73,6 +73,7 @@ def test_without_a_sandbox_the_writers_change_files(tmp_path: Path) -> None:
     assert names >= {"kept.txt", "removed.txt", "renamed.txt", "leaf.txt", "base.sqlite", "other"}
 
 
+@pytest.mark.proves("Tuning", "files that trials change by any program, as root")
 @needs_root
 def test_as_root_nothing_outside_is_changed(tmp_path: Path) -> None:
     places = [
@@ -86,6 +87,7 @@ def test_as_root_nothing_outside_is_changed(tmp_path: Path) -> None:
     assert not found["is_in_memory"]
 
 
+@pytest.mark.proves("Tuning", "as an ordinary user, in a group's directory too")
 @needs_namespaces
 def test_as_an_ordinary_user_nothing_outside_is_changed(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("work", "work/below", "home", "second", "team/mine")]
@@ -101,6 +103,7 @@ def test_as_an_ordinary_user_nothing_outside_is_changed(tmp_path: Path) -> None:
     check(written_in(context, tmp_path / "tune", *places, home=places[2]), len(places))
 
 
+@pytest.mark.proves("Tuning", "on a container's overlay")
 @needs_root
 def test_in_a_container_writes_are_kept_in_memory(tmp_path: Path) -> None:
     root = tmp_path / "root"
