@@ -63,7 +63,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test whose framework is not installed."""
+    """Skips a test whose framework is not installed, and those that take minutes unless chosen."""
+    if item.get_closest_marker("truth") and not item.config.getoption("markexpr"):
+        pytest.skip("takes minutes: pytest -m truth")
     for package in _frameworks_of(item):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

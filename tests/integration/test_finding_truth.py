@@ -86,6 +86,7 @@ SEEDS = {
     "python_on_device": 3,
 }
 
+pytestmark = pytest.mark.truth
 NEEDS_COMPILER = ("torch.compile", "torch.utils.checkpoint", "DistributedDataParallel")
 
 
