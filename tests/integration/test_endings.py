@@ -62,7 +62,8 @@ import os, signal, sys
 counts = {}
 def handle(number, frame):
     counts[number] = counts.get(number, 0) + 1
-    print(signal.Signals(number).name, counts[number], flush=True)
+    # Not by print: a signal that comes while a print flushes would end the script.
+    os.write(1, f"{signal.Signals(number).name} {counts[number]}\\n".encode())
 for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"):
     signal.signal(getattr(signal, name), handle)
 print("ready", os.getpid(), flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from finding_truth import cases, judged
@@ -47,7 +48,7 @@ SEEDS = {
     "target_by_module": 9,
     "rare_metric": 9,
     "needless_averaging": 9,
-    "averaged_once": 9,
+    "averaged_once": 7,
     "small_vocabulary": 9,
     "recomputed_forward": 9,
     "padded_batches": 9,
@@ -98,7 +99,15 @@ def made(name: str) -> Case:
     return case
 
 
-@pytest.mark.parametrize("name", SEEDS)
+def named(name: str) -> Any:
+    """Returns the name as a parameter, skipped where its case needs a package that is missing."""
+    is_of_accelerate = made(name).style == "accelerate"
+    return (
+        pytest.param(name, marks=pytest.mark.frameworks("accelerate")) if is_of_accelerate else name
+    )
+
+
+@pytest.mark.parametrize("name", [named(name) for name in SEEDS])
 def test_what_is_planted_is_found_and_nothing_else(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -955,6 +955,7 @@ x = torch.nn.Linear(2, 1)(torch.ones(1, 2))
 x.sum().backward()
 x.item(), x.to("cpu"), list(DataLoader([1], num_workers=1))
 print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), torch.accelerator.is_available())
+sys.stdout.flush()  # else the child would print it again
 child = os.fork()
 if not child:
     print(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork(), x.item(), flush=True)
