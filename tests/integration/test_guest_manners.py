@@ -355,7 +355,7 @@ print(sorted(lines))
 
 
 COMPILED = """
-import json, pickle, torch
+import json, pickle, re, torch
 import torch.nn.functional as F
 from torch import nn
 import torch._dynamo as dynamo
@@ -433,6 +433,34 @@ class Model(nn.Module):
 
 script = torch.jit.script(losses)
 print(script.code, script(x, x).item(), torch.jit.script(Model()).code)
+def saved(x: torch.Tensor):
+    torch.save(x, "scripted.pt")
+
+def threads():
+    torch.set_num_threads(1)
+    torch.cuda.synchronize()
+
+# Those of torch.distributed and torch.accelerator cannot be scripted, as the errors tell.
+def barrier():
+    torch.distributed.barrier()
+
+def emptied():
+    torch.accelerator.empty_cache()
+
+def loaded():
+    return torch.load("scripted.pt")
+
+def clipped(x: torch.Tensor):
+    return nn.utils.clip_grad_value_(x, 1.0)
+
+for function in (saved, threads, barrier, emptied, loaded, clipped):
+    try:
+        print(torch.jit.script(function).graph)
+    except Exception as error:
+        print(type(error), re.sub("0x[0-9a-f]+", "0x", str(error)))
+torch.jit.script(saved)(x)
+print(torch.load("scripted.pt"))
+
 traced = torch.fx.symbolic_trace(Model())
 print(traced.code, traced(x, y).item(), len(pickle.dumps(traced)))
 print(torch.export.export(Model(), (x, y)).graph)
