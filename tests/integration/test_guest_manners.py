@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -1192,3 +1193,34 @@ def test_no_file_beside_the_script_is_run_that_it_does_not_import(tmp_path: Path
     assert plain[0] == 0, plain
     assert ours == plain
     assert read_recordings(tmp_path / "run" / "events")[0].notes(Topic.PROBE_FAILED) == []
+
+
+OPENS_ALL = """
+import torch
+kept = []
+try:
+    while True:
+        kept.append(open(__file__))
+except OSError as error:
+    count = len(kept)
+    del kept[:]
+    print(count, error.strerror)
+"""
+
+
+@same("how many files the script may still open, where the limit is low")
+@pytest.mark.parametrize("limit", [7, 12, 16, 20])
+def test_a_low_limit_of_open_files_is_the_scripts_alone(tmp_path: Path, limit: int) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "script.py").write_text(OPENS_ALL)
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    plain = run_plain(["script.py"], tmp_path, preexec_fn=lower)
+    ours = run_plain(
+        ["-m", "trainprof", "run", "-o", "run", "script.py"], tmp_path, preexec_fn=lower
+    )
+    assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
+    assert "Too many open files" in plain.stdout
+    assert f"recording off: ulimit -n is {limit}, below 64" in ours.stderr

@@ -27,6 +27,7 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.last_stacks import read_last_stacks, stack_paths
 from trainprof.record.limit_met import forget_limits
 from trainprof.record.names import ENV_DIRECTORY, MAX_TIME
+from trainprof.record.open_files import FEWEST_OPEN_FILES, too_few_open_files
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.tracee import site_directory
 
@@ -252,6 +253,13 @@ class Recording:
             environment: The script's, which says what GPUs it sees.
         """
         self._manifest = {**manifest, "script_pid": pid}
+        limit = too_few_open_files()
+        if limit is not None:
+            # Short: the page shows the first words only.
+            self.faults.append(
+                f"recording off: ulimit -n is {limit}, below {FEWEST_OPEN_FILES}: the script may "
+                "need every file that it may open"
+            )
         with self._guarded("sampler"):
             from trainprof.sampling.sampler import Sampler
 
