@@ -1307,3 +1307,29 @@ def of_numbered(done: Done, ran: Path) -> list[list[str]]:
     ran.unlink()
     assert (done.stderr, done.returncode) == ("", 0)
     return [[name for number, name in lines if number == pid] for pid in done.stdout.split()]
+
+
+@same("signals that the caller ignores, SIGCHLD too")
+@pytest.mark.parametrize("target", ["script.py", "env"])
+def test_signals_that_the_caller_ignores_stay_ignored(tmp_path: Path, target: str) -> None:
+    (tmp_path / "script.py").write_text(
+        "import signal\nnumbers = sorted(signal.valid_signals())\n"
+        "print([int(n) for n in numbers if signal.getsignal(n) is signal.SIG_IGN])\nexit(3)\n"
+    )
+
+    def ignore() -> None:
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+
+    script = ["script.py"] if target == "script.py" else ["env", sys.executable, "script.py"]
+    command = [*([sys.executable] if target == "script.py" else []), *script]
+    under = [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", *script]
+    plain, ours = (
+        subprocess.run(
+            words, cwd=tmp_path, preexec_fn=ignore, capture_output=True, text=True, check=False
+        )
+        for words in (command, under)
+    )
+    assert_same(plain, ours)
+    assert f", {signal.SIGCHLD.value}," in plain.stdout
+    assert plain.returncode == 3
