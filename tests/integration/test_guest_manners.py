@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.session import Recording, read_recordings, run_hooked, run_plain, run_under
+from support.session import ROOT, Recording, read_recordings, run_hooked, run_plain, run_under
 from support.styles import IMPORT_TORCH, without_compiler
 
 from trainprof.record.schema import Kind, Topic
@@ -355,7 +356,7 @@ print(sorted(lines))
 
 
 COMPILED = """
-import json, pickle, torch
+import json, pickle, re, torch
 import torch.nn.functional as F
 from torch import nn
 import torch._dynamo as dynamo
@@ -433,6 +434,34 @@ class Model(nn.Module):
 
 script = torch.jit.script(losses)
 print(script.code, script(x, x).item(), torch.jit.script(Model()).code)
+def saved(x: torch.Tensor):
+    torch.save(x, "scripted.pt")
+
+def threads():
+    torch.set_num_threads(1)
+    torch.cuda.synchronize()
+
+# Those of torch.distributed and torch.accelerator cannot be scripted, as the errors tell.
+def barrier():
+    torch.distributed.barrier()
+
+def emptied():
+    torch.accelerator.empty_cache()
+
+def loaded():
+    return torch.load("scripted.pt")
+
+def clipped(x: torch.Tensor):
+    return nn.utils.clip_grad_value_(x, 1.0)
+
+for function in (saved, threads, barrier, emptied, loaded, clipped):
+    try:
+        print(torch.jit.script(function).graph)
+    except Exception as error:
+        print(type(error), re.sub("0x[0-9a-f]+", "0x", str(error)))
+torch.jit.script(saved)(x)
+print(torch.load("scripted.pt"))
+
 traced = torch.fx.symbolic_trace(Model())
 print(traced.code, traced(x, y).item(), len(pickle.dumps(traced)))
 print(torch.export.export(Model(), (x, y)).graph)
@@ -1165,3 +1194,143 @@ def test_no_file_beside_the_script_is_run_that_it_does_not_import(tmp_path: Path
     assert plain[0] == 0, plain
     assert ours == plain
     assert read_recordings(tmp_path / "run" / "events")[0].notes(Topic.PROBE_FAILED) == []
+
+
+OPENS_ALL = """
+import torch
+kept = []
+try:
+    while True:
+        kept.append(open(__file__))
+except OSError as error:
+    count = len(kept)
+    del kept[:]
+    print(count, error.strerror)
+"""
+
+
+@same("how many files the script may still open, where the limit is low")
+@pytest.mark.parametrize("limit", [7, 12, 16, 20])
+def test_a_low_limit_of_open_files_is_the_scripts_alone(tmp_path: Path, limit: int) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "script.py").write_text(OPENS_ALL)
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    plain = run_plain(["script.py"], tmp_path, preexec_fn=lower)
+    ours = run_plain(
+        ["-m", "trainprof", "run", "-o", "run", "script.py"], tmp_path, preexec_fn=lower
+    )
+    assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
+    assert "Too many open files" in plain.stdout
+    assert f"recording off: ulimit -n is {limit}, below 64" in ours.stderr
+
+
+OUR_NAMES = ("trainprof", "typer", "rich", "psutil", "numpy", "click", "line_profiler")
+IMPORTS_THEM = f"""
+import sys
+print(sorted(name for name in sys.modules if name.partition(".")[0] in {OUR_NAMES}), sys.path)
+for name in {OUR_NAMES}:
+    module = __import__(name)
+    print(name, module.__file__, module.value)
+"""
+
+
+@same("modules of the script's that are called like ours, trainprof.py too")
+@pytest.mark.parametrize("place", [".", "library"])
+def test_modules_of_our_names_are_the_scripts(tmp_path: Path, place: str) -> None:
+    """Beside the script, and on PYTHONPATH, which also leads to the command itself."""
+    (tmp_path / "library").mkdir()
+    for name in OUR_NAMES:
+        (tmp_path / place / f"{name}.py").write_text(f"value = {name!r}\n")
+    (tmp_path / "script.py").write_text(IMPORTS_THEM)
+    env = {"PYTHONPATH": str(tmp_path / "library")}
+    plain = run_plain(["script.py"], tmp_path, env=env)
+    command = f"import sys; sys.path.append({str(ROOT)!r}); import trainprof_command as command\n"
+    console = ["-c", f"{command}command.main()", "run", "-o", "run", "script.py"]
+    ours = run_plain(console, tmp_path, env=env)
+    assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
+    assert (plain.stderr, plain.returncode) == ("", 0)
+    assert "recording off: your module has our name" in ours.stderr
+    assert "Traceback" not in ours.stderr
+
+
+def test_python_m_trainprof_needs_no_module_of_the_working_directory(tmp_path: Path) -> None:
+    for name in (*OUR_NAMES[1:], "random", "json", "dataclasses"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "script.py").write_text("print('ran')\n")
+    ours = run_plain(["-m", "trainprof", "run", "-q", "-o", "run", "scripts/script.py"], tmp_path)
+    assert (ours.stdout, ours.stderr, ours.returncode) == ("ran\n", "", 0)
+
+
+CUSTOMIZES = """
+import os
+with open(os.path.join(os.path.dirname(__file__), "ran"), "a") as file:
+    file.write(f"{os.getpid()} {__name__}\\n")
+"""
+STARTS_CHILDREN = """
+import multiprocessing, os, site, subprocess, sys
+def work():
+    print(os.getpid(), flush=True)
+if __name__ == "__main__":
+    site.execusercustomize()  # a virtual environment keeps Python from it
+    print(os.getpid(), flush=True)
+    subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"])
+    for method in ("fork", "spawn"):
+        process = multiprocessing.get_context(method).Process(target=work)
+        process.start()
+        process.join()
+"""
+
+
+@same("sitecustomize and usercustomize, once in each process")
+def test_customizations_run_once_in_each_process(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("sitecustomize", "usercustomize"):
+        (place / f"{name}.py").write_text(CUSTOMIZES)
+    (tmp_path / "script.py").write_text(STARTS_CHILDREN)
+    env = {"PYTHONPATH": str(place)}
+    plain = run_plain(["script.py"], tmp_path, env=env)
+    known = of_numbered(plain, place / "ran")
+    ours = run_plain(["-m", "trainprof", "run", "-q", "-o", "run", "script.py"], tmp_path, env=env)
+    assert of_numbered(ours, place / "ran") == known
+    assert known[0] == ["sitecustomize", "usercustomize"]
+    assert known[1:] == [["sitecustomize"], [], ["sitecustomize"]]
+
+
+def of_numbered(done: Done, ran: Path) -> list[list[str]]:
+    """Returns what ran in each process, in the order in which they wrote their numbers."""
+    lines = [line.split() for line in ran.read_text().splitlines()]
+    ran.unlink()
+    assert (done.stderr, done.returncode) == ("", 0)
+    return [[name for number, name in lines if number == pid] for pid in done.stdout.split()]
+
+
+@same("signals that the caller ignores, SIGCHLD too")
+@pytest.mark.parametrize("target", ["script.py", "env"])
+def test_signals_that_the_caller_ignores_stay_ignored(tmp_path: Path, target: str) -> None:
+    (tmp_path / "script.py").write_text(
+        "import signal\nnumbers = sorted(signal.valid_signals())\n"
+        "print([int(n) for n in numbers if signal.getsignal(n) is signal.SIG_IGN])\nexit(3)\n"
+    )
+
+    def ignore() -> None:
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+
+    script = ["script.py"] if target == "script.py" else ["env", sys.executable, "script.py"]
+    command = [*([sys.executable] if target == "script.py" else []), *script]
+    under = [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", *script]
+    plain, ours = (
+        subprocess.run(
+            words, cwd=tmp_path, preexec_fn=ignore, capture_output=True, text=True, check=False
+        )
+        for words in (command, under)
+    )
+    assert_same(plain, ours)
+    assert f", {signal.SIGCHLD.value}," in plain.stdout
+    assert plain.returncode == 3

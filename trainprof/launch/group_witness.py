@@ -46,7 +46,12 @@ class GroupWitness:
             OSError: If there are no processes or descriptors left.
         """
         query_reader, query_writer = os.pipe()
-        answer_reader, answer_writer = os.pipe()
+        try:
+            answer_reader, answer_writer = os.pipe()
+        except OSError:  # of the few descriptors that are left
+            os.close(query_reader)
+            os.close(query_writer)
+            raise
         pid = os.fork()
         if pid == 0:
             _be_witness(query_reader, answer_writer, script_argv)

@@ -26,7 +26,8 @@ from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
 from trainprof.record.last_stacks import read_last_stacks, stack_paths
 from trainprof.record.limit_met import forget_limits
-from trainprof.record.names import ENV_DIRECTORY, MAX_TIME
+from trainprof.record.names import ENV_DIRECTORY, MAX_TIME, NAME_TAKEN
+from trainprof.record.open_files import FEWEST_OPEN_FILES, too_few_open_files
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.tracee import site_directory
 
@@ -252,6 +253,13 @@ class Recording:
             environment: The script's, which says what GPUs it sees.
         """
         self._manifest = {**manifest, "script_pid": pid}
+        limit = too_few_open_files()
+        if limit is not None:
+            # Short: the page shows the first words only.
+            self.faults.append(
+                f"recording off: ulimit -n is {limit}, below {FEWEST_OPEN_FILES}: the script may "
+                "need every file that it may open"
+            )
         with self._guarded("sampler"):
             from trainprof.sampling.sampler import Sampler
 
@@ -322,6 +330,8 @@ class Recording:
         if outcome.signal == signal.SIGKILL:
             with self._guarded("out-of-memory check"):
                 detail = self._kill_detail(outcome)
+        with self._guarded("recording"):
+            self._report_taken_name()
         with self._guarded("imported modules"):
             self._manifest["imported"] = self._imported()
         with self._guarded("manifest"):
@@ -345,6 +355,12 @@ class Recording:
         with self._guarded("what was left running"):
             return orphans.end()
         return ()
+
+    def _report_taken_name(self) -> None:
+        note = self.directory.path / NAME_TAKEN
+        if note.exists():
+            self.faults.append(f"recording off: your module has our name: {note.read_text()}")
+            note.unlink()
 
     def _imported(self) -> dict[str, str]:
         beside = {*self._manifest["sources"].values(), *self._manifest["settings"].values()}

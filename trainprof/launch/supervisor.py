@@ -89,14 +89,18 @@ class Supervisor:
         executable, argv = self._target.executable, self._target.argv
         if before:
             executable, argv = before[0], (*before, executable, *argv)
+        files = _into(console) if console is not None else []
         try:
+            if self._ignored_children:
+                self._pid = self._forked(executable, argv, environment, files)
+                return self._pid
             self._pid = os.posix_spawn(
                 executable,
                 argv,
                 environment,
                 setsigmask=self._mask,
                 setsigdef=RESTORED_SIGNALS,
-                file_actions=_into(console) if console is not None else (),
+                file_actions=files,
             )
         except OSError as error:
             raise ScriptNotRunnable(
@@ -155,6 +159,36 @@ class Supervisor:
         if self._ignored_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _forked(
+        self,
+        executable: str,
+        argv: tuple[str, ...],
+        environment: Mapping[str, str],
+        files: list[tuple[int, int, str, int, int]],
+    ) -> int:
+        """Does as posix_spawn, which cannot have the script ignore a signal that we do not.
+
+        No thread of ours runs yet, so nothing is locked in the child.
+        """
+        pid = os.fork()
+        if pid != 0:
+            return pid
+        try:
+            for number in RESTORED_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            for _, descriptor, path, flags, mode in files:
+                opened = os.open(path, flags, mode)
+                os.dup2(opened, descriptor)
+                if opened != descriptor:
+                    os.close(opened)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            os.execve(executable, argv, environment)
+        except OSError as error:
+            os.write(2, f"trainprof: {executable} cannot be started: {error.strerror}\n".encode())
+        finally:
+            os._exit(ScriptNotRunnable.exit_code)
 
     def _handle(self, received: signals.Received) -> None:
         if received.number == signal.SIGCHLD:

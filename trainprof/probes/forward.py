@@ -279,8 +279,6 @@ class ForwardProbe:
                         for tell in session.loss_watches:
                             tell(call)
 
-            # torch.jit.script compiles what this returns: the function without us.
-            loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
             return loss
 
         return make

@@ -181,6 +181,7 @@ class Patcher:
         if inherited:  # so that pickle finds the method where it now is
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
         let_dynamo_skip(wrapper)
+        self._let_jit_find(original, wrapper)
         for place_owner, place_name in places:
             held = getattr(place_owner, "__dict__", {}).get(place_name, _ABSENT)
             if isinstance(held, staticmethod) and held.__func__ is original:
@@ -263,6 +264,18 @@ class Patcher:
         if not callable(found):
             raise HookPointMissing(f"{_name(owner)}.{name} does not exist")
         return cast(Callable[..., Any], found)
+
+    def _let_jit_find(self, original: Callable[..., Any], wrapper: Any) -> None:
+        """Has TorchScript compile `original` where a scripted function calls its wrapper."""
+        if type(original) is FunctionType:  # one that is our wrapper has passed its own on
+            vars(wrapper).setdefault("__prepare_scriptable__", lambda: original)
+        builtins = sys.modules.get("torch.jit._builtins")
+        # Until the table is made it is None: then it will hold the wrapper as it is.
+        table = getattr(builtins, "_builtin_table", None)
+        operator = table.get(id(original)) if isinstance(table, dict) else None
+        if table is not None and operator is not None:
+            table[id(wrapper)] = operator
+            self._undo.append(lambda: table.pop(id(wrapper), None))
 
     def _set(self, owner: Any, name: str, wrapper: Any, before: Any) -> None:
         setattr(owner, name, wrapper)

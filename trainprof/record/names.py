@@ -13,6 +13,8 @@ LAST_STEP: Final = "last_step"
 # What ended a run, as its summary and its LIMIT record have it.
 MAX_STEPS: Final = "--max-steps"
 MAX_TIME: Final = "--max-time"
+# Path of a module of the script's that is called trainprof; sitecustomize.py has the same name.
+NAME_TAKEN: Final = "name_taken"
 IMPORTED: Final = "imported.jsonl"
 EVENT_LOG_SUFFIX: Final = ".events"
 # Stands in a manifest's command for what looked like a secret.

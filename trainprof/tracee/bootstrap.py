@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
+from trainprof.record.open_files import too_few_open_files
 from trainprof.tracee import profile_shim
 from trainprof.tracee.import_hook import AfterImport
 
@@ -40,15 +41,18 @@ class Tracee:
         self._has_ended = self._is_forked = False
         self._cwd = _working_directory()
         self._log: EventLog | None = None
+        # The script needs those that it may open; the supervisor reports that nothing is recorded.
+        self._is_recording = too_few_open_files() is None
         self._watch_writes()
-        self._lines = self._time_lines()
+        self._lines = self._time_lines() if self._is_recording else None
         self.session: Session | None = None
 
     def install(self) -> None:
         if self._lines is None:
             if self._options.get("profile") or self._options.get("lines"):
                 profile_shim.install(profile_shim.IdleProfile())
-            AfterImport({"torch": self._on_torch}).install()
+            if self._is_recording:
+                AfterImport({"torch": self._on_torch}).install()
         else:
             self._install_lines(self._lines)
         os.register_at_fork(after_in_child=self._after_fork)
