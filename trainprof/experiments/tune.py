@@ -34,11 +34,11 @@ from trainprof.experiments.schedule import Earlier, earlier_run
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
-from trainprof.launch.masking import masked_argv
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import RUNS, create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.masking import masked_argv, masked_text
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.record.run_file import read_run_json
 
@@ -185,7 +185,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     asked = journal.asked
     _check_alike(directory, asked, again)
     cwd = _here()
-    if asked.cwd is None or cwd != Path(asked.cwd):
+    if asked.cwd is None or cwd is None or masked_text(str(cwd)) != masked_text(asked.cwd):
         raise CannotResume(
             f"it was begun in {asked.cwd or 'a directory that is not recorded'}, and this is "
             f"{cwd or 'a directory that is gone'}",
