@@ -314,6 +314,53 @@ def test_records_with_any_numbers_in_them(run: Run) -> None:
         run.report(*chance.choice([[], [], ["--epoch", "1"], ["--steps", "2:9"]]))
 
 
+EXTREMES = (0, -1, 2**63 - 1, -(2**63), 2**61, 10**15)
+
+
+@pytest.mark.parametrize("times", [None, {}, {"spawned_ns": 2**63, "ended_ns": -1}])
+def test_extreme_times_with_those_of_the_manifest_gone(run: Run, times: object) -> None:
+    """Of the script's log and, beside it, of a worker's; runs are compared, too."""
+    whole, chance = run.whole(LOG), random.Random(repr(times))
+    manifest = json.loads(run.whole("manifest.json")) | {"times": times}
+    worker = run.path / "events/4243-1000000001.events"
+    for number in range(12):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 1, 40])):
+            place = chance.randrange(HEADER_BYTES, len(data), RECORD_BYTES)
+            extreme = chance.choice(EXTREMES).to_bytes(8, "little", signed=True)
+            for field in chance.choice([(8,), (16,), (24,), (8, 16)]):
+                data[place + field : place + field + 8] = extreme
+        run.mend(without_summary=True)
+        (run.path / "manifest.json").write_text(json.dumps(manifest))
+        if number % 2:
+            worker.write_bytes(data.replace(b'"script"', b'"child" '))
+        else:
+            (run.path / LOG).write_bytes(data)
+        try:
+            assert run.report().status == 0
+            compared(run.path)
+        finally:
+            worker.unlink(missing_ok=True)
+
+
+def compared(path: Path) -> str:
+    """Returns how a run compares with a copy of it; the refusal of one without steps is none."""
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), not_for_ever():
+            status = run_command(["compare", str(path), str(copy), "--verbose"])
+    finally:
+        shutil.rmtree(copy)
+    told = Reported(status, out.getvalue(), err.getvalue())
+    if status == 2:
+        assert_a_line_and_a_hint(told)
+    else:
+        assert (status, told.err) == (0, "")
+    return told.out
+
+
 @pytest.mark.proves("Damaged runs", "files emptied, and swapped with each other")
 def test_files_emptied_and_swapped(run: Run) -> None:
     for name in FILES:
@@ -390,7 +437,21 @@ def test_a_newer_schema_is_named(run: Run) -> None:
 
 # -- JSON with anything in it -------------------------------------------------------------------
 
-ODD_NUMBERS = [-1, 0, 2**31, 2**63, 2**64, 10**30, 10**400, 0.5, -1e308, 1e308, 5e-324]
+ODD_NUMBERS = [
+    -1,
+    0,
+    2**31,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    2**64,
+    10**30,
+    10**400,
+    0.5,
+    -1e308,
+    1e308,
+    5e-324,
+]
 ODD_VALUES = st.one_of(
     st.none(),
     st.booleans(),
