@@ -37,6 +37,7 @@ from trainprof.record.schema import (
     HEADER_BYTES,
     HEADER_PREFIX,
     MAGIC,
+    RECORD,
     RECORD_BYTES,
     Kind,
     MemoryFigure,
@@ -341,6 +342,22 @@ def test_extreme_times_with_those_of_the_manifest_gone(run: Run, times: object) 
             compared(run.path)
         finally:
             worker.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", [Kind.FETCH, Kind.PROCESS_END, Kind.FETCH_CPU])
+def test_a_worker_that_recorded_one_wild_time(run: Run, kind: Kind) -> None:
+    """It has no header to tell the time by, and the manifest has no times."""
+    run.mend(without_summary=True)
+    manifest = json.loads(run.whole("manifest.json")) | {"times": None}
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    worker = run.path / "events/4243-1000000001.events"
+    header = HEADER_PREFIX.pack(MAGIC, 1, 0).ljust(HEADER_BYTES, b"\0")
+    try:
+        for at_ns in (2**61, 2**62 - 1, 2**63 - 1):
+            worker.write_bytes(header + RECORD.pack(kind, 0, 0, 1, at_ns, at_ns, 3))
+            assert json.loads(report(run.path, "--format", "json").out)["run"]["wall_s"] < 1
+    finally:
+        worker.unlink(missing_ok=True)
 
 
 def compared(path: Path) -> str:

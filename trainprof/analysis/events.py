@@ -44,7 +44,7 @@ _IS_BOOKKEEPING: Final = _IS_KNOWN & ~_IS_EVENT & ~_IS_DETAIL
 # Records of a log cut by a crash may be torn; none lasts longer than a month.
 _MAX_DURATION_NS: Final = 31 * 86_400 * 10**9
 # Nor are two records of a process a year apart.
-_MAX_APART_NS: Final = 366 * 86_400 * 10**9
+MAX_APART_NS: Final = 366 * 86_400 * 10**9
 _TORN_HEADER_EVENTS: Final = 4
 
 
@@ -159,11 +159,16 @@ def load_process(log: EventLogFile) -> ProcessLog:
         kind = rows["kind"]
         records += int(np.count_nonzero(kind))
         duration = rows["end"] - rows["start"]
-        is_whole = (rows["start"] > 0) & (duration >= 0) & (duration < _MAX_DURATION_NS)
+        is_whole = (
+            (rows["start"] > 0)
+            & (rows["start"] < MAX_NUMBER)
+            & (duration >= 0)
+            & (duration < _MAX_DURATION_NS)
+        )
         if around_ns is None:
             around_ns = _around_ns(rows["start"][is_whole & _IS_EVENT[kind]], log.header)
         if around_ns is not None:
-            is_near = np.abs(rows["start"] - around_ns) < _MAX_APART_NS
+            is_near = np.abs(rows["start"] - around_ns) < MAX_APART_NS
             impossible += int(np.count_nonzero(is_whole & _IS_EVENT[kind] & ~is_near))
             is_whole &= is_near
         for index in np.flatnonzero(_IS_BOOKKEEPING[kind]).tolist():
@@ -174,7 +179,7 @@ def load_process(log: EventLogFile) -> ProcessLog:
             if kind[index] == Kind.THREAD and row["site"] == 1:
                 main_thread = int(row["thread"])
             site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
-            latest_ns = MAX_NUMBER if around_ns is None else around_ns + _MAX_APART_NS
+            latest_ns = MAX_NUMBER if around_ns is None else around_ns + MAX_APART_NS
             if 0 <= start < latest_ns and 0 <= end < MAX_NUMBER:
                 marks.append((Kind(int(kind[index])), site, start, end, value))
         details.append(rows[_IS_DETAIL[kind] & is_whole])
@@ -211,7 +216,7 @@ def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
     middle_ns = int(np.median(starts)) if len(starts) else None
     if opened_ns is None or middle_ns is None or opened_ns < 0:
         return middle_ns
-    is_far = abs(middle_ns - opened_ns) >= _MAX_APART_NS
+    is_far = abs(middle_ns - opened_ns) >= MAX_APART_NS
     return middle_ns if is_far and len(starts) >= _TORN_HEADER_EVENTS else opened_ns
 
 
