@@ -37,6 +37,7 @@ from trainprof.record.schema import (
     HEADER_BYTES,
     HEADER_PREFIX,
     MAGIC,
+    RECORD,
     RECORD_BYTES,
     Kind,
     MemoryFigure,
@@ -314,6 +315,69 @@ def test_records_with_any_numbers_in_them(run: Run) -> None:
         run.report(*chance.choice([[], [], ["--epoch", "1"], ["--steps", "2:9"]]))
 
 
+EXTREMES = (0, -1, 2**63 - 1, -(2**63), 2**61, 10**15)
+
+
+@pytest.mark.parametrize("times", [None, {}, {"spawned_ns": 2**63, "ended_ns": -1}])
+def test_extreme_times_with_those_of_the_manifest_gone(run: Run, times: object) -> None:
+    """Of the script's log and, beside it, of a worker's; runs are compared, too."""
+    whole, chance = run.whole(LOG), random.Random(repr(times))
+    manifest = json.loads(run.whole("manifest.json")) | {"times": times}
+    worker = run.path / "events/4243-1000000001.events"
+    for number in range(12):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 1, 40])):
+            place = chance.randrange(HEADER_BYTES, len(data), RECORD_BYTES)
+            extreme = chance.choice(EXTREMES).to_bytes(8, "little", signed=True)
+            for field in chance.choice([(8,), (16,), (24,), (8, 16)]):
+                data[place + field : place + field + 8] = extreme
+        run.mend(without_summary=True)
+        (run.path / "manifest.json").write_text(json.dumps(manifest))
+        if number % 2:
+            worker.write_bytes(data.replace(b'"script"', b'"child" '))
+        else:
+            (run.path / LOG).write_bytes(data)
+        try:
+            assert run.report().status == 0
+            compared(run.path)
+        finally:
+            worker.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", [Kind.FETCH, Kind.PROCESS_END, Kind.FETCH_CPU])
+def test_a_worker_that_recorded_one_wild_time(run: Run, kind: Kind) -> None:
+    """It has no header to tell the time by, and the manifest has no times."""
+    run.mend(without_summary=True)
+    manifest = json.loads(run.whole("manifest.json")) | {"times": None}
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    worker = run.path / "events/4243-1000000001.events"
+    header = HEADER_PREFIX.pack(MAGIC, 1, 0).ljust(HEADER_BYTES, b"\0")
+    try:
+        for at_ns in (2**61, 2**62 - 1, 2**63 - 1):
+            worker.write_bytes(header + RECORD.pack(kind, 0, 0, 1, at_ns, at_ns, 3))
+            assert json.loads(report(run.path, "--format", "json").out)["run"]["wall_s"] < 1
+    finally:
+        worker.unlink(missing_ok=True)
+
+
+def compared(path: Path) -> str:
+    """Returns how a run compares with a copy of it; the refusal of one without steps is none."""
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), not_for_ever():
+            status = run_command(["compare", str(path), str(copy), "--verbose"])
+    finally:
+        shutil.rmtree(copy)
+    told = Reported(status, out.getvalue(), err.getvalue())
+    if status == 2:
+        assert_a_line_and_a_hint(told)
+    else:
+        assert (status, told.err) == (0, "")
+    return told.out
+
+
 @pytest.mark.proves("Damaged runs", "files emptied, and swapped with each other")
 def test_files_emptied_and_swapped(run: Run) -> None:
     for name in FILES:
@@ -390,7 +454,21 @@ def test_a_newer_schema_is_named(run: Run) -> None:
 
 # -- JSON with anything in it -------------------------------------------------------------------
 
-ODD_NUMBERS = [-1, 0, 2**31, 2**63, 2**64, 10**30, 10**400, 0.5, -1e308, 1e308, 5e-324]
+ODD_NUMBERS = [
+    -1,
+    0,
+    2**31,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    2**64,
+    10**30,
+    10**400,
+    0.5,
+    -1e308,
+    1e308,
+    5e-324,
+]
 ODD_VALUES = st.one_of(
     st.none(),
     st.booleans(),

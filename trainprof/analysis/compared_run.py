@@ -199,14 +199,14 @@ class ComparedRun:
         if self.series is None or len(starts_s) == 0:
             return starts_s
         if self.is_whole:
-            of_all: Floats = starts_s / self.series.steps_of_passes.mean()
+            of_all: Floats = starts_s / max(float(self.series.steps_of_passes.mean()), 1.0)
             return of_all
         if len(starts_s) > 1:
             return self._of_later(starts_s)
         length = self._steps_of_a_pass()
         if length is None:
             return starts_s[:0]
-        of_first: Floats = starts_s / max(float(self.series.steps_of_passes[0]), length)
+        of_first: Floats = starts_s / max(float(self.series.steps_of_passes[0]), length, 1.0)
         return of_first
 
     def _of_later(self, beyond_s: Floats) -> Floats:
@@ -221,7 +221,7 @@ class ComparedRun:
             return np.zeros(0)
         steps = self.series.steps_of_passes.astype(np.float64)
         steps[-1] = steps.max()
-        per_step: Floats = beyond_s[1:] / steps[1:].mean()
+        per_step: Floats = beyond_s[1:] / max(float(steps[1:].mean()), 1.0)
         return per_step
 
     def _steps_of_a_pass(self) -> float | None:

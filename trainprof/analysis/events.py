@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from trainprof.analysis.facts import MAX_NUMBER, integer
 from trainprof.record.log_reader import EventLogFile, join_texts
 from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
@@ -42,6 +43,9 @@ _IS_EVENT: Final = _IS_KNOWN & (np.arange(256) >= FIRST_EVENT_KIND) & ~_IS_DETAI
 _IS_BOOKKEEPING: Final = _IS_KNOWN & ~_IS_EVENT & ~_IS_DETAIL
 # Records of a log cut by a crash may be torn; none lasts longer than a month.
 _MAX_DURATION_NS: Final = 31 * 86_400 * 10**9
+# Nor are two records of a process a year apart.
+MAX_APART_NS: Final = 366 * 86_400 * 10**9
+_TORN_HEADER_EVENTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +152,25 @@ def load_process(log: EventLogFile) -> ProcessLog:
     marks: list[tuple[Kind, int, int, int, int]] = []
     main_thread: int | None = None
     records = impossible = 0
+    around_ns: int | None = None
     for first in range(0, total, _BLOCK_RECORDS):
         piece = log.body[first * RECORD_BYTES : (first + _BLOCK_RECORDS) * RECORD_BYTES]
         rows = np.frombuffer(piece, dtype=RECORD_DTYPE)
         kind = rows["kind"]
         records += int(np.count_nonzero(kind))
+        duration = rows["end"] - rows["start"]
+        is_whole = (
+            (rows["start"] > 0)
+            & (rows["start"] < MAX_NUMBER)
+            & (duration >= 0)
+            & (duration < _MAX_DURATION_NS)
+        )
+        if around_ns is None:
+            around_ns = _around_ns(rows["start"][is_whole & _IS_EVENT[kind]], log.header)
+        if around_ns is not None:
+            is_near = np.abs(rows["start"] - around_ns) < MAX_APART_NS
+            impossible += int(np.count_nonzero(is_whole & _IS_EVENT[kind] & ~is_near))
+            is_whole &= is_near
         for index in np.flatnonzero(_IS_BOOKKEEPING[kind]).tolist():
             if kind[index] == Kind.TEXT:
                 texts.append(bytes(piece[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]))
@@ -161,9 +179,9 @@ def load_process(log: EventLogFile) -> ProcessLog:
             if kind[index] == Kind.THREAD and row["site"] == 1:
                 main_thread = int(row["thread"])
             site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
-            marks.append((Kind(int(kind[index])), site, start, end, value))
-        duration = rows["end"] - rows["start"]
-        is_whole = (rows["start"] > 0) & (duration >= 0) & (duration < _MAX_DURATION_NS)
+            latest_ns = MAX_NUMBER if around_ns is None else around_ns + MAX_APART_NS
+            if 0 <= start < latest_ns and 0 <= end < MAX_NUMBER:
+                marks.append((Kind(int(kind[index])), site, start, end, value))
         details.append(rows[_IS_DETAIL[kind] & is_whole])
         good = _IS_EVENT[kind] & is_whole
         wrong = np.flatnonzero(good)[_end_after_their_successors(rows["end"][good])]
@@ -187,6 +205,19 @@ def load_process(log: EventLogFile) -> ProcessLog:
         stopped_errno=log.stopped_errno,
         impossible=impossible,
     )
+
+
+def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
+    """Returns a time that a process's events are near, None where nothing tells of one.
+
+    That of its header, unless most of several events are far from it.
+    """
+    opened_ns = integer(header.get("perf_ns"))
+    middle_ns = int(np.median(starts)) if len(starts) else None
+    if opened_ns is None or middle_ns is None or opened_ns < 0:
+        return middle_ns
+    is_far = abs(middle_ns - opened_ns) >= MAX_APART_NS
+    return middle_ns if is_far and len(starts) >= _TORN_HEADER_EVENTS else opened_ns
 
 
 def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:

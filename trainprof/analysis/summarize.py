@@ -9,7 +9,7 @@ import numpy as np
 
 from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.events import Events
+from trainprof.analysis.events import MAX_APART_NS, Events
 from trainprof.analysis.facts import integer
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.finding import Finding
@@ -175,7 +175,6 @@ def _shown_by(finding: Finding, first_step: int) -> Finding:
 def _span(recording: Recording, events: Events) -> tuple[int, int]:
     """Start and end of the run: as its parent saw them, else as far as anything was recorded."""
     times = recording.section("times")
-    start, end = integer(times.get("spawned_ns")), integer(times.get("ended_ns"))
     own = [int(events.start[0]), int(events.end.max())] if len(events) else []
     seen = list(own)
     for log in recording.logs:
@@ -183,6 +182,13 @@ def _span(recording: Recording, events: Events) -> tuple[int, int]:
     for lines in (recording.host_lines, recording.process_lines):
         if lines:
             seen += [int(lines[0]["t_ns"]), int(lines[-1]["t_ns"])]
+    # What lies a year from the process's own events is damage.
+    around = own[0] if own else None
+    seen = [t for t in seen if around is None or abs(t - around) < MAX_APART_NS]
+    start, end = (
+        ns if ns is not None and (around is None or abs(ns - around) < MAX_APART_NS) else None
+        for ns in (integer(times.get("spawned_ns")), integer(times.get("ended_ns")))
+    )
     if start is None:
         start = min(seen, default=0)
     if end is None:

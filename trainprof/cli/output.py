@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from trainprof.record.masking import masked_text
+
 DEFAULT_WIDTH: Final = 80
 RED: Final = "\x1b[31m"
 PLAIN: Final = "\x1b[0m"
@@ -48,10 +50,10 @@ def write_bytes(stream: TextIO | None, data: bytes) -> None:
 
 def complain(message: str, hint: str | None = None) -> None:
     """Writes one line, and one for the hint, to stderr, if it is still there."""
-    head = f"trainprof: {_one_line(message)}"
+    head = f"trainprof: {_one_line(masked_text(message))}"
     if _has_color(sys.stderr):
         head = f"{RED}{head}{PLAIN}"
-    tail = f"\nhint: {_one_line(hint)}" if hint else ""
+    tail = f"\nhint: {_one_line(masked_text(hint))}" if hint else ""
     with contextlib.suppress(OSError, ValueError):
         write(sys.stderr, f"{head}{tail}\n")
 

@@ -17,6 +17,7 @@ from trainprof.analysis.tuning import BASELINE, BROKEN, INTERRUPTED
 from trainprof.experiments.ground import check_ground
 from trainprof.experiments.reading import read
 from trainprof.experiments.runner import label_of
+from trainprof.experiments.saving import save_json
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -28,7 +29,7 @@ from trainprof.experiments.trial import (
 )
 from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
-from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_file
 
 FILE: Final = "tune.json"
@@ -113,7 +114,7 @@ class Journal:
             "is_sandboxed": self.asked.is_sandboxed,
             "done": self._done,
         }
-        write_json(self._directory.path / FILE, told)
+        save_json(self._directory.path / FILE, told)
 
     def add(self, run: Measured) -> None:
         """Notes a run that is not to be made again."""

@@ -40,11 +40,12 @@ from trainprof.analysis.unlike_lengths import without_saves
 from trainprof.experiments.beside_steps import evaluated, seen_passes
 from trainprof.experiments.ground import work_of
 from trainprof.experiments.last_words import last_words
+from trainprof.experiments.saving import save_json
 from trainprof.experiments.trial import BatchSize, Measured, Trial
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.names import MAX_TIME
-from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.record.run_directory import RunDirectory
 
 _NEVER_ALONE: Final = "it was never drawn without training"
 DID_NOT_END: Final = "it did not end, and was killed"
@@ -82,7 +83,7 @@ def measured(
         What it showed; how long it took is for its runner to tell.
     """
     summary = summarize(directory)
-    write_json(directory.summary, to_jsonable(summary))
+    save_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console)
     failed_after = None
     if outcome in (FAILED, TIMED_OUT) and summary.run.exit.was_limited:

@@ -30,16 +30,17 @@ from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import SCRATCH, Script, ScriptRunner
 from trainprof.experiments.sandbox.files import notes_of_files
 from trainprof.experiments.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
+from trainprof.experiments.saving import save_json
 from trainprof.experiments.schedule import Earlier, earlier_run
 from trainprof.experiments.search import Search
 from trainprof.experiments.trial import Measured, TrialRunner
 from trainprof.launch.manifest import opening_manifest, script_sha256
-from trainprof.launch.masking import masked_argv
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import RUNS, create_run_directory, run_name
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
-from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.record.masking import masked_argv, masked_text
+from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_json
 
 DEFAULT_BUDGET_S: Final = 600.0
@@ -133,7 +134,7 @@ def begin(options: TuneOptions) -> TuneRun:
         spawned_ns=time.perf_counter_ns(),
         spawned_time_ns=now_ns,
     )
-    write_json(directory.manifest, {**manifest, "kind": "tune"})
+    save_json(directory.manifest, {**manifest, "kind": "tune"})
     cwd = _here()
     asked = Asked(
         words=tuple(masked_argv(options.script.words)),
@@ -185,7 +186,7 @@ def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
     asked = journal.asked
     _check_alike(directory, asked, again)
     cwd = _here()
-    if asked.cwd is None or cwd != Path(asked.cwd):
+    if asked.cwd is None or cwd is None or masked_text(str(cwd)) != masked_text(asked.cwd):
         raise CannotResume(
             f"it was begun in {asked.cwd or 'a directory that is not recorded'}, and this is "
             f"{cwd or 'a directory that is gone'}",
@@ -415,7 +416,7 @@ class _Result:
             command=self._command,
             is_sandboxed=self._is_sandboxed,
         )
-        write_json(self._directory.summary, to_jsonable(self.summary))
+        save_json(self._directory.summary, to_jsonable(self.summary))
 
     def _of_first_baseline(self, found: Found) -> RunSummary:
         if self._base is None:

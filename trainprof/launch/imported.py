@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from trainprof.launch.masking import masked_text
 from trainprof.launch.sources import digest_of
+from trainprof.record.masking import masked_text
 from trainprof.record.plain_file import contents_of
 
 # As its processes write it; of more than that somebody else has written.

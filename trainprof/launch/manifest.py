@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof import __version__
-from trainprof.launch.masking import masked_argv, masked_text
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.sources import named_settings, own_sources, settings_beside
 from trainprof.launch.target import Target
 from trainprof.record.entry import SUFFIX, Entry, entry_of
+from trainprof.record.masking import masked_argv, masked_text
 from trainprof.record.plain_file import contents_of
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 

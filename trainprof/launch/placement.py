@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from trainprof.launch.rank_launch import RUN_ID, is_claimed, launch_of, launcher_of
 from trainprof.record.errors import TrainprofError
+from trainprof.record.masking import masked_text
 from trainprof.record.run_directory import LAUNCHES, RANKS, RunDirectory
 
 RUNS: Final = "trainprof-runs"
@@ -119,7 +120,7 @@ def _refuse_foreign(top: Path, environ: Mapping[str, str]) -> None:
 def _new_run(
     runs: Path, stem: str, environ: Mapping[str, str], rank: str | None, time_ns: int
 ) -> Path:
-    safe_stem = _file_name(stem)
+    safe_stem = _file_name(masked_text(stem))
     if rank is None:
         at = datetime.fromtimestamp(time_ns / 1e9, timezone.utc)
         return runs / f"{safe_stem}-{at:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
@@ -135,7 +136,11 @@ def _new_run(
 
 def _launch_id(environ: Mapping[str, str]) -> str:
     launch = environ.get(RUN_ID) or UNNAMED_LAUNCH
-    return _file_name(launch) if launch != UNNAMED_LAUNCH else f"launcher{launcher_of(environ)}"
+    return (
+        _file_name(masked_text(launch))
+        if launch != UNNAMED_LAUNCH
+        else f"launcher{launcher_of(environ)}"
+    )
 
 
 def _rank_part(environ: Mapping[str, str]) -> str | None:

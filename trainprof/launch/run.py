@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainprof.launch.console import mask_console
 from trainprof.launch.deadline import Deadline, TimeToEnd
 from trainprof.launch.environment import script_environment
 from trainprof.launch.imported import imported_sources
@@ -26,6 +27,7 @@ from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
 from trainprof.record.last_stacks import read_last_stacks, stack_paths
 from trainprof.record.limit_met import forget_limits
+from trainprof.record.masking import secret_values
 from trainprof.record.names import ENV_DIRECTORY, MAX_TIME, NAME_TAKEN
 from trainprof.record.open_files import FEWEST_OPEN_FILES, too_few_open_files
 from trainprof.record.run_directory import RunDirectory, write_json
@@ -136,6 +138,8 @@ def run(
         if is_at_limit:  # as where it ends at a step
             outcome = replace(outcome, status=0, signal=None)
         left_running = () if orphans is None else recording.ended(orphans)
+        if console is not None:
+            recording.mask(console, secret_values(target.words, environ))
         if at_end is not None:
             at_end(directory, outcome)
     faults = tuple(recording.faults)
@@ -361,6 +365,11 @@ class Recording:
         if note.exists():
             self.faults.append(f"recording off: your module has our name: {note.read_text()}")
             note.unlink()
+
+    def mask(self, console: Path, known: list[str]) -> None:
+        """Masks secrets in what the script of a trial wrote."""
+        with self._guarded("masking of the console"):
+            mask_console(console, known)
 
     def _imported(self) -> dict[str, str]:
         beside = {*self._manifest["sources"].values(), *self._manifest["settings"].values()}

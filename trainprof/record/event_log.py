@@ -162,8 +162,8 @@ class EventLog:
         self._start_over()
 
     def write_text(self, topic: Topic, number: int, text: str) -> None:
-        """Writes a text, in as many records as it takes, under its id."""
-        data = text.encode("utf-8", "replace")[: TEXT_PART_BYTES * (LAST_PART - 1)]
+        """Writes a text, secrets masked, in as many records as it takes, under its id."""
+        data = _masked(text).encode("utf-8", "replace")[: TEXT_PART_BYTES * (LAST_PART - 1)]
         starts = range(0, max(len(data), 1), TEXT_PART_BYTES)
         for part, start in enumerate(starts):
             last = LAST_PART if part == len(starts) - 1 else 0
@@ -181,10 +181,28 @@ class EventLog:
             "perf_ns": time.perf_counter_ns(),
             "time_ns": time.time_ns(),
             "python": sys.version.split()[0],
-            "argv0": str(sys.argv[0])[:_MAX_ARGV0] if getattr(sys, "argv", None) else "",
+            "argv0": _argv0(),
             "rank": os.environ.get("RANK"),
         }
         text = json.dumps(facts, ensure_ascii=True).encode("ascii")
         return (HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(text)) + text).ljust(
             HEADER_BYTES, b"\0"
         )
+
+
+def _argv0() -> str:
+    from trainprof.record.masking import masked_text
+
+    return masked_text(str(sys.argv[0]))[:_MAX_ARGV0] if getattr(sys, "argv", None) else ""
+
+
+def _masked(text: str) -> str:
+    from trainprof.record.masking import masked_json, masked_text
+
+    masked = masked_text(text)
+    if masked == text:
+        return text
+    try:
+        return json.dumps(masked_json(json.loads(text)))
+    except (ValueError, RecursionError):
+        return masked

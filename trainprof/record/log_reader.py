@@ -32,6 +32,8 @@ MAX_TEXT_BYTES: Final = 1 << 20
 # Of one log: 134 million records, which take the analysis some 12 GB.
 MAX_LOG_BYTES: Final = 1 << 32
 _LARGE_BYTES: Final = 1 << 30
+# 146 years after a boot.
+_LATEST_NS: Final = 1 << 62
 _MAX_EXTENTS: Final = 4096
 
 
@@ -121,7 +123,7 @@ def read_log(path: Path) -> EventLogFile:
         header=_header(bytes(data[HEADER_PREFIX.size : header_end])),
         body=data[HEADER_BYTES : HEADER_BYTES + whole],
         cut_bytes=max(0, size - HEADER_BYTES - whole),
-        stopped_ns=stopped_ns or None,
+        stopped_ns=stopped_ns if 0 < stopped_ns < _LATEST_NS else None,
         stopped_errno=stopped_errno or None,
         unread_bytes=max(0, written - MAX_LOG_BYTES),
     )

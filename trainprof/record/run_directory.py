@@ -96,11 +96,14 @@ class RunDirectory:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as strict JSON, whole or not at all (temporary file, then rename).
+    """Writes `value` as strict JSON, secrets masked, whole or not at all (temporary file, rename).
 
     On a full disk a file that is there already is written over, if its blocks have the room: how a
     run ended must not be lost to the disk that it filled.
     """
+    from trainprof.record.masking import masked_json  # compiles patterns: not in every process
+
+    value = masked_json(value)
     text = json.dumps(value, allow_nan=False, ensure_ascii=True, indent=1).encode("ascii") + b"\n"
     temporary = path.with_name(path.name + ".tmp")
     try:

@@ -17,6 +17,7 @@ from typing import Final
 
 import psutil
 
+from trainprof.record.masking import masked_text
 from trainprof.record.names import ENV_DIRECTORY
 
 # As of prctl(2).
@@ -174,4 +175,4 @@ def _named(process: psutil.Process) -> Iterator[str]:
             return
         name = process.name()
         script = next((word for word in words[1:2] if word.endswith(".py")), None)
-        yield name if script is None else f"{name} {os.path.basename(script)}"
+        yield masked_text(name if script is None else f"{name} {os.path.basename(script)}")

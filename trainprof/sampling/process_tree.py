@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainprof.record.masking import masked_text
 from trainprof.sampling.clock import NS_PER_S
 from trainprof.sampling.cores import FILESYSTEM_ROOT
 from trainprof.sampling.procfs import labelled_int, read_bytes
@@ -156,7 +157,7 @@ class ProcfsTree:
             "pid": pid,
             "ppid": stat.parent_pid,
             "started_ns": stat.started_ns,
-            "name": stat.name,
+            "name": masked_text(stat.name),
             "state": stat.state,
             "user_ns": stat.user_ns,
             "system_ns": stat.system_ns,
@@ -289,7 +290,7 @@ def _psutil_entry(process: psutil.Process, *, with_pss: bool) -> dict[str, Any]:
             "pid": process.pid,
             "ppid": process.ppid(),
             "started_ns": int(process.create_time() * NS_PER_S),
-            "name": process.name(),
+            "name": masked_text(process.name()),
             "user_ns": int(times.user * NS_PER_S),
             "system_ns": int(times.system * NS_PER_S),
             "reaped_ns": int((times.children_user + times.children_system) * NS_PER_S),

@@ -294,6 +294,23 @@ def test_another_machine_or_torch_is_not_gone_on_with(
     )
 
 
+def test_a_directory_in_the_place_of_the_summary_is_named(
+    planted: list[str], capsys: Captured
+) -> None:
+    told(capsys, "-o", "t", "train.py")
+    Path("t/summary.json").unlink()
+    Path("t/summary.json").mkdir()
+    shown = " ".join(complaint(capsys, *GO_ON).split())
+    assert "summary.json cannot be written: a directory is in its place" in shown
+    assert "t/summary.json, then go on with --resume" in shown
+    assert run_command(["report", "t"]) == 2
+    assert "is a `tune` run: only its whole result is shown" in capsys.readouterr().err
+    Path("t/summary.json").rmdir()
+    os.mkfifo("t/summary.json")
+    assert told(capsys, *GO_ON)["tuning"]["ended_by"] == "finished"
+    assert Path("t/summary.json").is_file()
+
+
 def test_another_environment_is_not_gone_on_with(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
