@@ -83,6 +83,14 @@ finally:
 """
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that process 1 has still to wait for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def line_of(script: str, words: str) -> int:
     return next(n for n, line in enumerate(script.splitlines(), 1) if words in line)
 
@@ -143,7 +151,7 @@ def test_native_code_that_holds_the_gil(tmp_path: Path) -> None:
 def test_one_that_hears_no_signal_is_killed(tmp_path: Path) -> None:
     ended = run((*RUN, "--max-time", "2s"), write_script(tmp_path, DEAF).name, cwd=tmp_path)
     assert ended.status == 0
-    assert not psutil.pid_exists(int(ended.stdout))
+    assert not is_alive(int(ended.stdout))
     told = summary(tmp_path)
     assert told["run"]["exit"] | {"after_limit": None} == {
         "status": None,
@@ -181,7 +189,7 @@ def test_what_is_no_python_ends_too_with_what_it_started(tmp_path: Path) -> None
         cwd=tmp_path,
     )
     assert ended.status == 0
-    assert not psutil.pid_exists(int(ended.stdout))
+    assert not is_alive(int(ended.stdout))
     assert "sh was ended by --max-time" in ended.stderr.decode()
 
 
