@@ -55,6 +55,8 @@ FULL_SHARE: Final = 0.75
 RUNNABLE_SHARE: Final = 0.25
 # One worker makes so many times the batches that it would if all made as many.
 FAIR_SHARES: Final = 1.6
+# And from here on cores are so short that IPC transfers wait for one.
+_SHORT_SHARE: Final = 0.1
 # A worker that has the index of a batch and nothing else to do begins at once.
 _TURNAROUND_S: Final = 0.0002
 # Of the making of batches: from here on it is the collate function that takes long.
@@ -164,8 +166,8 @@ def cause_of(
         and not _waits_for_busy_worker(loader)
     )
     if is_handed_over:
-        is_much = parts[RECEIVE] >= max(limits.receive * step_s, limits.receive_s)
-        if is_much:
+        received_s = parts[RECEIVE] * _own_share_of_receiving(loader, inputs)
+        if received_s >= max(limits.receive * step_s, limits.receive_s):
             return Cause(RECEIVING)
     if without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
@@ -497,6 +499,19 @@ def _waits_for_busy_worker(loader: Loader) -> bool:
         return False
     each_s = took_s / max(loader.wait_s.n if loader.wait_s else 1, 1)
     return worked_s < took_s / 2 and fetch.wall_s.mean >= each_s
+
+
+def _own_share_of_receiving(loader: Loader, inputs: PipelineInputs) -> float:
+    """Returns which share of the IPC transfers is not explained by waiting for a CPU core.
+
+    Where cores are short, by other programs or by the run itself, only the CPU time of the training
+    process is: its thread waits for a core as well, and for the worker, which waits for one, too.
+    """
+    took_s, worked_s = loader.receive_s, loader.receive_cpu_s
+    is_short = inputs.taken_cores > 0 or runnable_share(loader.fetch) >= _SHORT_SHARE
+    if not took_s or worked_s is None or not is_short:
+        return 1.0
+    return min(worked_s / took_s, 1.0)
 
 
 def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> bool:
