@@ -299,6 +299,10 @@ class CompileFlag(IntEnum):
 
     TOLD = 1  # torch told how often it was compiled before
     LATER_PART = 2  # the backward of what was compiled before, or the like
+    # Why there is another version, as torch says:
+    OTHER_MODE = 4  # training or evaluation, with or without gradients
+    OTHER_NUMBER = 8  # a number that Python holds
+    OTHER_SHAPE = 16
 
 
 class DeviceMarkFlag(IntEnum):
