@@ -87,3 +87,13 @@ def test_the_first_version_for_training_is_not_compiled_again(tmp_path: Path) ->
     [record] = run.summary(tmp_path).compilations
     assert (record.count, record.again, record.again_s) == (3, 2, 0.1)
     assert record.again_for == [NUMBER]
+
+
+def test_compile_time_is_not_computing_in_the_headline(tmp_path: Path) -> None:
+    run = FakeRun()
+    optimizer, site = run.optimizer(), run.site(50)
+    compiling_step(run, optimizer, site, 4_000 * MS, 0)
+    for _ in range(100):
+        run.learn(optimizer)
+    headline = run.summary(tmp_path).verdict.headline
+    assert headline.startswith("COMPILE-BOUND: torch.compile takes ")
