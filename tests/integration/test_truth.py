@@ -21,6 +21,8 @@ import pytest
 from support.machine import attempts
 from support.styles import without_compiler
 
+pytestmark = pytest.mark.truth
+
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_scripts"
 CONFIG = str(ROOT / "configs" / "example_config.py")

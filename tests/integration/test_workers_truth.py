@@ -17,6 +17,8 @@ import pytest
 from support.machine import attempts
 from support.styles import profile, without_compiler
 
+pytestmark = pytest.mark.truth
+
 WITHIN: Final = 0.03
 # Workers of a loader, by start method: what has to import torch again is as dear as a script.
 WORKERS_OF: Final = {"fork": 2, "spawn": 1, "forkserver": 1}
