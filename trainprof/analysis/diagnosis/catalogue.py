@@ -14,7 +14,6 @@ from trainprof.analysis.diagnosis import (
     dense_embeddings,
     discarded_gradients,
     double_precision,
-    duplicated_stream,
     emptied_cache,
     exposed_syncs,
     few_threads,
@@ -66,7 +65,6 @@ from trainprof.analysis.diagnosis.rule import Rule, rule_in
 RULES: Final[tuple[Rule, ...]] = tuple(
     rule_in(module)
     for module in (
-        duplicated_stream,
         serial_loading,
         sample_by_sample,
         too_few_workers,

@@ -76,7 +76,12 @@ def waited_for(case: Case) -> list[LoaderCase]:
 
 def keeps_multiplicity(fed: LoaderCase) -> bool:
     """Whether other numbers of workers give each sample as often as now."""
-    return shards_of(fed) is not None or bool(fed.loader.shares_stream)
+    loader = fed.loader
+    if shards_of(fed) is not None:
+        return True
+    if not loader.is_iterable or loader.shares_samples is not None:
+        return not loader.is_iterable or bool(loader.shares_samples)
+    return bool(loader.num_workers)
 
 
 def may_have_workers(fed: LoaderCase, workers: int) -> bool:
