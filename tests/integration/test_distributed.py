@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.machine import attempts
+from support.package import PACKAGE
 from support.processes import Ended, can_be_read, run
 from support.side_by_side import (
     DEADLINE_S,
@@ -446,7 +447,7 @@ def test_a_rank_that_fails_is_named(tmp_path: Path) -> None:
     pair = run_ours(project, tmp_path, Ended(b"", b"", 1))
     assert pair.ours.status == pair.plain.status
     assert b"KeyError: 'planted'" in pair.ours.stderr
-    assert b"trainprof" not in pair.ours.stderr
+    assert PACKAGE.encode() not in pair.ours.stderr
     summary = pair.summary()
     failed = summary["ranks"][1]
     assert (failed["steps"], failed["exit"]["reason"]) == (6, "exception")

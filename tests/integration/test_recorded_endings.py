@@ -565,11 +565,13 @@ def test_a_driver_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> Non
         os.mkfifo(hanging)
         env = _with_module(
             directory,
-            "pynvml",
-            f"import threading\n"
+            "sitecustomize",  # a pynvml on PYTHONPATH would come behind ours
+            f"import sys, threading, types\n"
             f"def nvmlInit():\n"
             f"    open({str(hanging)!r}, 'w').close()\n"
-            f"    threading.Event().wait()\n",
+            f"    threading.Event().wait()\n"
+            f"sys.modules['pynvml'] = types.ModuleType('pynvml')\n"
+            f"sys.modules['pynvml'].nvmlInit = nvmlInit\n",
         )
         await_hang = f"open({str(hanging)!r}).read()"
         script = write_script(directory, f"{TRAINING}\n{await_hang}\ntell()\n")

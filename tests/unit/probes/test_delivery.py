@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.package import PACKAGE
 from support.session import Recorder
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data import dataloader as torch_dataloader
@@ -155,7 +156,7 @@ def test_a_failure_to_pin_looks_the_same(same_with_us: Compare) -> None:
     pin = torch.utils.data._utils.pin_memory
     kind, text = same_with_us(lambda: pin.pin_memory([{"x": Stubborn()}]))
     assert kind == "raised"
-    assert "trainprof" not in text
+    assert PACKAGE not in text
 
 
 def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder: Recorder) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.package import PACKAGE
 from support.session import FakeClock, Recorder
 from torch import nn
 
@@ -60,7 +61,7 @@ def test_an_exception_looks_the_same(
 ) -> None:
     kind, text = same_with_us(action, ForwardProbe())
     assert kind == "raised"
-    assert "trainprof" not in text
+    assert PACKAGE not in text
 
 
 def test_only_the_outermost_call_is_recorded(recorder: Recorder) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.package import PACKAGE
 from support.session import Event, FakeClock, Recorder
 from torch.utils.data import (
     ChainDataset,
@@ -104,7 +105,7 @@ def test_an_exception_of_the_dataset_looks_the_same(same_with_us: Compare) -> No
 def test_an_exception_in_a_worker_looks_the_same(same_with_us: Compare) -> None:
     _, text = same_with_us(lambda: list(DataLoader(Broken(), num_workers=1)))
     assert "Caught KeyError in DataLoader worker process 0" in text
-    assert "trainprof" not in text
+    assert PACKAGE not in text
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"batch_sampler": [[0], [1, 2]]}])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.package import PACKAGE
 from support.session import FakeClock, Recorder
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -249,7 +250,7 @@ def test_models_that_are_traced_are_left_alone(recorder: Recorder) -> None:
             graphs.append(" ".join(node.kind() for node in graph.nodes()))
             places |= {f"{one.filename}: {one.message}" for one in caught}
             optimizer.step()
-        return graphs, {place for place in places if "trainprof" in place}
+        return graphs, {place for place in places if PACKAGE in place}
 
     plain, _ = traced()
     recorder.start(*probes(), now=CLOCK)

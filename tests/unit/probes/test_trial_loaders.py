@@ -16,6 +16,7 @@ import pytest
 import torch
 from support import fake_device
 from support.bare_call import by_python_itself
+from support.package import PACKAGE
 from support.session import Recorder
 from support.trials import end_of_process, faults, site_in, start_trial, told
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -280,7 +281,7 @@ def test_an_error_of_the_dataset_looks_the_same(
     trial = TrialOptions(loaders={"prefetch_factor": 4}, sites=(site_in(failing),)).to_json()
     kind, text = same_with_us(failing, *default_probes(trial))
     assert kind == "raised"
-    assert "trainprof" not in text
+    assert PACKAGE not in text
 
 
 def test_a_fault_of_ours_is_reported_and_the_loader_stays(
