@@ -106,12 +106,12 @@ def measured(
 
 def _where(stood: Sequence[Stood]) -> str:
     """Returns where a hung run stood: its training thread, and a worker that it waited for."""
-    told = list(stood[:1])
-    if told and told[0].waits_for is not None:
-        told += [one for one in stood[1:] if one.worker is not None and one.waits_for is None][:1]
-    names = ("training thread" if one.worker is None else f"worker {one.worker}" for one in told)
+    shown = list(stood[:1])
+    if shown and shown[0].waits_for is not None:
+        shown += [one for one in stood[1:] if one.worker is not None and one.waits_for is None][:1]
+    names = ("training thread" if one.worker is None else f"worker {one.worker}" for one in shown)
     return ", ".join(
-        f"{x} at {one.site} ({_doing(one)})" for x, one in zip(names, told, strict=True)
+        f"{x} at {one.site} ({_doing(one)})" for x, one in zip(names, shown, strict=True)
     )
 
 
