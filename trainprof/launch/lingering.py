@@ -9,7 +9,7 @@ from typing import Final
 from trainprof.record.limit_met import AT_END, processes_at_limit
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.schema import RECORD_BYTES, Kind
+from trainprof.record.schema import Kind
 
 # Once its code is over a process is gone in a moment, unless it waits for a thread or a child that
 # nobody stops. What comes before, as a `finally` that saves or evaluates, may take its time.
@@ -57,7 +57,7 @@ class Lingering:
         for path in log_paths(self._directory.events):
             process = path.name.partition("-")[0]
             try:
-                kinds = set(bytes(read_log(path).body[::RECORD_BYTES]))
+                kinds = read_log(path).kinds()
             except EmptyLog:
                 continue
             except UnreadableLog:

@@ -51,7 +51,7 @@ class LiveLog:
     def _find_training(self, paths: list[Path]) -> None:
         for path in sorted(paths, key=lambda path: (_pid_of(path) != self.pid, _pid_of(path))):
             with contextlib.suppress(UnreadableLog):
-                if _TRAINING.intersection(bytes(read_log(path).body[::RECORD_BYTES])):
+                if _TRAINING & read_log(path).kinds():
                     self.pid, self._is_training = _pid_of(path), True
                     return
 

@@ -236,11 +236,12 @@ def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def host_now() -> dict[str, Any]:
-    """Returns the machine as the manifest of a run would have it, with the cores it could use."""
-    from trainprof.sampling import cores
+    """Returns the machine as the manifest of a run would have it, with what it could use now."""
+    from trainprof.sampling import cores, host, procfs
 
     return {
         **_host(),
+        **host.memory(procfs.read_bytes("/proc/meminfo") or b""),
         "usable_cores": cores.usable_cores(),
         "memory_limit_bytes": cores.memory_limit_bytes(),
     }

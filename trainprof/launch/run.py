@@ -98,7 +98,7 @@ def run(
     environ = dict(os.environ)
     directory = create_run_directory(options.output, target.stem, environ, time_ns=time.time_ns())
     _tell_outer_run(environ, directory)
-    console = _make_rooms(directory, options)
+    console = _make_console(directory, options)
     recording = Recording(directory, options, progress)
     with Supervisor(target) as supervisor, _orphans(directory, options, supervisor) as orphans:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
@@ -196,7 +196,7 @@ def _deadline(
     )
 
 
-def _make_rooms(directory: RunDirectory, options: RunOptions) -> Path | None:
+def _make_console(directory: RunDirectory, options: RunOptions) -> Path | None:
     """Makes where the script's console goes, if it is kept."""
     if not options.keeps_console:
         return None

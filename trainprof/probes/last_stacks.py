@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.copied_frames import CopiedFrame, beginning_of_child, stack_of
+from trainprof.probes.limit import loader_worker
 from trainprof.record.last_stacks import SLOT_BYTES, SLOTS, STACKS_SUFFIX
 from trainprof.record.log_chunk import allocate
 
@@ -74,7 +75,7 @@ class LastStacks:
             "at_ns": now,
             "ended_ns": None,
             "rank": os.environ.get("RANK"),
-            "worker": _worker(),
+            "worker": loader_worker(),
             "threads": sampled,
         }
         self._put(self._sample)
@@ -155,10 +156,3 @@ def _mapped(path: str) -> memoryview:
     if address is None or address == ctypes.c_void_p(-1).value:
         raise OSError("the file cannot be mapped")
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
-
-
-def _worker() -> int | None:
-    """Returns the number of the DataLoader worker that this process is, None if it is none."""
-    module = sys.modules.get("torch.utils.data._utils.worker")
-    number = getattr(getattr(module, "_worker_info", None), "id", None)
-    return number if isinstance(number, int) else None

@@ -24,8 +24,14 @@ OWN_UPDATES: Final = 0
 
 def is_loader_worker() -> bool:
     """Whether this process makes batches for another one."""
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    return getattr(worker, "_worker_info", None) is not None
+    return loader_worker() is not None
+
+
+def loader_worker() -> int | None:
+    """Returns the number of the DataLoader worker that this process is, None if it is none."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    number = getattr(getattr(module, "_worker_info", None), "id", None)
+    return number if isinstance(number, int) else None
 
 
 class RunLimitReached(SystemExit):

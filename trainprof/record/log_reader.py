@@ -69,6 +69,10 @@ class EventLogFile:
     stopped_errno: int | None
     unread_bytes: int = 0
 
+    def kinds(self) -> set[int]:
+        """Returns the kinds of its records."""
+        return set(bytes(self.body[::RECORD_BYTES]))
+
 
 def log_paths(events: Path) -> list[Path]:
     """Returns the logs of a run, oldest name first; none when there is no such directory."""

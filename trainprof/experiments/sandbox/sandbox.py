@@ -154,9 +154,8 @@ def _user() -> str:
 
 def _memory_bytes() -> int:
     """Returns half of the memory that is free."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        kib = {line.partition(":")[0]: line.split()[1] for line in file}
-    free, limit = int(kib["MemAvailable"]) << 10, host_now()["memory_limit_bytes"]
+    host = host_now()
+    free, limit = host["memory_available_bytes"], host["memory_limit_bytes"]
     return int((free if limit is None else min(free, limit)) * _SHARE_OF_MEMORY)
 
 
