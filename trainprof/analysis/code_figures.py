@@ -193,6 +193,7 @@ class Compilation:
         again: How many of them were of code that had been compiled before, in training.
         again_s: What those took, the evaluation's left out.
         most_versions: Of one piece of code.
+        again_for: What changed then, most often first: number, shape; without what is unknown.
         again_idle_s: Of `again_s`, in which a device was not surely at work; None without one.
     """
 
@@ -203,6 +204,7 @@ class Compilation:
     again_s: float
     most_versions: int
     again_idle_s: float | None = None
+    again_for: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.run_figures import COSTLY_RECORDING, Exit
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.uncounted_samples import other_batches
+from trainprof.analysis.uncounted_samples import other_batches, other_epochs
 from trainprof.analysis.unlike_lengths import SAME_SAMPLES, have_short_ends
 
 _MANY_MORE: Final = 2.0
@@ -83,7 +83,7 @@ def discrepancies(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> 
     found = [*_arguments(base, other), *found]
     if not any(told.kind == WORK for told in found):
         found += _samples_per_step(base, other) or _uncounted_samples(base, other)
-    found += _loader_settings(base, other)
+    found += [*_epochs(base, other), *_loader_settings(base, other)]
     for side, runs in (("BASE", base), ("OTHER", other)):
         found += [told for run in runs for told in _of_one(_called(side, run, runs), run)]
         found += _held_up(side, runs)
@@ -201,6 +201,16 @@ def _uncounted_samples(
     in_base, in_other = (f"{size.mean / 1024:,.4g} KiB" for size in sizes)
     text = f"a batch is {in_base} -> {in_other} on average, and its samples are not counted"
     return [Discrepancy(BATCH_BYTES, WORK, in_base, in_other, text)]
+
+
+def _epochs(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:
+    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs."""
+    batches = other_epochs(base, other)
+    if batches is None:
+        return []
+    in_base, in_other = (f"{mean:,.4g}" for mean in batches)
+    changed = _changed("batches an epoch", WORK, in_base, in_other)
+    return [replace(changed, text=f"{changed.text}: workers share the stream differently")]
 
 
 def _checkpoints(base: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> list[Discrepancy]:

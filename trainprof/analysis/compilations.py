@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +14,10 @@ from trainprof.analysis.ledger import within
 from trainprof.analysis.names import Sites
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import CompileFlag, Kind
+
+# What a later version was compiled for.
+NUMBER: Final = "number"
+SHAPE: Final = "shape"
 
 
 def compilations_of(
@@ -32,7 +38,7 @@ def compilations_of(
     starts, took_ns = _starts_and_lengths(rows)
     idle_ns = took_ns if worked is None else took_ns - worked.inside_ns(starts, starts + took_ns)
     is_first_part = (rows["flags"] & CompileFlag.LATER_PART) == 0
-    is_again = _in_training(starts, timeline) & (rows["value"] > 0)
+    is_again = _in_training(starts, timeline) & _are_again(rows)
     names = np.array([sites[number] for number in rows["site"].tolist()], dtype=object)
     found = []
     for name in dict.fromkeys(names.tolist()):
@@ -45,10 +51,32 @@ def compilations_of(
                 again=int((here & is_again & is_first_part).sum()),
                 again_s=int(took_ns[here & is_again].sum()) / 1e9,
                 most_versions=int(rows["value"][here].max()) + 1,
+                again_for=_reasons(rows["flags"][here & is_again & is_first_part].astype(np.int64)),
                 again_idle_s=None if worked is None else int(idle_ns[here & is_again].sum()) / 1e9,
             )
         )
     return sorted(found, key=lambda one: -one.seconds)
+
+
+def _are_again(rows: npt.NDArray[np.void]) -> Bool:
+    """Tells versions of code that had been compiled for the same mode; with their later parts.
+
+    The first version for training after one for evaluation is none, nor the other way round. Its
+    later parts have the version's number, and no reason of their own.
+    """
+    is_first = (rows["flags"] & CompileFlag.LATER_PART) == 0
+    is_other_mode = is_first & ((rows["flags"] & CompileFlag.OTHER_MODE) > 0)
+    of_mode = {(row["site"], row["value"]) for row in rows[is_other_mode]}
+    known = np.array([(row["site"], row["value"]) in of_mode for row in rows], dtype=bool)
+    again: Bool = (rows["value"] > 0) & ~known
+    return again
+
+
+def _reasons(flags: Int64) -> list[str]:
+    """Returns what changed, most often first; what torch doesn't say is left out."""
+    names = {CompileFlag.OTHER_NUMBER: NUMBER, CompileFlag.OTHER_SHAPE: SHAPE}
+    counts = {name: int(np.count_nonzero(flags & flag)) for flag, name in names.items()}
+    return sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
 
 
 def compiling_in_training(details: npt.NDArray[np.void], timeline: Timeline) -> Coverage:

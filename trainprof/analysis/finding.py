@@ -38,8 +38,9 @@ NO_MATTER_OF_NOISE: Final = (
 )
 # What makes training no faster that goes on for longer than the run.
 COMES_ONCE: Final = ("slow_first_batch",)
-# What these cost is not known, or at most, but all that is measured beside them is slowed by it.
+# What these cost is unknown, or known at most, but every other figure of the run depends on it.
 SLOWS_EVERYTHING: Final = (
+    "duplicated_stream",
     "anomaly_detection",
     "worker_threads",
     "competing_thread",

@@ -157,6 +157,9 @@ class Loader:
         call: Of its constructor, None where nothing is known of it.
         shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
             other datasets, and where nobody knows.
+        equal_workers: Of an IterableDataset: how many workers of an epoch yield the same first
+            samples; 1 where all differ, None where they were not compared.
+        has_asked_for_worker: Something called get_worker_info() where its batches are prepared.
         set_up_as_workers_start: A function of the user's, called as each worker starts, comes to
             the worker's dataset; None where it may.
         touches_device: Making its batches copies to a device or from it, or makes them there.
@@ -264,6 +267,8 @@ class Loader:
     collates: int | None = None
     has_own_sampler: bool = False
     changed_in_sampler: list[str] = field(default_factory=list)
+    equal_workers: int | None = None
+    has_asked_for_worker: bool = False
 
     @property
     def is_rebuilt(self) -> bool:
@@ -343,10 +348,19 @@ class Loader:
         return self.is_rebuilt and 4 * (different or 1) > 3 * self.built
 
     @property
+    def shares_stream(self) -> bool | None:
+        """Whether each of several workers yields its own part of the dataset; None: unknown.
+
+        What workers were seen to yield counts more than what the code says.
+        """
+        if not self.is_iterable or self.shares_samples or self.has_asked_for_worker:
+            return True
+        return self.shares_samples if self.equal_workers is None else self.equal_workers == 1
+
+    @property
     def repeats_samples(self) -> bool:
-        """Whether each of its workers gives all of its dataset."""
-        is_shared = not self.is_iterable or self.shares_samples is not False
-        return not is_shared and (self.num_workers or 0) > 1
+        """Whether each of its workers yields all of its dataset."""
+        return self.shares_stream is False and (self.num_workers or 0) > 1
 
     @property
     def left_out_share(self) -> float:

@@ -25,6 +25,7 @@ from trainprof.analysis.pipeline_fit import pipeline_inputs
 from trainprof.analysis.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.rebuilt import renumbered
 from trainprof.analysis.skipped_batches import skipped_in_training
+from trainprof.analysis.stream_samples import recorded_stream
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.training_part import trained_samples
 from trainprof.analysis.training_process import is_of_loader
@@ -114,6 +115,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         copying |= copying_loaders(run.timeline.all_events, tables[-1])
         slow.append(SlowSamples.of_process(own, tables[-1]))
     threads: dict[int, WorkerThreads | None] = {}
+    streams = {process.pid or 0: recorded_stream(run.facts.environment())}
     views = told_views(run.facts.environment(), run.sites())
     looks = {
         (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
@@ -138,6 +140,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         facts = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
         of_itself, sites = facts.environment(), facts.sites(cwd)
         threads[pid] = told_threads(of_itself, sites)
+        streams[pid] = recorded_stream(of_itself)
         views += told_views(of_itself, sites)
         for thread in looked_at(of_worker):
             names = line_names(log, cwd)
@@ -163,6 +166,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         copying=frozenset(copying),
         threads=threads,
         views=views,
+        streams=streams,
     )
 
 

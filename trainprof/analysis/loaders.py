@@ -27,6 +27,7 @@ from trainprof.analysis.pass_starts import first_given_back_s, later_starts_s, s
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
 from trainprof.analysis.shared_line import with_others_of_line
 from trainprof.analysis.statistics import statistics_s
+from trainprof.analysis.stream_samples import WorkerStream, equal_workers, has_asked
 from trainprof.analysis.system_processes import Samples, Tick
 from trainprof.analysis.whole_batches import TORCHS_SAMPLERS, whole_batches
 from trainprof.analysis.worker_threads import threads_of
@@ -82,6 +83,7 @@ class BatchMaking:
         copying: Loaders in whose fetches something was copied between devices.
         threads: Of libraries in workers, by pid.
         views: What lines load, as each process told it.
+        streams: What processes recorded of streams that they read, by pid.
     """
 
     fetches: FetchTable
@@ -95,6 +97,7 @@ class BatchMaking:
     copying: frozenset[int] = frozenset()
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
     views: Sequence[LoadedViews] = ()
+    streams: Mapping[int, WorkerStream] = field(default_factory=dict)
 
     def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
         """Returns it with no fetches but those of some passes over one loader.
@@ -374,6 +377,8 @@ def _loader_of(
         loaded_views=views_at(hot_lines, making.views),
         late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
         worker_threads=threads_of(making.threads, fetch),
+        equal_workers=equal_workers(making.streams, fetch),
+        has_asked_for_worker=has_asked(making.streams, fetch) or facts.get("shards") is not None,
         overlaps=bool(p.overlaps.any()),
     )
 

@@ -165,7 +165,8 @@ def summary_of(run: Analysed) -> Shown:
     found_syncs = found_syncs_of(run.process.details, sites)
     worked = meanwhile.least if meanwhile is not None else None
     compilations = compilations_of(run.process.details, timeline, sites, worked)
-    updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window)
+    evidence = replace(evidence, compiling_s=compiling.total_ns() / 1e9)
+    updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window, compiling)
     torch = torch_settings(facts, sites, updates_s)
     settled_ns = _settled_ns(timeline, steps)
     hooks = lines_of_hooks(facts.environment(), sites)

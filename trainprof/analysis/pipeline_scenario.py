@@ -97,6 +97,7 @@ class PipelineInputs:
         read_bytes: Of all fetches, from storage; None where not observed.
         batch_bytes: Of the tensors and arrays of a mean batch; None where not observed.
         others: Threads of other processes that wanted a core all the time.
+        taken_cores: Of `cores`, those that other programs kept busy, as sampled.
         fetch_slowdown: What the recorded fetches took longer because cores were shared, as a share
             of their running parts.
         main_slowdown: The same of what the main process does, as a share of what it would take.
@@ -131,6 +132,7 @@ class PipelineInputs:
     read_bytes: int | None = None
     batch_bytes: float | None = None
     others: Interval = Interval(0.0, 0.0, 0.0)
+    taken_cores: float = 0.0
     fetch_slowdown: float = 0.0
     main_slowdown: float = 0.0
     shards: int | None = None

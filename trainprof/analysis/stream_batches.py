@@ -19,6 +19,11 @@ _CERTAIN: Final = 2.6
 # Nobody minds a step that is so much less work, as of last batches that are not full.
 _SAME_PASS: Final = 0.02
 
+# Epochs of a stream differ by a batch of each worker, whose last one is not full or is left out.
+# Beyond that by less than this share where files are not shared out evenly, or samples are left out
+# at random. Workers that each yield all of it make an epoch at least twice as long.
+_OTHER_EPOCH: Final = 0.1
+
 
 def are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
     """Whether batches are of another size, and not by chance.
@@ -65,6 +70,22 @@ def are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -
     common = range(min(map(len, (*base, *other))))
     means = [fmean(_mean_of(one, common) for one in side) for side in (base, other)]
     return max(means) <= (1 + _SAME_PASS) * min(means)
+
+
+def exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
+    """Whether all epochs have more batches than the usual ones, by more than sharing out explains.
+
+    Args:
+        long, usual: Batches, run by run.
+        workers: The most that prepared them.
+    """
+    long = [one for one in long if one]
+    if not long or not usual:
+        return False
+    return all(
+        min(one[k] for one in long) > (1 + _OTHER_EPOCH) * max(one[k] for one in usual) + workers
+        for k in range(min(map(len, (*long, *usual))))
+    )
 
 
 def _mean_of(batches: Sequence[int], common: range) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.stream_batches import are_as_many, are_other_sizes
+from trainprof.analysis.stream_batches import are_as_many, are_other_sizes, exceed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,26 @@ def other_batches(
         return None if are_as_many(*passes) else (sizes[0], sizes[1])
     are_told = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
     return None if are_told else (sizes[0], sizes[1])
+
+
+def other_epochs(
+    base: Sequence[ComparedRun], other: Sequence[ComparedRun]
+) -> tuple[float, float] | None:
+    """Returns how many batches an epoch of a stream has on both sides, where it is other data.
+
+    None where the sides have equal numbers of workers, or no run ended an epoch.
+    """
+    loaders = [[run.feeder() for run in side] for side in (base, other)]
+    streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
+    ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
+    workers = [{x.num_workers or 0 for x in side} for side in streams]
+    if not all(ended) or workers[0] == workers[1]:
+        return None
+    most = max(workers[0] | workers[1])
+    if not exceed(ended[0], ended[1], most) and not exceed(ended[1], ended[0], most):
+        return None
+    means = [fmean(map(fmean, side)) for side in ended]
+    return means[0], means[1]
 
 
 def _ended(run: ComparedRun) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.coverage import Coverage, own_inside_ns
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.ledger import KEY, Attribution, Window
 from trainprof.record.schema import Kind
@@ -20,7 +21,11 @@ _BESIDE_STEPS: Final = (
 
 
 def update_seconds(
-    events: Events, nesting: Nesting, attribution: Attribution, window: Window
+    events: Events,
+    nesting: Nesting,
+    attribution: Attribution,
+    window: Window,
+    compiling: Coverage | None = None,
 ) -> dict[int, float]:
     """Returns the part of the ledger's `optimizer` that lies in optimizers' steps.
 
@@ -29,6 +34,7 @@ def update_seconds(
         nesting: Of `events`.
         attribution: Of `events`: what has another key inside a step is not counted.
         window: The run's; only its loop counts.
+        compiling: When the training thread compiled, which is not counted.
 
     Returns:
         Seconds by the number that records have of each optimizer.
@@ -38,8 +44,12 @@ def update_seconds(
     counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
     around = _innermost(nesting, counted, is_step | is_beside)
     is_in_step = (around >= 0) & is_step[around]
-    numbers, which = np.unique(events.site[around[is_in_step]], return_inverse=True)
-    sums = np.bincount(which, weights=attribution.own_ns[counted[is_in_step]])
+    counted, around = counted[is_in_step], around[is_in_step]
+    own_ns = attribution.own_ns[counted].astype(np.int64)
+    if compiling is not None:
+        own_ns -= own_inside_ns(compiling, events, nesting)[counted]
+    numbers, which = np.unique(events.site[around], return_inverse=True)
+    sums = np.bincount(which, weights=np.maximum(own_ns, 0))
     return {int(number): float(ns / 1e9) for number, ns in zip(numbers, sums, strict=True)}
 
 

@@ -77,6 +77,7 @@ class Evidence:
         competing: Another thread that was busy meanwhile.
         python_once_s: Of "other", what comes but once.
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
+        compiling_s: Of forward, backward and optimizer, in which torch compiled.
         may_be_rollouts: Training may learn from what counts as evaluation.
         ranks: Whose loaders they are: times are means over so many.
         is_part: They are of a part of a run.
@@ -104,6 +105,7 @@ class Evidence:
     competing: CompetingThread | None = None
     python_once_s: float = 0.0
     loss_in_loop_s: float = 0.0
+    compiling_s: float = 0.0
     may_be_rollouts: bool = False
     ranks: int = 1
     is_part: bool = False
@@ -453,6 +455,12 @@ def _compute_headline(
     waiting = f" ({percent(data)})" if data >= MODERATE_SHARE and name != "data" else ""
     text = f"COMPUTE-BOUND, {level} data-bound{waiting}: {what} take {percent(compute)} of "
     text += "training time"
+    compiling = evidence.compiling_s / (evidence.training_s or 1.0)
+    if compiling >= HIGH_SHARE:
+        text = (
+            f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
+            f"without it take {percent(max(compute - compiling, 0.0))}"
+        )
     told = None if evidence.has_device else evidence.python_in_model
     in_python = told.total_s / (evidence.training_s or 1.0) if told is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:

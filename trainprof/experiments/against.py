@@ -8,10 +8,11 @@ from typing import Final
 
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.stream_batches import exceed
 from trainprof.analysis.tuning import BASELINE, Times
 from trainprof.experiments.beside_steps import SeenPasses
 from trainprof.experiments.found import Found
-from trainprof.experiments.shared_streams import exceed, passes_at
+from trainprof.experiments.shared_streams import passes_at
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.experiments.whole_runs import of_whole_runs
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from trainprof.analysis.speedup import Pace
-from trainprof.analysis.stream_batches import more_batches
+from trainprof.analysis.stream_batches import exceed, more_batches
 from trainprof.experiments.beside_steps import SeenPasses
 from trainprof.experiments.trial import Measured, Trial
-
-# Passes of a stream differ by a batch of each worker, whose last one is not full or is left out.
-# Beyond that by less than this share where files are not shared out evenly, or samples are left out
-# at random; workers that give all of it each make a pass twice as long at the least.
-_OTHER_PASS: Final = 0.1
 
 
 def passes_at(
@@ -28,22 +22,6 @@ def passes_at(
     if not all(sides):
         return []
     return list(zip(zip(*sides[0], strict=False), zip(*sides[1], strict=False), strict=False))
-
-
-def exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
-    """Whether passes all have more batches than the usual ones, by more than sharing out gives.
-
-    Args:
-        long, usual: Batches, run by run.
-        workers: That made them, at the most.
-    """
-    long = [one for one in long if one]
-    if not long or not usual:
-        return False
-    return all(
-        min(one[k] for one in long) > (1 + _OTHER_PASS) * max(one[k] for one in usual) + workers
-        for k in range(min(map(len, (*long, *usual))))
-    )
 
 
 def steps_for_one(base: Sequence[Measured], other: Sequence[Measured], trial: Trial) -> float:

@@ -17,6 +17,12 @@ Wrapped = Callable[..., Any]
 _CALLBACKS: Final = "torch._dynamo.callback"
 # "3/1": of the fourth piece of code, the second time.
 _FRAME_ID: Final = re.compile(r"(?:!\d+/)?\d+/(\d+)")
+# Guards that failed, as torch._dynamo words them, of the version that it used last.
+_REASONS: Final = (
+    (CompileFlag.OTHER_MODE, re.compile(r"GLOBAL_STATE|\.training\b|requires_grad")),
+    (CompileFlag.OTHER_SHAPE, re.compile(r"(?:size|stride|rank) mismatch|\.size\(|\.shape\b")),
+    (CompileFlag.OTHER_NUMBER, re.compile(r"== -?(?:\d|\.\d|inf|nan)")),
+)
 _MOST_TIMES: Final = 1 << 31
 _GRAPHS_MODES: Final = ("reduce-overhead", "max-autotune")
 _GRAPHS_OPTION: Final = "triton.cudagraphs"
@@ -105,7 +111,15 @@ def _what(told: Any) -> tuple[int, int]:
     flags = CompileFlag.LATER_PART if trigger not in ("", "DYNAMO") else 0
     if found is None:
         return 0, int(flags)
-    return min(int(found[1]), _MOST_TIMES), int(flags | CompileFlag.TOLD)
+    return min(int(found[1]), _MOST_TIMES), int(flags | _reason() | CompileFlag.TOLD)
+
+
+def _reason() -> int:
+    """Returns the flags of why torch compiles another version; 0 where it doesn't say."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    context = getattr(utils, "get_metrics_context", lambda: None)()
+    reason = str(getattr(context, "_metrics", {}).get("recompile_reason"))
+    return int(next((flag for flag, pattern in _REASONS if pattern.search(reason)), 0))
 
 
 def _handler() -> Any:

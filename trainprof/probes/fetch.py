@@ -18,6 +18,7 @@ from trainprof.probes.slow_samples import (
     StampedIndices,
     asks_one_by_one,
 )
+from trainprof.probes.stream_samples import COMPARED, StreamSamples, notes_who_asks
 from trainprof.probes.usage import SHORT_NS, BatchScale, Begun, UsageMeter
 from trainprof.probes.worker_threads import WorkerThreads
 from trainprof.record.schema import COLLATE_SHIFT, Kind, Topic
@@ -51,6 +52,10 @@ class FetchProbe:
         self._slow = SlowSamples(
             session.emit, session.now, kept if isinstance(kept, int) else DEFAULT_KEPT
         )
+        places = [(worker, "get_worker_info")]
+        for other in (torch.utils.data, torch.utils.data.dataloader):
+            places += [(other, "get_worker_info")] if hasattr(other, "get_worker_info") else []
+        patcher.around_if_there(notes_who_asks(patcher, self._session), *places)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
@@ -81,7 +86,11 @@ class FetchProbe:
                     and asks_one_by_one(fetcher.dataset, self._torch)
                 )
                 kept.is_stamped = kept.may_be_stamped and slow.are_worth_stamps()
-                fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now)
+                first = None
+                if info is not None and info.num_workers > 1 and not takes_indices:
+                    stream = StreamSamples(self._torch, self._session, info.seed - info.id)
+                    first = patcher.guarded(stream.add)
+                fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
                 fetcher._trainprof = kept
             except Exception as error:
                 patcher.fail(error)
@@ -198,10 +207,27 @@ class _Fetcher:
     collate_began_ns: int = 0
 
 
-def _timed(collate: Wrapped, kept: _Fetcher, now: Callable[[], int]) -> Wrapped:
-    """Returns `collate` with a note of when it begins."""
+def _timed(
+    collate: Wrapped,
+    kept: _Fetcher,
+    now: Callable[[], int],
+    first: Callable[[Any], None] | None,
+) -> Wrapped:
+    """Returns `collate` with a note of when it begins.
+
+    Args:
+        collate: The loader's.
+        kept: Where to note it.
+        now: The clock.
+        first: To be called with the samples of the first batches; None: nobody asks.
+    """
+    left = 0 if first is None else COMPARED
 
     def timed(samples: Any) -> Any:
+        nonlocal left
+        if left and first is not None:
+            left -= 1
+            first(samples)
         kept.collate_began_ns = now()
         try:
             return collate(samples)

@@ -220,7 +220,9 @@ class Topic(IntEnum):
     # {learning_sampler: {loader, attribute}}: of a sampler of the user's, which was another when
     # a batch was asked for than as the last one had been given;
     # {worker_threads: {torch, set_at, opencv}, number} in a loader's worker: those that libraries
-    # compute with, and the script's line that set torch's there (0: none), from then on
+    # compute with, and the script's line that set torch's there (0: none), from then on;
+    # {first_samples: {base_seed, checksums}} of an IterableDataset, in one of several workers;
+    # {asked_for_worker} once something called get_worker_info()
     ENVIRONMENT = 9
     # {file, line, name, why, source}: a function whose lines are timed; `source` names the file in
     # sources/ that holds its text as run, or is null
@@ -297,6 +299,10 @@ class CompileFlag(IntEnum):
 
     TOLD = 1  # torch told how often it was compiled before
     LATER_PART = 2  # the backward of what was compiled before, or the like
+    # Why there is another version, as torch says:
+    OTHER_MODE = 4  # training or evaluation, with or without gradients
+    OTHER_NUMBER = 8  # a number that Python holds
+    OTHER_SHAPE = 16
 
 
 class DeviceMarkFlag(IntEnum):

@@ -87,10 +87,11 @@ def _repeating(loader: Loader) -> str:
     if not loader.repeats_samples:
         return ""
     workers = loader.num_workers
+    if loader.equal_workers is not None:
+        return f"{loader.equal_workers} of its {workers} workers yield the same samples"
     return (
-        f"each of its {workers} workers gives all of its IterableDataset, an epoch each sample "
-        f"{workers} times, unless samples are random or what they are read from shares them out: "
-        "the script nowhere asks get_worker_info() for a worker's share"
+        f"each of its {workers} workers may yield the whole IterableDataset: your code never calls "
+        "get_worker_info()"
     )
 
 

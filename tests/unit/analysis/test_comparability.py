@@ -491,6 +491,25 @@ def of_stream(
     return run(lambda summary: of_training(samples=None)(of_loader(summary)))
 
 
+def of_workers(workers: int, ended: list[int]) -> ComparedRun:
+    """A run of a stream, by its number of workers and the batches of epochs that ended."""
+    of_loader = of_feeder(num_workers=workers, is_iterable=True, ended_batches=ended)
+    return run(lambda summary: of_training(samples=None)(of_loader(summary)))
+
+
+@pytest.mark.parametrize(
+    ("workers", "ended", "is_other"),
+    [(3, [189, 189], True), (3, [66], False), (3, [], False), (0, [189, 189], False)],
+)
+def test_epochs_of_a_stream_that_each_worker_yields_again(
+    workers: int, ended: list[int], is_other: bool
+) -> None:
+    found = discrepancies([of_workers(0, [63, 63])], [of_workers(workers, ended)])
+    texts = [record.text for record in found if record.kind == "work"]
+    expected = "batches an epoch 63 -> 189: workers share the stream differently"
+    assert texts == ([expected] if is_other else [])
+
+
 @pytest.mark.parametrize(
     ("base", "other"),
     [

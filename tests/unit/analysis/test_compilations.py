@@ -7,6 +7,7 @@ from pathlib import Path
 from support.events import LEARNS, MS, FakeRun
 
 from trainprof.analysis.code_figures import Compilation
+from trainprof.analysis.compilations import NUMBER
 from trainprof.record.schema import CompileFlag, Kind
 
 
@@ -63,3 +64,36 @@ def test_a_run_that_compiles_nothing_has_none(tmp_path: Path) -> None:
     run = FakeRun()
     run.learn(run.optimizer())
     assert run.summary(tmp_path).compilations == []
+
+
+def test_the_first_version_for_training_is_not_compiled_again(tmp_path: Path) -> None:
+    run = FakeRun()
+    optimizer, site = run.optimizer(), run.site(50)
+    run.learn(optimizer)
+    with run.span(Kind.FORWARD, flags=LEARNS):
+        mode = CompileFlag.TOLD | CompileFlag.OTHER_MODE
+        run.leaf(Kind.COMPILE, 400 * MS, site=site, value=1, flags=mode)
+    with run.span(Kind.BACKWARD):
+        later = CompileFlag.TOLD | CompileFlag.LATER_PART
+        run.leaf(Kind.COMPILE, 100 * MS, site=site, value=1, flags=later)
+    run.update(optimizer)
+    for times, flag in ((2, CompileFlag.OTHER_NUMBER), (3, CompileFlag.OTHER_NUMBER)):
+        with run.span(Kind.FORWARD, flags=LEARNS):
+            run.leaf(Kind.COMPILE, 50 * MS, site=site, value=times, flags=CompileFlag.TOLD | flag)
+        with run.span(Kind.BACKWARD):
+            run.passes_time(MS)
+        run.update(optimizer)
+    run.learn(optimizer)
+    [record] = run.summary(tmp_path).compilations
+    assert (record.count, record.again, record.again_s) == (3, 2, 0.1)
+    assert record.again_for == [NUMBER]
+
+
+def test_compile_time_is_not_computing_in_the_headline(tmp_path: Path) -> None:
+    run = FakeRun()
+    optimizer, site = run.optimizer(), run.site(50)
+    compiling_step(run, optimizer, site, 4_000 * MS, 0)
+    for _ in range(100):
+        run.learn(optimizer)
+    headline = run.summary(tmp_path).verdict.headline
+    assert headline.startswith("COMPILE-BOUND: torch.compile takes ")

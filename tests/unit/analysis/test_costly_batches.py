@@ -494,6 +494,35 @@ def test_receiving_is_not_blamed_on_workers() -> None:
     assert stateful.advice.startswith("StatefulDataLoader(..., snapshot_every_n_steps=N)")
 
 
+@pytest.mark.parametrize(
+    ("runnable", "disturbed", "cpu_s", "is_found"),
+    [
+        (0.0, False, 0.001, True),  # the worker answers late
+        (0.3, False, 0.001, False),
+        (0.0, True, 0.001, False),
+        (0.3, True, 0.019, True),  # many small tensors, on a loaded machine too
+    ],
+)
+def test_waiting_for_a_core_is_no_cost_of_receiving(
+    runnable: float, disturbed: bool, cpu_s: float, is_found: bool
+) -> None:
+    planted = Planted(
+        workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02), delivery_s=0.02
+    )
+    assert planted.loader.fetch is not None
+    fetch = replace(planted.loader.fetch, runnable_s=runnable * 0.004 * STEPS)
+    planted.loader = replace(
+        planted.loader, fetch=fetch, receive_s=0.02 * STEPS, receive_cpu_s=cpu_s * STEPS
+    )
+    system = summaries.healthy().system
+    assert system is not None
+    if disturbed:
+        busy = {"host_percent": {"mean": 90.0}, "tree_percent": {"mean": 80.0}}
+        system = replace(system, cpu={**system.cpu, **busy, "pressure_some_share": 0.9})
+    findings = found(case_of(planted, system=system))
+    assert ("slow_receive" in findings) is is_found
+
+
 def test_drawing_indices_is_not_blamed_on_workers() -> None:
     planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, sampler_s=0.02)
     finding = only(case_of(planted))

@@ -155,9 +155,24 @@ def test_code_that_is_compiled_again_and_again() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "advice"),
+    [
+        (["number"], "hold the number that changes in a tensor"),
+        (["shape"], "torch.compile(..., dynamic=True), or one shape"),
+        ([], "torch.compile(..., dynamic=True), or one shape"),
+    ],
+)
+def test_the_advice_is_about_what_changed(changed: list[str], advice: str) -> None:
+    finding = only(recompiled(replace(compiled(7, 1.5), again_for=changed)))
+    assert finding.advice.startswith(advice)
+    assert bool(finding.cautions) is (changed != ["number"])
+
+
+@pytest.mark.parametrize(
     "told",
     [
         pytest.param([compiled(0, 0.0)], id="once"),
+        pytest.param([compiled(1, 1.5)], id="one more version"),
         pytest.param([compiled(2, 0.15)], id="a small part"),
         pytest.param([], id="nothing"),
     ],

@@ -73,10 +73,10 @@ def test_workers_of_a_stream_have_to_share_it(shares: bool | None) -> None:
     finding = only(case_of(planted))
     assert finding.id == "serial_loading"
     advice, minded = finding.advice or "", " ".join(finding.cautions)
-    assert ("get_worker_info()), then DataLoader(" in advice) is (shares is False)
-    assert (finding.change == {}) is (shares is False)
-    assert ("nowhere asks" in minded) is (shares is False)
-    assert ("unless it asks" in minded) is (shares is None)
+    assert ("get_worker_info(), then" in advice) is (shares is not True)
+    assert (finding.change == {}) is (shares is not True)
+    assert ("never calls get_worker_info" in minded) is (shares is False)
+    assert ("unless it shares samples out" in minded) is (shares is None)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_workers_of_a_stream_have_to_share_it(shares: bool | None) -> None:
 )
 def test_no_more_workers_than_a_stream_has_shards(shards: int, workers: int, said: str) -> None:
     planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, shards=shards)
-    planted.loader = replace(planted.loader, is_iterable=True)
+    planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
     finding = only(case_of(planted))
     assert (finding.id, finding.change["num_workers"]) == ("serial_loading", workers)
     assert said in minded(finding)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.events import ITEM_ON_CPU, MS, US, FakeRun
 
+from trainprof.analysis.coverage import Coverage
 from trainprof.analysis.events import nest
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.finding import OTHER_OPTIMIZERS
@@ -19,14 +20,14 @@ from trainprof.analysis.update_times import update_seconds
 from trainprof.record.schema import Kind, Topic
 
 
-def updates_of(run: FakeRun, began: int = 0) -> dict[int, int]:
+def updates_of(run: FakeRun, began: int = 0, compiling: Coverage | None = None) -> dict[int, int]:
     """Returns what each optimizer's steps took, in ns, from a time on."""
     events = run.events()
     nesting = nest(events)
     nothing = np.empty((0, 2), dtype=np.int64)
     attribution = attribute(events, nesting, nothing, has_device=False)
     window = Window(run.start, began or run.start, run.now, run.now)
-    found = update_seconds(events, nesting, attribution, window)
+    found = update_seconds(events, nesting, attribution, window, compiling)
     return {number: round(spent_s * 1e9) for number, spent_s in found.items()}
 
 
@@ -37,6 +38,17 @@ def test_each_optimizer_has_its_own_time() -> None:
         run.update(one, 700 * US)
         run.update(other, 50 * US)
     assert updates_of(run) == {one: 2_100 * US, other: 150 * US}
+
+
+def test_compiling_in_a_step_is_no_time_of_the_optimizer() -> None:
+    run = FakeRun()
+    optimizer, began = run.optimizer(), run.now
+    with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
+        run.passes_time(400 * MS)
+        ended = run.now
+        run.passes_time(3 * MS)
+    compiling = Coverage.of(np.array([[began, ended]]), (run.start, run.now))
+    assert updates_of(run, compiling=compiling) == {optimizer: 3 * MS}
 
 
 def test_what_belongs_to_the_update_and_is_no_step_is_nobodys() -> None:

@@ -378,13 +378,13 @@ def test_neither_workers_nor_pinned_memory_for_batches_that_are_made_on_a_device
 
 def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
     planted = Planted(workers=0, fetch_s=0.03, shards=2)
-    planted.loader = replace(planted.loader, is_iterable=True)
+    planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
     found = plan(case_of(planted))
     tried = [one.overrides["num_workers"] for one in found.candidates if one.subject == WORKERS]
     assert tried == [2]
     assert any("2 shards" in told for told in found.candidates[0].cautions)
     planted = Planted(workers=1, fetch_s=0.03, shards=1)
-    planted.loader = replace(planted.loader, is_iterable=True)
+    planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
     found = plan(case_of(planted))
     assert all(one.overrides.get("num_workers", 0) < 1 for one in found.candidates)
     assert any("not tried: the stream is one shard" in note for note in found.notes)

@@ -85,8 +85,6 @@ BURSTS: dict[str, Any] = {"fetch_s": 0.003, "bursts": (30, 11, 13.3), "compute_s
     [
         (lambda: case_of(Planted(fetch_s=0.03)), "serial_loading", True),
         (lambda: streaming(shares_samples=True), "serial_loading", True),
-        # Each worker may give all of it: nobody knows.
-        (lambda: streaming(shares_samples=None), "serial_loading", False),
         (lambda: case_of(Planted(workers=1, fetch_s=0.03)), "too_few_workers", True),
         (lambda: case_of(Planted(workers=2, passes=1, **BURSTS)), "uneven_batches", True),
         (lambda: restarted("training"), "worker_restart", True),
@@ -114,8 +112,9 @@ def test_tune_is_named_where_it_has_a_trial(
         assert has_trial(case, finding)
 
 
-def test_what_takes_more_than_arguments_is_not_tried() -> None:
-    finding = found(streaming(shares_samples=False), "serial_loading")
+@pytest.mark.parametrize("shares", [False, None])
+def test_what_takes_more_than_arguments_is_not_tried(shares: bool | None) -> None:
+    finding = found(streaming(shares_samples=shares), "serial_loading")
     assert (finding.change, finding.is_tried_by_tune) == ({}, False)
     assert "trainprof compare" in finding.verify
 

@@ -88,7 +88,23 @@ def test_each_version_is_told_with_its_line_and_its_time(recorder: Recorder) -> 
     events = recorder.read().of(Kind.COMPILE)
     assert [(event.ns, event.value) for event in events] == [(7_000, 0), (7_000, 1), (7_000, 2)]
     assert {event.line for event in events} == {f"test_compilation.py:{begins + 2}"}
-    assert {event.flags for event in events} == {CompileFlag.TOLD}
+    number = CompileFlag.TOLD | CompileFlag.OTHER_NUMBER
+    assert [event.flags for event in events] == [CompileFlag.TOLD, number, number]
+
+
+def test_why_there_is_another_version(recorder: Recorder) -> None:
+    recorder.start(CompilationProbe())
+    model = torch.nn.Linear(3, 1)
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    with torch.no_grad():
+        compiled(torch.ones(2, 3))
+    compiled(torch.ones(2, 3))
+    compiled(torch.ones(4, 3))
+    model.eval()
+    compiled(torch.ones(4, 3))
+    flags = [event.flags & ~CompileFlag.TOLD for event in recorder.read().of(Kind.COMPILE)]
+    assert flags[:3] == [0, CompileFlag.OTHER_MODE, CompileFlag.OTHER_SHAPE]
+    assert all(flag == CompileFlag.OTHER_MODE for flag in flags[3:])
 
 
 def test_it_goes_on_after_torch_has_forgotten_who_listens(recorder: Recorder) -> None:

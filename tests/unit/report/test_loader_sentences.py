@@ -287,7 +287,10 @@ def test_batches_that_are_taken_only_to_be_left_are_named() -> None:
 def test_workers_that_each_give_all_of_a_stream_are_named() -> None:
     streamed = {"is_iterable": True, "shares_samples": False}
     [sentence] = faults(loader(2, **streamed))
-    assert "each of its 2 workers gives all of its IterableDataset" in sentence
+    assert "each of its 2 workers may yield the whole IterableDataset" in sentence
+    [certain] = faults(loader(3, **streamed, equal_workers=2))
+    assert certain == "2 of its 3 workers yield the same samples"
+    assert faults(loader(3, **streamed, equal_workers=1)) == []
     assert faults(loader(1, **streamed)) == []
     assert faults(loader(2, **{**streamed, "shares_samples": True})) == []
     assert faults(loader(2, **{**streamed, "shares_samples": None})) == []

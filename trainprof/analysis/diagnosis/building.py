@@ -17,6 +17,7 @@ from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION, TRAINING
+from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.step_noise import half_split_noise
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import RunSummary
@@ -66,12 +67,19 @@ def build_case(
     """
     here = [one for one in loaders if one.thread == "training"]
     shared_memory, on_device = _free_shared_memory(summary), summary.run.is_on_device
-    shares = steps_shares or {}
+    shares, taken = steps_shares or {}, _taken_cores(summary)
+
+    def models_of(number: int) -> LoaderModel | None:
+        model = known_of(number)
+        if model is None:
+            return None
+        return replace(model, inputs=replace(model.inputs, taken_cores=taken))
+
     cases = {
         role: [
             replace(
                 _loader_case(
-                    one, known_of, training_s, _limits(settings), exposed, shared_memory, on_device
+                    one, models_of, training_s, _limits(settings), exposed, shared_memory, on_device
                 ),
                 steps_share=shares.get(one.id, 1.0),
             )
@@ -126,6 +134,12 @@ def _free_shared_memory(summary: RunSummary) -> float | None:
     total = number_at(memory, "shm_total_bytes")
     used = number_at(memory, "shm_used_bytes", "min")
     return None if total is None or used is None else max(total - used, 0.0)
+
+
+def _taken_cores(summary: RunSummary) -> float:
+    """Returns how many of the run's cores other programs kept busy; 0 where it hardly felt that."""
+    cpu = shared_cpu(summary.system.cpu) if summary.system else None
+    return cpu.others_share * cpu.cores if cpu is not None and cpu.is_disturbed else 0.0
 
 
 def _limits(settings: Mapping[str, float]) -> Limits:

@@ -14,6 +14,7 @@ from trainprof.analysis.diagnosis import (
     dense_embeddings,
     discarded_gradients,
     double_precision,
+    duplicated_stream,
     emptied_cache,
     exposed_syncs,
     few_threads,
@@ -65,6 +66,7 @@ from trainprof.analysis.diagnosis.rule import Rule, rule_in
 RULES: Final[tuple[Rule, ...]] = tuple(
     rule_in(module)
     for module in (
+        duplicated_stream,
         serial_loading,
         sample_by_sample,
         too_few_workers,

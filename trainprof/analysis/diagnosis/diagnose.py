@@ -130,6 +130,6 @@ def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
     }
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
     if finding.id in SLOWS_EVERYTHING:
-        severity = "warn"
+        severity = finding.severity or "warn"
     steps = case.steps_with_most(rule.keys)
     return replace(finding, severity=severity, thresholds=thresholds, steps=steps)

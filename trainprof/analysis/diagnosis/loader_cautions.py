@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import LoaderCase
@@ -53,6 +52,12 @@ DRAWN_ANEW: Final = (
 _ONE_FOR_EACH: Final = (
     "give each use of the loader a loader of its own (while one pass goes on, another begins: "
     "workers that live on have one iterator for both, and batches would be left out or repeated)"
+)
+# Of an IterableDataset, whose workers each have a copy.
+SHARE_THE_STREAM: Final = (
+    "give each worker its share in __iter__: info = torch.utils.data.get_worker_info(), then "
+    "itertools.islice(records, info.id, None, info.num_workers) of raw records (info is None "
+    "without workers)"
 )
 # Ahead of workers, and of pinned memory, where making a batch uses a device.
 OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function into the loop"
@@ -117,8 +122,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
         return first
     if _needs_one_iterator(loader, workers):
         first.append(_one_of_all(loader))
-    if repeats_samples(loader, workers):
-        first.append("have the dataset give each worker its share (get_worker_info())")
+    if workers > 1 and not loader.shares_stream:
+        first.append(SHARE_THE_STREAM)
     if loader.changed_in_sampler:
         first.append(_learns_ahead(loader, workers))
     if loader.touches_device and not now:
@@ -191,11 +196,6 @@ def _given_in_workers(loader: Loader) -> str:
     if loader.set_up_as_workers_start:
         return "worker_init_fn, which comes to it, is called in workers alone"
     return "get_worker_info() is None there"
-
-
-def repeats_samples(loader: Loader, workers: int) -> bool:
-    """Whether each of so many workers would give all samples of an iterable dataset."""
-    return replace(loader, num_workers=workers).repeats_samples
 
 
 def shares_a_disk(fed: LoaderCase) -> bool:
@@ -343,17 +343,14 @@ def _of_iterable(fed: LoaderCase, workers: int) -> list[str]:
     loader, shards = fed.loader, shards_of(fed)
     if shards is not None:
         return [too_few_shards(shards)] if workers >= shards else []
-    if repeats_samples(loader, workers):
-        return [
-            "the dataset is an IterableDataset, and the script nowhere asks get_worker_info(): as "
-            "it is, each worker gives all of it, and an epoch has each sample several times"
-        ]
-    if not loader.is_iterable or loader.shares_samples is not None:
+    if workers < 2 or loader.shares_stream:
         return []
-    return [
-        "the dataset is an IterableDataset: each worker yields all of it unless it asks "
-        "get_worker_info() for its share"
-    ]
+    if loader.shares_stream is False:
+        return [
+            "the dataset is an IterableDataset, and your code never calls get_worker_info(): "
+            f"{workers} workers would yield each sample {workers} times an epoch"
+        ]
+    return ["the dataset is an IterableDataset: unless it shares samples out, each worker has all"]
 
 
 def _of_generators(loader: Loader, workers: int, *, is_kept: bool) -> list[str]:

@@ -5,22 +5,24 @@ Python. Where one of these changes, torch compiles another version, while traini
 eight versions of one piece of code (recompile_limit) it gives up and runs that uncompiled. What is
 compiled at all is shown as Compiled, by line; it lies in forward and backward.
 
-How it is measured: torch's compiler tells when it begins, when it ends and what it compiles; the
-first version of each piece of code is not counted, nor what evaluation makes it compile, nor time
-in which a device was surely at work.
+How it is measured: torch's compiler reports when it begins and ends, what it compiles, and which
+guard failed. Not counted: the first version of each piece of code, the first for training after one
+for evaluation (grad mode, model.training), what evaluation compiles, and time in which a device
+surely worked.
 
-When it is wrong: a second version is often the last, made for every shape. It comes once: in a run
-of hours it does not matter.
+When it is wrong: a second version is often the last, made for every shape, and is not reported.
+What comes a few times does not matter in a run of hours.
 
-What to do: TORCH_LOGS=recompiles in front of the script says what changed.
-torch.compile(..., dynamic=True), batches of one size (padding to few lengths, drop_last=True),
-numbers in tensors instead of Python's.
+What to do: TORCH_LOGS=recompiles in front of the script says what changed. Where it is a number
+that Python holds (a learning rate): a tensor, lr=torch.tensor(1e-3). Where it is a shape:
+torch.compile(..., dynamic=True), or batches of one size (padding to few lengths, drop_last=True).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.compilations import NUMBER
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -30,10 +32,11 @@ from trainprof.analysis.finding import Finding
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "recompiling"
-KEYS: Final[tuple[str, ...]] = ("forward", "backward")
+KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer")
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training: what comes a few times matters in short runs alone"),
     "seconds": Threshold(1.0, "nobody changes a script for less"),
+    "times": Threshold(2, "one more version (of state built by the first step, say) comes once"),
 }
 # torch's recompile_limit, unless the script sets another.
 _VERSIONS_KEPT: Final = 8
@@ -50,21 +53,22 @@ def find(case: Case) -> Finding | None:
     times, spent_s = sum(one.again for one in told), sum(one.again_s for one in told)
     if case.is_on_device:
         spent_s = sum(one.again_idle_s or 0.0 for one in told)
+    if times < case.threshold(ID, "times", THRESHOLDS["times"].value):
+        return None
     if not told or spent_s < max(least_s, least_share * case.training_s):
         return None
-    often = "once" if times == 1 else f"{times} times"
     worst = max(told, key=lambda one: one.again_s)
+    changed = worst.again_for
     versions = max(one.most_versions for one in told)
     given_up = f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled"
     return plain_finding(
         ID,
-        f"torch.compile compiled again what it had compiled before, {often}: "
+        f"torch.compile compiled again what it had compiled before, {times} times: "
         f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
         outside_steps(case, spent_s, with_warmup=True),
         site=worst.site,
-        advice="torch.compile(..., dynamic=True), or one shape for all batches (padding, "
-        "drop_last=True); TORCH_LOGS=recompiles says what changed",
-        cautions=[_OTHER_DATA],
+        advice=f"{_advice(changed)}; TORCH_LOGS=recompiles says what changed",
+        cautions=[] if changed == [NUMBER] else [_OTHER_DATA],
         evidence={
             "again_s": spent_s,
             "again_share": spent_s / case.training_s,
@@ -72,4 +76,16 @@ def find(case: Case) -> Finding | None:
             "versions": versions,
         },
         also=[f"{given_up}: that was reached"] if versions >= _VERSIONS_KEPT else [],
+    )
+
+
+def _advice(changed: list[str]) -> str:
+    """Returns what to do about what changed; shapes where that is unknown."""
+    if changed[:1] == [NUMBER]:
+        return (
+            "hold the number that changes in a tensor (of an optimizer: lr=torch.tensor(1e-3)), or "
+            "leave it out of what is compiled"
+        )
+    return (
+        "torch.compile(..., dynamic=True), or one shape for all batches (padding, drop_last=True)"
     )

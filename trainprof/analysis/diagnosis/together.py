@@ -93,12 +93,22 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
         if setting is not None and not case.is_on_device:
             saved_s = _replayed_s(fed, in_steps_s)
     whole_s = case.settled_s
-    kept_s = max(whole_s - outside_s - saved_s, (1 - _MOST_REMOVED) * whole_s)
+    left_s = max(whole_s - _parts_s(case, findings), (1 - _MOST_REMOVED) * whole_s)
+    kept_s = max(whole_s - outside_s - saved_s, left_s)
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [_of_all_training(case, one) for one in findings]
     return max([min(whole_s / kept_s, _most_of_workers(case, of_loader)), *alone])
+
+
+def _parts_s(case: Case, findings: Sequence[Finding]) -> float:
+    """Returns what findings can save at most: all of the parts of training that they are about."""
+    rules = {one.id: rule_named(one.id) for one in findings}
+    keys = {key for rule in rules.values() if rule is not None for key in rule.keys}
+    unknown = [one for one in findings if (rule := rules[one.id]) is None or not rule.keys]
+    of_keys = sum(case.training.get(key, 0.0) for key in keys)
+    return of_keys + sum(map(_most_saved_s, unknown))
 
 
 def _begun_twice_s(case: Case, outside: Sequence[Finding]) -> float:

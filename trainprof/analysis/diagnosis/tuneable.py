@@ -76,12 +76,7 @@ def waited_for(case: Case) -> list[LoaderCase]:
 
 def keeps_multiplicity(fed: LoaderCase) -> bool:
     """Whether other numbers of workers give each sample as often as now."""
-    loader = fed.loader
-    if shards_of(fed) is not None:
-        return True
-    if not loader.is_iterable or loader.shares_samples is not None:
-        return not loader.is_iterable or bool(loader.shares_samples)
-    return bool(loader.num_workers)
+    return shards_of(fed) is not None or bool(fed.loader.shares_stream)
 
 
 def may_have_workers(fed: LoaderCase, workers: int) -> bool:

@@ -22,6 +22,7 @@ from trainprof.analysis.pipeline import (
     measured_rates,
     predict,
 )
+from trainprof.analysis.pipeline_scenario import Interval, Scenario, running_of
 from trainprof.analysis.worker_totals import worker_totals
 
 SERIAL: Final = "serial"
@@ -54,6 +55,8 @@ FULL_SHARE: Final = 0.75
 RUNNABLE_SHARE: Final = 0.25
 # One worker makes so many times the batches that it would if all made as many.
 FAIR_SHARES: Final = 1.6
+# And from here on cores are so short that IPC transfers wait for one.
+_SHORT_SHARE: Final = 0.1
 # A worker that has the index of a batch and nothing else to do begins at once.
 _TURNAROUND_S: Final = 0.0002
 # Of the making of batches: from here on it is the collate function that takes long.
@@ -77,6 +80,8 @@ LATE_SHARE: Final = 0.25
 _MOSTLY_FETCHED: Final = 0.5
 # Fetches that take so many times the median one are slow; they are few up to this share of all.
 _FEW_SHARE: Final = 0.25
+# Where free cores limit a step: what other programs take is known to about this share.
+_SHORT_GAIN: Final = 0.1
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
 TRIED_PREFETCH: Final = (4, 8, 16)
@@ -161,8 +166,8 @@ def cause_of(
         and not _waits_for_busy_worker(loader)
     )
     if is_handed_over:
-        is_much = parts[RECEIVE] >= max(limits.receive * step_s, limits.receive_s)
-        if is_much:
+        received_s = parts[RECEIVE] * _own_share_of_receiving(loader, inputs)
+        if received_s >= max(limits.receive * step_s, limits.receive_s):
             return Cause(RECEIVING)
     if without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
@@ -206,6 +211,7 @@ def cause_of(
     # Cores that have less to do than that are not what is short.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
     is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
+    is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
     if is_crowded and is_busy and is_full:
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
@@ -363,13 +369,47 @@ def more_workers(
     for workers in TRIED_WORKERS:
         if inputs.setting.workers < workers <= most_workers(inputs):
             setting = replace(inputs.setting, workers=workers, is_persistent=stay)
-            tried.append((setting, predict(inputs, setting)))
+            tried.append((setting, _on_spare_cores(inputs, now, predict(inputs, setting))))
     if not tried:
         return None
     best_s = min(found.step_s.mid for _, found in tried)
-    if best_s > (1 - LEAST_GAIN) * now.step_s.mid:
+    is_short = best_s <= _least_step_s(inputs, now)
+    if best_s > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
         return None
     return _kept_where_shorter(inputs, *tried[fewest_of([x.step_s.mid for _, x in tried])])
+
+
+def _on_spare_cores(inputs: PipelineInputs, now: Prediction, found: Prediction) -> Prediction:
+    """Returns a prediction with steps no shorter than the cores that are free allow.
+
+    The model shares cores fairly among processes: more workers get more of a busy core there, at
+    the expense of other programs. That is not counted as a gain.
+
+    Args:
+        inputs: Of the loader.
+        now: The model of the setting it was recorded with.
+        found: Of more workers.
+    """
+    step, least_s = found.step_s, _least_step_s(inputs, now)
+    best_s = (1 - _SHORT_GAIN) * _least_step_s(inputs, now, "low")
+    bounded = Interval(max(step.low, best_s), max(step.mid, least_s), max(step.high, least_s))
+    return replace(found, step_s=bounded)
+
+
+def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = "mid") -> float:
+    """Returns what a step takes where the cores that are free do nothing else.
+
+    Args:
+        inputs: Of the loader.
+        now: The model of the setting it was recorded with. Cores that it used are free.
+        scenario: Of what the recording does not tell. In the low one other programs, which come and
+            go, leave half of the cores that they took.
+    """
+    computing_s = float(inputs.compute_s.mean()) / (1 + inputs.main_slowdown)
+    core_s = computing_s * inputs.compute_cores.at(scenario) + inputs.receive_s.at(scenario)
+    core_s += float(running_of(inputs, "mid").mean())
+    taken = inputs.taken_cores / 2 if scenario == "low" else inputs.taken_cores
+    return core_s / max(inputs.cores - taken, core_s / now.step_s.mid)
 
 
 def _kept_where_shorter(
@@ -459,6 +499,19 @@ def _waits_for_busy_worker(loader: Loader) -> bool:
         return False
     each_s = took_s / max(loader.wait_s.n if loader.wait_s else 1, 1)
     return worked_s < took_s / 2 and fetch.wall_s.mean >= each_s
+
+
+def _own_share_of_receiving(loader: Loader, inputs: PipelineInputs) -> float:
+    """Returns which share of the IPC transfers is not explained by waiting for a CPU core.
+
+    Where cores are short, by other programs or by the run itself, only the CPU time of the training
+    process is: its thread waits for a core as well, and for the worker, which waits for one, too.
+    """
+    took_s, worked_s = loader.receive_s, loader.receive_cpu_s
+    is_short = inputs.taken_cores > 0 or runnable_share(loader.fetch) >= _SHORT_SHARE
+    if not took_s or worked_s is None or not is_short:
+        return 1.0
+    return min(worked_s / took_s, 1.0)
 
 
 def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> bool:
