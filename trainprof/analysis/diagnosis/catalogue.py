@@ -66,8 +66,8 @@ from trainprof.analysis.diagnosis.rule import Rule, rule_in
 RULES: Final[tuple[Rule, ...]] = tuple(
     rule_in(module)
     for module in (
-        duplicated_stream,
         serial_loading,
+        duplicated_stream,
         sample_by_sample,
         too_few_workers,
         needless_workers,
