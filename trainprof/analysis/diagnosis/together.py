@@ -103,12 +103,18 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
 
 
 def _parts_s(case: Case, findings: Sequence[Finding]) -> float:
-    """Returns what findings can save at most: all of the parts of training that they are about."""
-    rules = {one.id: rule_named(one.id) for one in findings}
-    keys = {key for rule in rules.values() if rule is not None for key in rule.keys}
-    unknown = [one for one in findings if (rule := rules[one.id]) is None or not rule.keys]
-    of_keys = sum(case.training.get(key, 0.0) for key in keys)
-    return of_keys + sum(map(_most_saved_s, unknown))
+    """Returns what findings can save at most: all of the parts of training that they are about.
+
+    And what each saves beyond its parts: without workers other parts may be shorter, too.
+    """
+    all_keys, beyond_s = set[str](), 0.0
+    for finding in findings:
+        rule = rule_named(finding.id)
+        keys = set() if rule is None else set(rule.keys)
+        own_s = sum(case.training.get(key, 0.0) for key in keys)
+        beyond_s += max(_most_saved_s(finding) - own_s, 0.0)
+        all_keys |= keys
+    return sum(case.training.get(key, 0.0) for key in all_keys) + beyond_s
 
 
 def _begun_twice_s(case: Case, outside: Sequence[Finding]) -> float:
