@@ -6,6 +6,8 @@ workers an epoch is N times as long, and each sample comes N times.
 How it is measured: each worker computes checksums of the first samples that it yields. In one epoch
 they are equal for at least two workers, and nothing there called torch's get_worker_info().
 
+What it gains: as many epochs take 1/N of the time at the least. A step takes as long as before.
+
 When it is wrong: where equal samples are intended.
 
 What to do: in __iter__, give each worker a part of the files or of the samples, by
@@ -20,8 +22,9 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
+from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import SHARE_THE_STREAM
-from trainprof.analysis.diagnosis.plain import unmeasured_finding
+from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.finding import LOADER_ID, Finding
 
@@ -40,14 +43,18 @@ def find(case: Case) -> Finding | None:
         if not loader.repeats_samples or equal < least:
             continue
         who = f"all {equal}" if equal == loader.num_workers else f"{equal} of {loader.num_workers}"
-        finding = unmeasured_finding(
+        evaluation_s = case.training.get("evaluation", 0.0)
+        repeated_s = (1 - 1 / equal) * max(case.settled_s - evaluation_s, 0.0)
+        gain = outside_steps(case, repeated_s)
+        finding = plain_finding(
             ID,
             f"{who} workers yield the same samples: the model sees each sample {equal} times, and "
             f"an epoch is {equal} times as long",
+            replace(gain, training=(1.0, gain.likely)),
             site=loader.site,
             advice=SHARE_THE_STREAM,
             evidence={LOADER_ID: loader.id, "equal_workers": equal, "workers": loader.num_workers},
-            unknown="what a shorter epoch is worth to the model",
+            cautions=["an epoch has fewer steps then: schedulers that count steps have to know"],
         )
         return replace(finding, severity="high")
     return None
