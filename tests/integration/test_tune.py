@@ -86,7 +86,7 @@ def tuned(directory: Path, *words: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "trainprof", "tune", "--format=json", *words],
         cwd=directory,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(directory.parent)},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,
