@@ -10,6 +10,7 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     dense_embeddings,
     double_precision,
+    duplicated_stream,
     emptied_cache,
     exposed_syncs,
     few_threads,
@@ -62,11 +63,13 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     """Returns how many times as fast training would be at most with all changes made.
 
     The loader that costs most is played again with its new workers and the shorter steps. None for
-    a single finding, which says so itself, and where nobody knows what one of them costs. What
-    comes but once is left out.
+    a single finding, which says so itself, where nobody knows what one of them costs, and where
+    epochs would have fewer steps. What comes but once is left out.
     """
     findings = [one for one in findings if one.id not in COMES_ONCE]
     if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
+        return None
+    if any(one.id == duplicated_stream.ID for one in findings):
         return None
     counted_within = {_WITHIN[one.id] for one in findings if one.id in _WITHIN}
     findings = [one for one in findings if one.id not in counted_within]
