@@ -235,7 +235,7 @@ def _summary(
             per_step_s={key: seconds / steps for key, seconds in spent.items()},
         ),
         loaders=loaders,
-        hot_lines=[],
+        part_lines=[],
         findings=[],
         **changes,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from trainprof.analysis.code_figures import HottestLine
 from trainprof.analysis.device_figures import SyncPoint, Transfer
 from trainprof.analysis.finding import LIKELY, Finding
 from trainprof.analysis.gpu_figures import Gpu, Utilization
@@ -465,7 +466,14 @@ def several_findings() -> RunSummary:
         also=[],
         of_steps=False,
     )
-    return replace(slow_loader(), findings=[finding(), optimizer, collector], together=5.4)
+    hot_lines = [
+        HottestLine("data.py:28", "decode", "data_wait", "training", [0.52, 0.56], 1240),
+        HottestLine("data.py:35", "augment", "data_wait", "training", [0.18, 0.29], 530),
+        HottestLine("train.py:64", "main", "backward", "training", [0.087, 0.09], 214),
+        HottestLine("train.py:61", "main", "forward", "training", [0.03, 0.04], 80),
+    ]
+    findings = [finding(), optimizer, collector]
+    return replace(slow_loader(), findings=findings, together=5.4, hot_lines=hot_lines)
 
 
 def healthy() -> RunSummary:

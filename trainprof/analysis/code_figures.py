@@ -51,6 +51,32 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
+class HottestLine:
+    """A line of the user's with the time that a step spends in it, without what it calls of theirs.
+
+    Attributes:
+        site: file:line.
+        function: Its name.
+        part: Ledger key, or "fetch" for the preparation of batches in workers.
+        thread: "training" or "worker".
+        share: Of a step, an interval: [low, high]. Of a worker's lines: of its own time.
+        samples: Of stacks, that met it.
+    """
+
+    site: str
+    function: str
+    part: str
+    thread: str
+    share: list[float]
+    samples: int
+
+    @property
+    def middle(self) -> float:
+        """Of the interval."""
+        return sum(self.share) / 2
+
+
+@dataclass(frozen=True, slots=True)
 class LateSelection:
     """Where a worker selects its own samples among all that it has made.
 

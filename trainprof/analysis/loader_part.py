@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -15,6 +15,7 @@ from trainprof.analysis.batch_making import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
+from trainprof.analysis.hot_lines import LooksAtMaking, looks_at_making
 from trainprof.analysis.loaded_views import told_views
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
@@ -45,12 +46,14 @@ class LoaderPart:
         in_loop: As its training phase has them, without those that have no pass in it.
         samples: How many were trained on, None where that is not told.
         known_of: Returns the model of a loader, by its id.
+        making_of: What stack samples met while its workers made batches, by id of a loader.
     """
 
     loaders: list[Loader]
     in_loop: list[Loader]
     samples: int | None
     known_of: Callable[[int], LoaderModel | None]
+    making_of: Mapping[int, LooksAtMaking]
 
 
 def loader_part(run: Analysed) -> LoaderPart:
@@ -95,7 +98,12 @@ def loader_part(run: Analysed) -> LoaderPart:
         timeline.segments,
         (window.loop_start, window.loop_end),
     )
-    return LoaderPart(loaders, in_loop, samples, known_of)
+    making_of = {
+        one.id: looks_at_making(making.fetches, one.id, making.looks)
+        for one in in_loop
+        if one.num_workers
+    }
+    return LoaderPart(loaders, in_loop, samples, known_of, making_of)
 
 
 def _batch_making(run: Analysed) -> BatchMaking:

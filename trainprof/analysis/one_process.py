@@ -35,11 +35,12 @@ from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.held_back import held_back
 from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
+from trainprof.analysis.hottest_lines import WorkerFetches, hottest_lines
 from trainprof.analysis.kernel_share import kernel_share
 from trainprof.analysis.ledger import attribute, ledger, within
 from trainprof.analysis.line_times import line_cost
 from trainprof.analysis.loader_bounds import LoaderModel
-from trainprof.analysis.loader_part import loader_part
+from trainprof.analysis.loader_part import LoaderPart, loader_part
 from trainprof.analysis.looks import LineNames, PartsOfLoop, beside_share, looks_of
 from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.memory_figures import MemoryGrowth
@@ -155,13 +156,13 @@ def summary_of(run: Analysed) -> Shown:
     lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
-    hot_lines, loss = by_torch.lines, by_torch.loss_by_place
+    part_lines, loss = by_torch.lines, by_torch.loss_by_place
     evidence = with_loss(evidence, loss or {}, account.other_by_place, steps)
-    line = hottest(hot_lines, "other")
+    line = hottest(part_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
     if evidence.evaluation_site is None:
-        evidence = replace(evidence, evaluation_call=slow_validation.called_for_at(hot_lines))
+        evidence = replace(evidence, evaluation_call=slow_validation.called_for_at(part_lines))
     found_syncs = found_syncs_of(run.process.details, sites)
     worked = meanwhile.least if meanwhile is not None else None
     compilations = compilations_of(run.process.details, timeline, sites, worked)
@@ -223,7 +224,15 @@ def summary_of(run: Analysed) -> Shown:
         overhead=overhead_part(run, steps),
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
-        hot_lines=hot_lines,
+        hot_lines=hottest_lines(
+            looks,
+            parts,
+            training.per_step_s or {},
+            names,
+            _worker_fetches(part, training),
+            settled_ns=settled_ns,
+        ),
+        part_lines=part_lines,
         python_in_model=in_model,
         element_reads=reads,
         loss_in_loop_s=None if loss is None else fsum(loss.values()),
@@ -249,6 +258,19 @@ def summary_of(run: Analysed) -> Shown:
     case = _case(summary, evidence, steps, part.known_of, run, torch)
     shown = summary if case is None else _with_findings(summary, case)
     return Shown(shown, evidence, case, _rank_steps(run, steps, collectives, shown.run.rank))
+
+
+def _worker_fetches(part: LoaderPart, training: Training) -> list[WorkerFetches]:
+    """Returns what the workers of the loaders that feed training were seen at."""
+    found = []
+    for loader in part.in_loop:
+        fetch, workers = loader.fetch, loader.num_workers
+        if loader.role != TRAINING or not workers or fetch is None or fetch.wall_s is None:
+            continue
+        whole_s = workers * (training.without_evaluation_s or 0.0)
+        busy = min(fetch.n * fetch.wall_s.mean / whole_s, 1.0) if whole_s > 0 else 0.0
+        found.append(WorkerFetches(part.making_of[loader.id], busy))
+    return found
 
 
 def _settled_ns(timeline: Timeline, steps: StepTable) -> int:

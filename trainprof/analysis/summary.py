@@ -16,6 +16,7 @@ from trainprof.analysis.code_figures import (
     ElementReads,
     HooksInForward,
     HotLine,
+    HottestLine,
     LineCost,
     Numerics,
     PythonInModel,
@@ -53,7 +54,8 @@ class RunSummary:
             gains do not add up. None of fewer than two.
         passed_over: What rules found besides, and why it is not told.
         findings_from: From which gain of steps on a finding is told, by the noise of this run.
-        hot_lines: Where the parts of the training loop are spent, as far as it was looked at.
+        hot_lines: Of the user's, those that a step spends most time in, largest share first.
+        part_lines: Where each part of the training loop is spent, by functions.
         python_in_model: What of the model's time is Python code; None where too few looks tell it,
             with torch.compile, whose code looks like it, and in older runs. On a device it is the
             host's time: the device may have worked meanwhile.
@@ -112,7 +114,8 @@ class RunSummary:
     trained_apart: list[dict[str, Any]] = field(default_factory=list)
     lines: LineCost | None = None
     outlier_count: int | None = None
-    hot_lines: list[HotLine] = field(default_factory=list)
+    hot_lines: list[HottestLine] = field(default_factory=list)
+    part_lines: list[HotLine] = field(default_factory=list)
     python_in_model: PythonInModel | None = None
     element_reads: ElementReads | None = None
     loss_in_loop_s: float | None = None

@@ -126,7 +126,7 @@ def not_judged(summary: RunSummary, *, names_forward: bool = True) -> str:
         at = (_most_of_forward(summary) if names_forward else "") + _on_few_cores(summary)
         told.append(f"computing itself ({percent(computing)} of a step{at})")
     if between >= MODERATE_SHARE:
-        line = hottest(summary.hot_lines, "other")
+        line = hottest(summary.part_lines, "other")
         is_known = line is not None and line.share >= NAMED_FROM_SHARE and not line.is_likely
         at = f", much of it at {line.site}" if line is not None and is_known else ""
         told.append(f"python between ({percent(between)} of a step{at})")
@@ -183,10 +183,10 @@ def _lines_of_forward(summary: RunSummary) -> list[HotLine]:
 
     A line that calls for a whole step, as that of a library's loop does, tells nothing of forward.
     """
-    of_loop = {one.site for one in summary.hot_lines if one.part in ("backward", "optimizer")}
+    of_loop = {one.site for one in summary.part_lines if one.part in ("backward", "optimizer")}
     lines = [
         line
-        for line in summary.hot_lines
+        for line in summary.part_lines
         if line.part == "forward" and not line.is_likely and not line.is_end
     ]
     lines = [line for line in lines if line.site not in of_loop]

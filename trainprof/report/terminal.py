@@ -30,6 +30,7 @@ from trainprof.report.ending import (
 from trainprof.report.findings_section import findings_section
 from trainprof.report.found_syncs_section import found_syncs_section
 from trainprof.report.gpu_section import gpu_details, gpus_section
+from trainprof.report.hot_lines_section import hot_lines_section
 from trainprof.report.layout import GAP_CELLS, Page, written
 from trainprof.report.ledger_lines import FRAME_LINES, ledger_lines
 from trainprof.report.ledger_table import ledger_table, parts_of, rows_that_matter
@@ -106,6 +107,8 @@ def render(
     # In addition to those lines: it stands for what on a CPU the ledger tells alone.
     idle = idle_section(summary, page)
     above += [*idle, *BLANK] if idle else []
+    hot = hot_lines_section(summary, page)
+    room -= len(hot)
     min_rows = rows_that_matter(summary)
     below = (
         _verbose_sections(summary, page)
@@ -115,7 +118,7 @@ def render(
     max_rows = max(min(room - len(below), LEDGER_ROWS_AT_MOST), min_rows)
     ledger = _ledger(summary, page, max_rows)
     found = [*findings, *BLANK] if findings else []
-    return written([*above, *ledger, *BLANK, *found, *below], page, color=color)
+    return written([*above, *ledger, *hot, *BLANK, *found, *below], page, color=color)
 
 
 def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = True) -> str:

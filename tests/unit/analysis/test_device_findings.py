@@ -160,7 +160,7 @@ def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
         HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
         HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
     ]
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
     assert (finding.id, finding.site) == ("launch_bound", site)
     assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
 
@@ -348,7 +348,7 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
     case = case_of(planted)
     assert found(case) == []
     loop = replace(hot_line("data_wait"), site="train.py:50")
-    seen = replace(case, summary=replace(case.summary, hot_lines=[loop]))
+    seen = replace(case, summary=replace(case.summary, part_lines=[loop]))
     finding = only(seen)
     assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
     assert finding.advice.startswith("cheaper samples: what comes out the same each time")
@@ -358,7 +358,7 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
     assert rows.advice.startswith("cheaper samples: of a datasets.Dataset only the columns that")
     planted.loader = replace(planted.loader, holds_tensors=True)
     tensors = case_of(planted)
-    assert found(replace(tensors, summary=replace(tensors.summary, hot_lines=[loop]))) == []
+    assert found(replace(tensors, summary=replace(tensors.summary, part_lines=[loop]))) == []
 
 
 def test_what_chains_of_syncs_cost_at_most_is_all_of_their_time() -> None:

@@ -59,12 +59,12 @@ def train(
 def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (9, "score"), (57, "train")))
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert line is not None
     assert (line.site, line.function, line.called_from) == ("train.py:9", "score", ["train.py:57"])
     assert (line.share, line.looks) == (1.0, STEPS)
     assert line.seconds == pytest.approx(found.ledger.seconds["other"], rel=0.1)
-    of_update = hottest(found.hot_lines, "optimizer")
+    of_update = hottest(found.part_lines, "optimizer")
     assert of_update is not None
     assert of_update.site == "train.py:52"
 
@@ -75,7 +75,7 @@ def test_scattered_lines_are_told_by_the_line_that_calls_for_them(tmp_path: Path
     loop = [(57, "train"), (90, "main")]
     seen = [stack(run, (10 + at, f"step{at}"), (40, "build"), *loop) for at in range(6)]
     found = train(run, tmp_path, *seen)
-    first, second, *_ = [line for line in found.hot_lines if line.part == "other"]
+    first, second, *_ = [line for line in found.part_lines if line.part == "other"]
     assert (first.site, first.function, first.called_from) == (
         "train.py:40",
         "build",
@@ -89,14 +89,14 @@ def test_scattered_lines_are_told_by_the_line_that_calls_for_them(tmp_path: Path
 def test_what_calls_for_all_of_training_is_not_what_calls_for_a_part(tmp_path: Path) -> None:
     run = FakeRun()
     seen = [stack(run, (10 + at, f"step{at}"), (52, "train")) for at in range(6)]
-    lines = [line for line in train(run, tmp_path, *seen).hot_lines if line.part == "other"]
+    lines = [line for line in train(run, tmp_path, *seen).part_lines if line.part == "other"]
     assert not any(line.with_calls for line in lines)
 
 
 def test_a_lambda_is_part_of_the_function_that_runs_it(tmp_path: Path) -> None:
     run = FakeRun()
     seen = [stack(run, (10 + at, "<lambda>"), (9, "build"), (57, "train")) for at in range(3)]
-    line = hottest(train(run, tmp_path, *seen).hot_lines, "other")
+    line = hottest(train(run, tmp_path, *seen).part_lines, "other")
     assert line is not None
     assert (line.function, line.share, line.called_from) == ("build", 1.0, ["train.py:57"])
 
@@ -104,20 +104,20 @@ def test_a_lambda_is_part_of_the_function_that_runs_it(tmp_path: Path) -> None:
 def test_looks_that_came_too_late_say_where_it_ends(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (57, "train")), known=0, late=49 * MS // 10)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert line is not None
     assert (line.site, line.is_end, line.share, line.seconds) == ("train.py:57", True, 1.0, None)
     assert line.waits_share == 0.0
-    assert hottest(found.hot_lines, "optimizer") is not None
+    assert hottest(found.part_lines, "optimizer") is not None
 
 
 def test_where_most_looks_came_too_late_a_line_takes_so_much_at_least(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (57, "train")), known=0.4)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert line is not None
     assert (line.share, line.is_at_least) == (pytest.approx(0.4), True)
-    whole = hottest(found.hot_lines, "optimizer")
+    whole = hottest(found.part_lines, "optimizer")
     assert whole is not None
     assert not whole.is_at_least
 
@@ -152,7 +152,7 @@ def test_what_a_line_takes_at_least_is_more_sure_the_more_looks_there_were() -> 
 def test_a_line_that_late_looks_meet_well_inside_of_it_is_likely_the_one(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (9, "score")), known=0, late=MS)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert line is not None
     assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
     assert not line.is_line_known  # where it let go at last
@@ -177,7 +177,7 @@ def test_a_line_that_a_few_looks_had_to_wait_for(tmp_path: Path, sure: int, is_n
             look(run, behind[step % 3], late=3 * MS)
         run.passes_time(MS)
     run.stop(loader)
-    line = hottest(run.summary(tmp_path).hot_lines, "other")
+    line = hottest(run.summary(tmp_path).part_lines, "other")
     assert (line is not None) is is_named
     if line is not None:
         assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
@@ -194,14 +194,14 @@ def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) ->
         run.passes_time(5 * MS)
         look(run, lines[step % 3], late=MS)
     run.stop(loader)
-    assert hottest(run.summary(tmp_path).hot_lines, "other") is None
+    assert hottest(run.summary(tmp_path).part_lines, "other") is None
 
 
 def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MIN_LOOKS < STEPS
     monkeypatch.setattr("trainprof.analysis.hot_lines.MIN_LOOKS", STEPS + 1)
     run = FakeRun()
-    assert train(run, tmp_path, stack(run, (57, "train"))).hot_lines == []
+    assert train(run, tmp_path, stack(run, (57, "train"))).part_lines == []
 
 
 def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
@@ -231,4 +231,4 @@ def test_the_making_of_batches_is_told_by_line(tmp_path: Path) -> None:
 
 def test_a_lost_text_names_no_line(tmp_path: Path) -> None:
     run = FakeRun()
-    assert hottest(train(run, tmp_path, 4711).hot_lines, "other") is None
+    assert hottest(train(run, tmp_path, 4711).part_lines, "other") is None

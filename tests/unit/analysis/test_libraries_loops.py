@@ -24,7 +24,7 @@ def fitted(*between: HotLine, other_s: float = 1.0, **changes: Any) -> Case:
         HotLine("backward", "train.py:50", "main", ["train.py:60"], 90, 1.0, 1.0),
         *between,
     ]
-    summary = replace(case.summary, hot_lines=lines)
+    summary = replace(case.summary, part_lines=lines)
     return replace(case, summary=summary, **changes)
 
 
@@ -114,7 +114,7 @@ def test_where_no_look_met_the_model_a_library_is_known_by_the_loader_that_it_ma
     case = fitted()
     [fed] = case.feeding
     made = replace(fed, loader=replace(fed.loader, site=built_at, built_by=built_by))
-    summary = replace(case.summary, hot_lines=[BY_LIBRARY])
+    summary = replace(case.summary, part_lines=[BY_LIBRARY])
     finding = only(replace(case, summary=summary, feeding=[made]))
     assert finding.site == "train.py:50"
     assert (finding.evidence["library_at"] is not None) is is_librarys
@@ -122,8 +122,8 @@ def test_where_no_look_met_the_model_a_library_is_known_by_the_loader_that_it_ma
 
 def test_a_line_of_backward_alone_tells_of_no_library() -> None:
     case = fitted(torch=LIGHTNING)
-    lines = [line for line in case.summary.hot_lines if line.part == "backward"]
-    assert only(replace(case, summary=replace(case.summary, hot_lines=lines))).site is None
+    lines = [line for line in case.summary.part_lines if line.part == "backward"]
+    assert only(replace(case, summary=replace(case.summary, part_lines=lines))).site is None
 
 
 def test_what_is_saved_in_a_librarys_loop_is_not_its_python() -> None:
@@ -145,7 +145,7 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
     assert "gc.collect() every few hundred steps" in by_itself.advice
     assert "what reference cycles hold" in minded(by_itself)
     line = replace(hot_line("gc"), site="train.py:71")
-    at_one = replace(case, full_collections=4, summary=replace(case.summary, hot_lines=[line]))
+    at_one = replace(case, full_collections=4, summary=replace(case.summary, part_lines=[line]))
     assert "where train.py:71 calls gc.collect() itself" in only(at_one).advice
     called = only(replace(case, full_collections=STEPS))
     assert called.advice.startswith("take gc.collect() out")

@@ -40,7 +40,7 @@ def test_rows_that_a_slow_sampler_draws_wait_for_that() -> None:
     planted = in_rows(sampler_s=0.002)
     wait = HotLine("data_wait", "data.py:36", "__iter__", [], 83, 0.56, 3.5, line_share=0.56)
     case = case_of(planted)
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[wait])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[wait])))
     assert (finding.id, finding.site) == ("slow_sampler", "data.py:36")
 
 

@@ -169,7 +169,7 @@ def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"optimizer": 1.0}, torch=own())
     met = replace(hot_line("optimizer"), site="lion.py:14", function="step")
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[met])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[met])))
     assert finding.also == ["its line that was met most is lion.py:14 (step)"]
     assert (finding.id, finding.site, finding.change) == ("slow_optimizer", "lion.py:9", {})
     assert finding.title.startswith("Lion, written in the script, changes 60 parameters one by one")

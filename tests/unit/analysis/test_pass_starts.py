@@ -98,7 +98,7 @@ def evaluating(
     )
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.05)
     case = case_of(training, planted, parts={"evaluation": 10.0})
-    case = replace(case, summary=replace(case.summary, hot_lines=[OF_TRAINING]))
+    case = replace(case, summary=replace(case.summary, part_lines=[OF_TRAINING]))
     [told] = [one for one in diagnose(case).findings if one.id == "slow_pass_starts"]
     return told
 

@@ -79,7 +79,7 @@ def test_what_training_spends_elsewhere(
 ) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={key: spent_s})
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[hot_line("other")])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[hot_line("other")])))
     assert finding.id == rule
     assert finding.is_at_most
     assert finding.predicted_speedup is not None
@@ -155,7 +155,7 @@ def test_samples_that_are_drawn_after_a_validation_are_not_its_loaders(
         Planted(workers=2, fetch_s=0.002, compute_s=0.01), validating, parts={"evaluation": 31.0}
     )
     lines = [drawing, replace(hot_line("forward"), called_from=["train.py:59"])]
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
     assert finding.id == "slow_validation"
     assert ("over the loader of val.py:40" in finding.title) is is_told_by_it
     assert finding.site == ("train.py:60" if is_told_by_it else "train.py:61")
@@ -256,7 +256,7 @@ def with_saves(
         halves={"checkpoint": saved, "other": python},
     )
     there = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
-    return replace(case, summary=replace(case.summary, hot_lines=[there]))
+    return replace(case, summary=replace(case.summary, part_lines=[there]))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_loss_in_python_has_its_share_of_a_long_backward(
     case = case_of(healthy, parts={"other": 2.0, "backward": backward_s})
     ledger = replace(case.summary.ledger, other_by_place={"between forward and backward": 2.0})
     lines = [hot_line("other")]
-    summary = replace(case.summary, ledger=ledger, hot_lines=lines, loss_in_loop_s=0.0)
+    summary = replace(case.summary, ledger=ledger, part_lines=lines, loss_in_loop_s=0.0)
     finding = only(replace(case, summary=summary))
     assert finding.id == "python_in_loop"
     told = [one for one in finding.also if "as long as forward" in one]
@@ -46,7 +46,7 @@ def test_what_may_be_a_loss_of_torch_functions_is_no_python_where_too_few_looks_
     case = case_of(healthy, parts={"other": 2.0, "backward": 2.0, "loss": loss_s})
     ledger = replace(case.summary.ledger, other_by_place={"between forward and backward": 1.9})
     lines = [replace(hot_line("other"), is_likely=True)]
-    summary = replace(case.summary, ledger=ledger, hot_lines=lines)
+    summary = replace(case.summary, ledger=ledger, part_lines=lines)
     told = found(replace(case, summary=summary))
     # Where a loss was seen, it is no other.
     assert bool(told) is (loss_s > 0)
@@ -70,7 +70,7 @@ def test_python_that_comes_now_and_then_is_no_matter_of_steps(is_in_steps: bool)
     training = case.summary.training
     if not is_in_steps:
         training = replace(training, per_step_s={"other": 0.1 / training.steps})
-    summary = replace(case.summary, training=training, hot_lines=[hot_line("other")])
+    summary = replace(case.summary, training=training, part_lines=[hot_line("other")])
     finding = only(replace(case, summary=summary))
     assert is_in_steps or not finding.of_steps
     where = "between the parts of a step" if is_in_steps else "between steps, now and then,"
@@ -95,7 +95,7 @@ def test_python_that_comes_but_once_is_taken_off(once_s: float | None, told: str
         case.summary.training, per_step_s={"other": 0.6 / case.summary.training.steps}
     )
     line = replace(hot_line("other"), line_share=0.9)
-    summary = replace(case.summary, training=training, hot_lines=[line], once_in_loop_s=once_s)
+    summary = replace(case.summary, training=training, part_lines=[line], once_in_loop_s=once_s)
     case = replace(case, summary=summary)
     if told is None:
         assert found(case) == []
@@ -113,7 +113,7 @@ def test_where_most_python_is_may_be_where_some_came_once(once_s: float, is_sure
     places = {"after the update": 1.5, "between backward and update": 0.5}
     ledger = replace(case.summary.ledger, other_by_place=places)
     summary = replace(
-        case.summary, ledger=ledger, hot_lines=[hot_line("other")], once_in_loop_s=once_s
+        case.summary, ledger=ledger, part_lines=[hot_line("other")], once_in_loop_s=once_s
     )
     finding = only(replace(case, summary=summary))
     assert ("most of it after the update" in finding.title) is is_sure
@@ -123,7 +123,7 @@ def test_where_most_python_is_may_be_where_some_came_once(once_s: float, is_sure
 def test_what_grows_makes_the_halves_of_a_run_differ_and_is_no_noise() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"other": 0.5}, halves={"other": (0.1, 1.9)})
-    summary = replace(case.summary, hot_lines=[hot_line("other")])
+    summary = replace(case.summary, part_lines=[hot_line("other")])
     noisy = replace(case, summary=summary, noise=0.3)
     assert "python_in_loop" not in found(noisy)
     [passed] = [x for x in diagnose(noisy).passed_over if x.finding.id == "python_in_loop"]
@@ -160,7 +160,7 @@ def test_python_between_epochs_is_told_as_such(at: slice, where: str) -> None:
     )
     training = replace(case.summary.training, per_step_s={"other": 0.0})
     line = replace(hot_line("other"), with_calls=True, share=0.9)
-    summary = replace(case.summary, training=training, hot_lines=[line])
+    summary = replace(case.summary, training=training, part_lines=[line])
     finding = only(replace(case, summary=summary, steps=steps))
     assert where in finding.title
     told = "this line, in decode(), takes 90 % of it with what it calls: do it less often"
@@ -190,7 +190,7 @@ def test_python_of_a_first_phase_is_told_as_such(
     )
     training = replace(case.summary.training, per_step_s={"other": 0.0})
     summary = replace(
-        case.summary, training=training, hot_lines=[hot_line("other")], once_in_loop_s=once_s
+        case.summary, training=training, part_lines=[hot_line("other")], once_in_loop_s=once_s
     )
     finding = only(replace(case, summary=summary, steps=steps))
     assert where in finding.title
@@ -200,7 +200,7 @@ def test_python_in_the_loop_is_named_by_line() -> None:
     line = hot_line("other")
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"other": 1.0})
-    case = replace(case, summary=replace(case.summary, hot_lines=[line]))
+    case = replace(case, summary=replace(case.summary, part_lines=[line]))
     finding = only(case)
     assert finding.site == "data.py:12"
     assert finding.also == ["called from train.py:50"]
@@ -211,7 +211,7 @@ def with_a_loss(loss_s: float, *lines: HotLine) -> Case:
     case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 2.0})
     places = {"between forward and backward": loss_s + 0.1, "after the update": 1.9 - loss_s}
     ledger = replace(case.summary.ledger, other_by_place=places)
-    summary = replace(case.summary, ledger=ledger, hot_lines=list(lines), loss_in_loop_s=loss_s)
+    summary = replace(case.summary, ledger=ledger, part_lines=list(lines), loss_in_loop_s=loss_s)
     return replace(case, summary=summary)
 
 
@@ -287,7 +287,7 @@ def test_what_grows_as_the_model_does_goes_over_no_more_than_that(
         candidates=np.ones(len(other), dtype=bool),
     )
     line = replace(hot_line("other"), torch_share=0.95, loss_share=0.0)
-    summary = replace(case.summary, hot_lines=[line])
+    summary = replace(case.summary, part_lines=[line])
     # Noise of either half is no matter: what grows is none.
     finding = only(replace(case, summary=summary, steps=steps, noise=0.3))
     assert finding.id == "python_in_loop"
@@ -344,7 +344,7 @@ def test_of_a_function_whose_lines_looks_do_not_tell_apart_none_is_said_to_take_
         hot_line("other"), line_share=0.3, is_at_least=is_at_least, is_line_known=False, looks=looks
     )
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[of_function])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[of_function])))
     assert told in finding.advice
     assert "30 %" not in finding.advice
     assert finding.evidence["line_share"] is None
@@ -354,7 +354,7 @@ def test_of_a_function_whose_lines_looks_do_not_tell_apart_none_is_said_to_take_
 def test_what_is_met_there_as_the_models_own_work_is_only_to_be_cheaper() -> None:
     line = replace(hot_line("other"), torch_share=0.4, loss_share=0.4)
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[line])))
     assert finding.advice.endswith(": make it cheaper")
 
 
@@ -372,7 +372,7 @@ def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
 ) -> None:
     line = replace(hot_line("other"), line_share=of_line, is_at_least=is_at_least)
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[line])))
     assert told in finding.advice
     alone = [one for one in finding.also if one.startswith("without that line alone")]
     assert bool(alone) is (of_line is not None and not is_at_least)
@@ -397,7 +397,7 @@ def test_a_line_is_not_said_to_take_what_its_whole_function_takes(
 def test_python_that_is_only_known_to_end_somewhere_has_no_line() -> None:
     line = replace(hot_line("other"), is_likely=True, is_end=True)
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[line])))
     assert (finding.id, finding.site) == ("python_in_loop", None)
     assert finding.also == [
         "most of it ends at data.py:12 (decode): what takes long stands there or before it"
@@ -409,7 +409,7 @@ def test_statements_of_the_loop_itself_count_where_one_of_them_is_worth_a_look()
     backward = replace(hot_line("backward"), site="data.py:30")
 
     def ids(line: HotLine, *others: HotLine) -> list[str]:
-        return found(replace(case, summary=replace(case.summary, hot_lines=[line, *others])))
+        return found(replace(case, summary=replace(case.summary, part_lines=[line, *others])))
 
     scattered = replace(hot_line("other"), line_share=0.3)
     assert ids(scattered, backward) == []
@@ -434,7 +434,7 @@ def test_a_line_that_takes_a_twentieth_is_told_where_it_is_certain(
 ) -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02), parts={"other": 0.35})
     assert case.share("other") == pytest.approx(0.08, abs=0.005)
-    summary = replace(case.summary, hot_lines=[replace(hot_line("other"), **line)])
+    summary = replace(case.summary, part_lines=[replace(hot_line("other"), **line)])
     assert ("python_in_loop" in found(replace(case, summary=summary))) is is_told
 
 
@@ -443,7 +443,7 @@ def test_where_no_line_is_known_another_thread_at_work_is_named() -> None:
 
     def told(at_work: float, lines: list[HotLine]) -> str:
         beside = CompetingThread("feed.py:10", "produce", at_work, 0.1, 0.02, 100)
-        summary = replace(case.summary, competing=beside, hot_lines=lines)
+        summary = replace(case.summary, competing=beside, part_lines=lines)
         return " ".join(only(replace(case, summary=summary)).also)
 
     ends = replace(hot_line("other"), is_likely=True, is_end=True)
@@ -459,7 +459,7 @@ def test_where_a_wait_ends_beside_a_thread_at_work_the_loop_waits_for_that_threa
     beside = CompetingThread("feed.py:10", "produce", 0.7, 0.1, 0.02, 100, asleep_s=1.5)
 
     def of(line: HotLine, told: CompetingThread) -> Finding:
-        summary = replace(case.summary, competing=told, hot_lines=[line])
+        summary = replace(case.summary, competing=told, part_lines=[line])
         return only(replace(case, summary=summary))
 
     finding = of(ends, beside)
@@ -491,17 +491,17 @@ def test_evaluation_without_a_loader_is_named_by_who_calls_for_it(
     called = ["data.py:30", "train.py:41", "train.py:60"]
     evaluating = replace(hot_line("evaluation"), called_from=called)
     case = case_of(*planted, parts={"evaluation": 4.0, "forward": 2.0})
-    summary = replace(case.summary, hot_lines=[computing, evaluating])
+    summary = replace(case.summary, part_lines=[computing, evaluating])
     finding = only(replace(case, summary=summary))
     assert (finding.id, finding.site) == ("slow_validation", "train.py:41")
     assert "evaluation takes 4.00 s" in finding.title
     assert finding.also == ["most of it goes to data.py:12 (decode): 90 % of it"]
     # A policy's forwards look the same, also where a loader goes over what it collected.
     assert "a policy that collects experience" in minded(finding)
-    nameless = only(replace(case, summary=replace(summary, hot_lines=[computing])))
+    nameless = only(replace(case, summary=replace(summary, part_lines=[computing])))
     assert (nameless.id, nameless.site, nameless.also) == ("slow_validation", None, [])
     # Without a look at the other parts, train.py:60 may call for all of them.
-    alone = only(replace(case, summary=replace(summary, hot_lines=[evaluating])))
+    alone = only(replace(case, summary=replace(summary, part_lines=[evaluating])))
     assert (alone.site, alone.also) == ("data.py:12", [])
     assert found(case_of(*planted, parts={"evaluation": 0.1, "forward": 2.0})) == []
 
@@ -543,7 +543,7 @@ def test_a_line_that_waits_for_another_thread_is_not_told_to_do_less() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, parts={"other": 1.0})
     line = replace(hot_line("other"), waits_share=0.9)
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[line])))
     assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
     assert finding.title.startswith("between the parts of a step the loop waits for another thread")
     assert "what it waits for has to get quicker" in finding.advice
@@ -563,7 +563,9 @@ def test_what_other_processes_compute_meanwhile_has_to_stay() -> None:
         assert alone.summary.system is not None
         cpu = alone.summary.system.cpu | {"cores_usable": cores}
         system = replace(alone.summary.system, processes=processes, cpu=cpu)
-        return only(replace(alone, summary=replace(alone.summary, hot_lines=[line], system=system)))
+        return only(
+            replace(alone, summary=replace(alone.summary, part_lines=[line], system=system))
+        )
 
     assert "may have to stay" in " ".join(told("main", 100.0).also)
     both = told("child", 20.0, 20.0, 1.0)  # the third helps them
@@ -612,7 +614,7 @@ def test_python_beside_a_tiny_model_is_told_where_steps_call_modules(
     training = {**case.training, "forward": 0.01}
     forward = np.where(np.arange(len(case.steps)) < called * len(case.steps), 50_000, 0)
     steps = replace(case.steps, per_step={**case.steps.per_step, "forward": forward})
-    summary = replace(case.summary, hot_lines=[replace(hot_line("other"), **line)])
+    summary = replace(case.summary, part_lines=[replace(hot_line("other"), **line)])
     case = replace(case, training=training, training_s=sum(training.values()))
     told = found(replace(case, steps=steps, summary=summary))
     assert ("python_in_loop" in told) is is_told
@@ -621,9 +623,9 @@ def test_python_beside_a_tiny_model_is_told_where_steps_call_modules(
 def test_where_a_librarys_loop_is_called_is_not_the_line_to_change() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 0.3})
     lines = [hot_line("other"), hot_line("forward")]
-    library = replace(case, summary=replace(case.summary, hot_lines=lines))
+    library = replace(case, summary=replace(case.summary, part_lines=lines))
     assert found(library) == []
     much = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 1.0})
-    finding = only(replace(much, summary=replace(much.summary, hot_lines=lines)))
+    finding = only(replace(much, summary=replace(much.summary, part_lines=lines)))
     # Forward and what follows may be one line of a loop of the user's own.
     assert (finding.site, finding.evidence["library_at"]) == (None, None)

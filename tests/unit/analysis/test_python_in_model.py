@@ -186,5 +186,5 @@ def test_a_comprehension_is_part_of_the_function_that_it_stands_in(tmp_path: Pat
         run.backward()
         run.update(optimizer)
     run.stop(loader)
-    [line] = [one for one in run.summary(tmp_path).hot_lines if one.part == "forward"]
+    [line] = [one for one in run.summary(tmp_path).part_lines if one.part == "forward"]
     assert (line.site, line.function, line.called_from) == ("model.py:33", "match", ["model.py:50"])

@@ -61,7 +61,7 @@ def train(
 def test_what_the_first_steps_have_beyond_later_ones_comes_once(tmp_path: Path) -> None:
     found = train(FakeRun(), tmp_path, {0: 4000}, usual_ms=40)
     assert found.once_in_loop_s == pytest.approx(4.0, rel=0.001)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert line is not None
     assert (line.site, line.share, line.looks) == ("train.py:60", 1.0, STEPS - 1)
     assert line.seconds == pytest.approx(STEPS * 0.040, rel=0.01)
@@ -82,7 +82,7 @@ def test_what_comes_again_or_later_is_no_matter_of_the_first_steps(
 ) -> None:
     found = train(FakeRun(), tmp_path, python_ms)
     assert found.once_in_loop_s == pytest.approx(0.0, abs=1e-3)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     looks = sum(ns // 40 for ns in python_ms.values())
     assert (0 if line is None else line.looks) == looks
 
@@ -101,7 +101,7 @@ def test_what_is_set_up_in_the_first_steps_comes_once_however_many_lead_up(
     found = train(FakeRun(), tmp_path, python_ms)
     assert found.training.warmup_excluded == max(python_ms) + 1
     assert found.once_in_loop_s == pytest.approx(once_s, rel=0.01)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert (0 if line is None else line.looks) == looks
 
 
@@ -109,7 +109,7 @@ def test_compiling_comes_once_whenever_it_comes(tmp_path: Path) -> None:
     """Its collections are none of the loop's code, and no second is counted twice."""
     found = train(FakeRun(), tmp_path, {}, {0: 1000, 40: 800}, usual_ms=40)
     assert found.once_in_loop_s == pytest.approx(1.8, rel=0.001)
-    line = hottest(found.hot_lines, "other")
+    line = hottest(found.part_lines, "other")
     assert line is not None
     assert (line.site, line.share) == ("train.py:60", 1.0)
 

@@ -25,7 +25,7 @@ def ranks(*rows: dict[str, Any], rank: int = 1, **changes: Any) -> Case:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     case = case_of(healthy, stragglers=list(rows), **changes)
     run = replace(case.summary.run, world_size=2, rank=rank)
-    return replace(case, summary=replace(case.summary, run=run, hot_lines=[hot_line("other")]))
+    return replace(case, summary=replace(case.summary, run=run, part_lines=[hot_line("other")]))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_rank_that_evaluates_alone_over_no_loader() -> None:
     case = ranks(late(1, "evaluation", 0.6))
     lines = [replace(hot_line("evaluation"), site="rollout.py:9", called_from=["train.py:62"])]
     lines.append(replace(hot_line("forward"), site="model.py:3"))
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=lines)))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
     assert finding.site == "train.py:62"
 
 

@@ -253,7 +253,7 @@ def test_workers_that_cost_more_than_they_save_go_where_none_can_live_on(
 def test_what_a_sampler_works_out_for_each_pass() -> None:
     case = case_of(with_slow_starts(0.1, 0.09))
     line = HotLine("first_batch", "data.py:36", "__iter__", ["train.py:50"], 83, 0.9, 0.8)
-    finding = only(replace(case, summary=replace(case.summary, hot_lines=[line])))
+    finding = only(replace(case, summary=replace(case.summary, part_lines=[line])))
     assert (finding.id, finding.site) == ("slow_pass_starts", "data.py:36")
     assert "each of 10 passes takes 100 ms longer than a usual batch" in finding.title
     assert finding.recoverable_s == pytest.approx(9 * 0.1, rel=0.05)
@@ -511,13 +511,13 @@ def test_what_is_collected_at_the_line_of_another_finding_comes_of_it() -> None:
     case = case_of(with_slow_starts(0.1, 0.09), parts={"gc": 0.5})
     line = HotLine("first_batch", "data.py:36", "__iter__", ["train.py:50"], 83, 0.9, 0.8)
     there = replace(line, part="gc")
-    joined = only(replace(case, summary=replace(case.summary, hot_lines=[line, there])))
+    joined = only(replace(case, summary=replace(case.summary, part_lines=[line, there])))
     assert (joined.id, joined.site) == ("slow_pass_starts", "data.py:36")
     assert joined.recoverable_s == pytest.approx(0.9 + 0.5, rel=0.05)
     assert joined.also[-1].startswith("at the same line, and counted with it: Python's garbage")
     elsewhere = replace(there, site="model.py:7")
     apart = diagnose(
-        replace(case, summary=replace(case.summary, hot_lines=[line, elsewhere]))
+        replace(case, summary=replace(case.summary, part_lines=[line, elsewhere]))
     ).findings
     assert sorted(one.id for one in apart) == ["gc_pauses", "slow_pass_starts"]
 

@@ -33,7 +33,7 @@ def waits(
     case = on_device(case_of(planted, torch=settings), sync_s=0.6)
     point = SyncPoint("train.py:60", kind, 200, 0, 3.0, 1.0, library_share=library_share)
     points = [replace(point, needed_s=needed_s)]
-    return replace(case, summary=replace(case.summary, sync_points=points, hot_lines=list(lines)))
+    return replace(case, summary=replace(case.summary, sync_points=points, part_lines=list(lines)))
 
 
 def told(case: Case) -> Finding:

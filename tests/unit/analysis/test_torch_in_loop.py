@@ -123,7 +123,7 @@ def train(
         step(run, optimizer, own_code)
     run.stop(loader)
     summary = run.summary(tmp_path)
-    found = hottest(summary.hot_lines, "other")
+    found = hottest(summary.part_lines, "other")
     assert found is not None
     return summary, found
 
@@ -279,7 +279,7 @@ def test_what_is_not_known_is_left_out_of_the_rest(tmp_path: Path) -> None:
     seen = run.text(Topic.STACK, [run.text(Topic.SITE, ["train.py", 70, "average"])])
     summary, line = train(run, tmp_path, step=step)
     assert (line.function, line.torch_share) == ("dice_loss", 1.0)
-    assert [one.torch_share for one in summary.hot_lines if one.function == "average"] == [None]
+    assert [one.torch_share for one in summary.part_lines if one.function == "average"] == [None]
     other_s = summary.ledger.seconds["other"]
     assert summary.loss_in_loop_s == pytest.approx(other_s, rel=0.05)
 

@@ -51,7 +51,7 @@ def test_a_thread_that_holds_the_interpreter_comes_first() -> None:
 def test_a_thread_is_why_only_where_it_cost_as_much(kept_s: float, is_why: bool) -> None:
     case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
     beside = replace(BESIDE, kept_s=kept_s)
-    summary = replace(case.summary, competing=beside, hot_lines=[hot_line("other")])
+    summary = replace(case.summary, competing=beside, part_lines=[hot_line("other")])
     told = diagnose(replace(case, summary=summary)).findings
     assert [one.id for one in told] == ["competing_thread", "python_in_loop"][: 1 if is_why else 2]
     assert any("it may be why Python code" in one for one in told[0].also) is is_why

@@ -128,7 +128,7 @@ def test_workers_that_only_a_rerun_tells_of_are_left_to_who_tries_them(
     planted.loader = replace(planted.loader, is_iterable=True, shares_samples=shares)
     case = case_of(planted)
     loop = HotLine("data_wait", "train.py:50", "train", [], 100, 0.9, 1.0)
-    case = replace(case, summary=replace(case.summary, hot_lines=[loop]))
+    case = replace(case, summary=replace(case.summary, part_lines=[loop]))
     told = " ".join(found(case, "serial_loading").also)
     assert f"helps only a rerun tells: trainprof {verb}" in told
 

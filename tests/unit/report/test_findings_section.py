@@ -314,7 +314,7 @@ def test_what_no_rule_looks_into_is_said() -> None:
         (replace(line, share=0.3), "itself (100 % of a step)"),
         (replace(line, is_likely=True), "itself (100 % of a step)"),
     ):
-        known["hot_lines"] = [one]
+        known["part_lines"] = [one]
         assert said in told(forward=0.01, backward=0.02)
     two = [
         replace(line, site="graph.py:16", function="laplacian", share=0.49),
@@ -327,15 +327,15 @@ def test_what_no_rule_looks_into_is_said() -> None:
         ([two[0], replace(two[1], is_end=True)], False),
         ([replace(two[0], part="backward"), two[1]], False),
     ):
-        known["hot_lines"] = lines
+        known["part_lines"] = lines
         assert (of_two in told(forward=0.01, backward=0.02)) is is_named
-    known["hot_lines"] = two
+    known["part_lines"] = two
     of_loop = replace(two[0], part="backward", site=two[0].site)
-    known["hot_lines"] = [*two, of_loop]  # one line calls for all of a step
+    known["part_lines"] = [*two, of_loop]  # one line calls for all of a step
     assert "graph.py:16" not in told(forward=0.01, backward=0.02)
     line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
     for share, is_named in ((0.3, True), (0.2, False)):
-        known["hot_lines"] = [replace(line, share=share)]
+        known["part_lines"] = [replace(line, share=share)]
         of_line = "python between (10 % of a step, much of it at loss.py:9)."
         assert (of_line in told(forward=0.05, other=0.01, data_wait=0.04)) is is_named
 
@@ -392,14 +392,14 @@ def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:
     assert "as long as backward" not in told(0.041, run=replace(healthy.run, device="cuda:0"))
     assert "as long as backward" not in told(0.041, ranks=[{"rank": 0}])
     line = HotLine("forward", "graph.py:16", "laplacian", [], 40, 0.9, 1.0, line_share=0.88)
-    named = told(0.041, hot_lines=[line])
+    named = told(0.041, part_lines=[line])
     first = "look at graph.py:16 (laplacian), 90 % of forward: forward takes 4.1 x as long as "
     assert named.startswith(f"What to change: {first}backward, where half is usual; it may compute")
     assert (
         "each time what stays the same. Nothing else was found that would gain over 3 %." in named
     )
     assert named.count("graph.py:16") == 1
-    around = told(0.041, hot_lines=[replace(line, line_share=0.3)])
+    around = told(0.041, part_lines=[replace(line, line_share=0.3)])
     assert "look around graph.py:16 (laplacian), 90 % of forward: forward takes" in around
 
 

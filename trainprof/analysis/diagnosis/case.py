@@ -212,7 +212,7 @@ class Case:
 
     def hot_line(self, part: str) -> HotLine | None:
         """Returns the function that most of a part of training goes to, if it is much."""
-        return named_line(self.summary.hot_lines, part)
+        return named_line(self.summary.part_lines, part)
 
     def launching_s(self) -> float | None:
         """Returns for how long a device waited for the host to give out work, at most.

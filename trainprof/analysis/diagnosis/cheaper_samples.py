@@ -78,7 +78,7 @@ def _is_made_by_library(case: Case, fed: LoaderCase) -> bool:
     """Whether training waits in its own thread for what a library's dataset computes."""
     if fed.loader.num_workers or fed.loader.holds_tensors:
         return False
-    waiting = (line for line in case.summary.hot_lines if line.part == "data_wait")
+    waiting = (line for line in case.summary.part_lines if line.part == "data_wait")
     is_seen = any(line.share >= _HALF for line in waiting)
     return is_seen and collate_share(fed.loader.fetch) < _HALF
 

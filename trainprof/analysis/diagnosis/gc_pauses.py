@@ -55,7 +55,7 @@ def find(case: Case) -> Finding | None:
     gain = of_python(case, spent_s) if part >= least and not is_rare else None
     if gain is None:
         return None
-    line = hottest(case.summary.hot_lines, "gc")
+    line = hottest(case.summary.part_lines, "gc")
     steps = max(case.summary.training.steps, 1)
     is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
     advice = _COLLECTED_RARELY

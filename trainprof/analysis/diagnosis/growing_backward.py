@@ -77,7 +77,7 @@ def find(case: Case) -> Finding | None:
     # The shortest are those of the beginning, which count as its warm-up.
     kept = float(whole[whole > 0].min()) * np.count_nonzero(whole) / float(whole.sum())
     gain = outside_steps(case, (1 - kept) * spent_s, with_warmup=True)
-    line = hottest(case.summary.hot_lines, "backward")
+    line = hottest(case.summary.part_lines, "backward")
     return plain_finding(
         ID,
         f"backward takes longer from step to step ({span(short_s)} in the shortest tenth of them, "

@@ -162,7 +162,7 @@ def _one_line(case: Case, line: HotLine | None) -> list[str]:
         return []
     of_loop = {
         (one.site.rpartition(":")[0], one.function)
-        for one in case.summary.hot_lines
+        for one in case.summary.part_lines
         if one.part in ("backward", "optimizer")
     }
     is_of_model = (line.site.rpartition(":")[0], line.function) not in of_loop

@@ -92,7 +92,7 @@ def _makes_loaders(case: Case, site: str) -> bool:
 
 
 def _known(case: Case, parts: tuple[str, ...]) -> list[HotLine]:
-    lines = (hottest(case.summary.hot_lines, part) for part in parts)
+    lines = (hottest(case.summary.part_lines, part) for part in parts)
     return [line for line in lines if line is not None]
 
 

@@ -355,7 +355,7 @@ def python_line(summary: RunSummary) -> HotLine | None:
 
     Calls to other ranks, and those that give a device's memory back, are apart.
     """
-    return hottest(summary.hot_lines, "other", _told_apart(summary))
+    return hottest(summary.part_lines, "other", _told_apart(summary))
 
 
 def _told_apart(summary: RunSummary) -> set[str]:
@@ -365,7 +365,7 @@ def _told_apart(summary: RunSummary) -> set[str]:
 
 def _line_of_rest(case: Case, spent_s: float, *, is_no_loss: bool) -> HotLine | None:
     """Returns the line that takes most of what is no loss, with its shares of that."""
-    lines = case.summary.hot_lines
+    lines = case.summary.part_lines
     losses = {
         one.site
         for one in lines
@@ -407,7 +407,7 @@ def _is_scattered(case: Case, line: HotLine, part: float) -> bool:
         return False
     loops = {
         function_of(one.site, one.function)
-        for one in case.summary.hot_lines
+        for one in case.summary.part_lines
         if one.part in ("backward", "optimizer")
     }
     is_of_loop = function_of(line.site, line.function) in loops

@@ -194,7 +194,7 @@ def _evaluated_at(case: Case) -> str | None:
     loaders = [fed.loader for fed in (*case.evaluating, *case.feeding) if fed.loader.evaluation_s]
     longest = max(loaders, key=lambda one: one.evaluation_s, default=None)
     if longest is None:
-        return called_for_at(case.summary.hot_lines)
+        return called_for_at(case.summary.part_lines)
     return longest.called_at or longest.site
 
 

@@ -136,7 +136,7 @@ def find(case: Case) -> Finding | None:
     called = fed.loader.called_at
     over = f" over the loader of {fed.loader.site}" if called else ""
     size = _larger_size(case, fed.loader)
-    most = None if is_of_making else hottest(case.summary.hot_lines, "evaluation")
+    most = None if is_of_making else hottest(case.summary.part_lines, "evaluation")
     most = None if most is not None and most.site == called else most
     learned_from = [_LEARNED_FROM] if _may_be_learned_from(case, fed.loader) else []
     return finding(
@@ -200,8 +200,8 @@ def _without_loader(case: Case, spent_s: float, what: str) -> Finding | None:
     if sum(one.seconds for one in case.torch.repeats) >= _REPEATED_FROM_SHARE * spent_s:
         return None
     passes = max(_passes(case), 1)
-    most = hottest(case.summary.hot_lines, "evaluation")
-    called = called_for_at(case.summary.hot_lines)
+    most = hottest(case.summary.part_lines, "evaluation")
+    called = called_for_at(case.summary.part_lines)
     also = [] if most is None or most.site == called else _most_of_it(most)
     evidence = {"evaluation_s": spent_s, "passes": passes}
     if may_be_rollouts(case.summary.evaluation.may_be_rollouts_s, spent_s):

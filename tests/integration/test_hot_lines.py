@@ -1,0 +1,108 @@
+"""The user's hottest lines against what the script timed: each share lies in its interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.machine import attempts
+from support.styles import profile, without_compiler
+
+# Of each step: Python, C code that holds the GIL, an operator that lets go of it, a hook in
+# backward, and a batch that sleeps.
+SCRIPT = without_compiler("""
+import json, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+spent = dict.fromkeys(("python", "holds", "operator", "hook", "fetch"), 0.0)
+line = {}
+clock = time.perf_counter
+
+
+def timed(function):
+    def run(*arguments):
+        begin = clock()
+        try:
+            return function(*arguments)
+        finally:
+            spent[function.__name__] += clock() - begin
+    return run
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 2400
+
+    def __getitem__(self, index):
+        begin = clock()
+        time.sleep(0.001)
+        spent["fetch"] += clock() - begin
+        return torch.ones(8)
+
+
+@timed
+def python():
+    total = 0
+    for number in range(300_000): total += number
+    return total
+
+
+@timed
+def holds():
+    return sum(range(1_000_000))
+
+
+@timed
+def operator():
+    return square @ square
+
+
+@timed
+def hook(gradient):
+    total = 0
+    for number in range(150_000): total += number
+
+
+square = torch.randn(600, 600)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+for step, batch in enumerate(DataLoader(Data(), batch_size=8)):
+    if step == 30:
+        begin = clock()
+        spent.update(dict.fromkeys(spent, 0.0))
+    python()
+    holds()
+    operator()
+    loss = model(batch).sum()
+    loss.register_hook(hook)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+whole = clock() - begin
+print(json.dumps({name: seconds / whole for name, seconds in spent.items()}))
+""")
+FUNCTIONS = {"fetch": "__getitem__"}
+
+
+@pytest.mark.proves("Stack samples", "shares of the hottest lines lie in their intervals")
+def test_shares_lie_in_their_intervals(tmp_path: Path) -> None:
+    for attempt in attempts():
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        summary, planted = profile(directory, SCRIPT)
+        wrong = {}
+        for name, share in planted.items():
+            lines = [x for x in summary["hot_lines"] if x["function"] == FUNCTIONS.get(name, name)]
+            low, high = (sum(line["share"][end] for line in lines) for end in (0, 1))
+            if not low - 0.05 <= share <= high + 0.05:
+                wrong[name] = share, low, high
+        if not wrong:
+            break
+    assert not wrong
+    parts = {line["function"]: line["part"] for line in summary["hot_lines"]}
+    assert parts["holds"] == "other"
+    assert parts["__getitem__"] == "data_wait"
+    assert parts.get("hook", "backward") == "backward"
