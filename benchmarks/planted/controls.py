@@ -22,14 +22,11 @@ from planted.computing import (
     recomputing,
     taught,
 )
-from planted.constants import recurrent, smoothing
 from planted.crowding import computing_beside, one_thread_each
 from planted.denormals import decaying
 from planted.draw import Draw
-from planted.ignored import chosen_positions
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
-from planted.pairs import matrix_products
 from planted.penalties import penalised
 from planted.precision import double_on_purpose
 from planted.remembering import all_states
@@ -258,20 +255,6 @@ def small_numbers(draw: Draw) -> Case:
     return _healthy("small_numbers", planted, draw.one_of(EVERYWHERE), parts)
 
 
-def kept_kernel(draw: Draw) -> Case:
-    """What stays the same is computed once; noise, and what the batch decides, in each forward."""
-    compute_s, size = draw.between(0.004, 0.01), draw.one_of((192, 256))
-    parts = smoothing("a kernel of a graph", size, compute_s, is_kept=True)
-    return _healthy("kept_kernel", "noise in each forward", draw.one_of(EVERYWHERE), parts)
-
-
-def edges_ahead(draw: Draw) -> Case:
-    """What a loop does not change is computed ahead of it; what chance changes, in each round."""
-    compute_s, nodes = draw.between(0.004, 0.01), draw.one_of((256, 384))
-    parts = recurrent(nodes, draw.whole(6, 12), compute_s, is_ahead=True)
-    return _healthy("edges_ahead", "dropout in each round", draw.one_of(EVERYWHERE), parts)
-
-
 def padded_to_the_longest(draw: Draw) -> Case:
     """Texts that are padded to the longest of their batch: shuffled, so that half is padding."""
     longest, batch = draw.one_of((96, 128, 160)), draw.one_of((8, 16))
@@ -474,14 +457,10 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         rare_look,
         lazy_penalty,
         one_backward,
-        matrix_products,
-        chosen_positions,
         hook_of_the_model,
         asked_elsewhere,
         small_vocabulary,
         little_recomputed,
-        kept_kernel,
-        edges_ahead,
         padded_to_the_longest,
         small_numbers,
         all_states,

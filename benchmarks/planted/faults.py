@@ -20,12 +20,10 @@ from planted.computing import (
     unused_forward,
     unused_gradients,
 )
-from planted.constants import constant_in_forward, repeated_in_forward
 from planted.crowding import crowded_cores, torch_in_workers, worker_threads
 from planted.denormals import tiny_numbers
 from planted.draw import Draw
 from planted.growing import growing_backward
-from planted.ignored import ignored_positions
 from planted.in_memory import needless_workers, sample_by_sample
 from planted.loading import (
     idle_workers,
@@ -55,7 +53,6 @@ from planted.on_device import (
     launch_bound,
     python_on_device,
 )
-from planted.pairs import broadcast_pairs
 from planted.pausing import (
     batches_by_hand,
     collections_called,
@@ -127,8 +124,6 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         growing_backward,
         unused_forward,
         repeated_forward,
-        constant_in_forward,
-        repeated_in_forward,
         recomputed_forward,
         forward_by_sample,
         untrained_modules,
@@ -148,8 +143,6 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         discarded_gradients,
         rarely_used_gradients,
         repeated_backward,
-        broadcast_pairs,
-        ignored_positions,
         too_many_threads,
         few_threads,
         worker_threads,

@@ -170,11 +170,6 @@ def integer(value: Any) -> int | None:
     return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
-def times_in(value: object, most: float) -> float:
-    """Returns `value` as a factor from 0 to `most`, 0 where it is no number."""
-    return min(max(number(value, 0.0), 0.0), most)
-
-
 def share_in(value: object) -> float:
     """Returns `value` as a share, 0 where it is no number."""
     return min(max(float(value), 0.0), 1.0) if isinstance(value, (int, float)) else 0.0

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from trainprof.analysis.broadcast_pairs import BroadcastPairs, broadcast_pairs
 from trainprof.analysis.calls_told import (
     GradientSyncs,
     SampleCalls,
@@ -17,16 +16,13 @@ from trainprof.analysis.calls_told import (
     side_modules,
 )
 from trainprof.analysis.code_figures import Numerics
-from trainprof.analysis.constants import Constants, constants
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
-from trainprof.analysis.ignored_positions import IgnoringLoss, ignored_positions
 from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
 from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
 from trainprof.analysis.repeated_backward import RepeatedBackward, repeated_backward
-from trainprof.analysis.repeated_calls import RepeatedCalls, repeated_calls
 from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
 from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
@@ -122,10 +118,6 @@ class TorchSettings:
         is_checkpointing: torch.utils.checkpoint is what has them computed again.
         padding: Of sequences that it is given; None where none were met.
         tiny_numbers: That it computes with; None where none were met.
-        constants: That it computes in each step; None where none were met.
-        repeated_calls: Of torch's functions, within one forward; None where none were met.
-        broadcast_pairs: That it compares by large tensors; None where none were met.
-        ignored: Losses of classes that ignore some of their targets, longest first.
         sample_calls: Of models that are trained, by the line that makes them.
         side_modules: That have no parameters, by the line that calls them.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
@@ -163,10 +155,6 @@ class TorchSettings:
     is_checkpointing: bool = False
     padding: Padding | None = None
     tiny_numbers: TinyNumbers | None = None
-    constants: Constants | None = None
-    repeated_calls: RepeatedCalls | None = None
-    broadcast_pairs: BroadcastPairs | None = None
-    ignored: list[IgnoringLoss] = field(default_factory=list)
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -214,10 +202,6 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         ),
         padding=padding(told, sites),
         tiny_numbers=tiny_numbers(told, sites),
-        constants=constants(told, sites),
-        repeated_calls=repeated_calls(told, sites),
-        broadcast_pairs=broadcast_pairs(told, sites),
-        ignored=ignored_positions(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

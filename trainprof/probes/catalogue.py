@@ -9,7 +9,6 @@ from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.checkpoint import CheckpointProbe
 from trainprof.probes.collective import CollectiveProbe
 from trainprof.probes.compilation import CompilationProbe
-from trainprof.probes.constants import ConstantsProbe
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.device_memory import DeviceMemoryProbe
@@ -62,10 +61,9 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next nine are told by those behind them
+        TorchSettingsProbe(),  # this one and the next eight are told by those behind them
         PaddingProbe(),
         TinyNumbersProbe(),
-        ConstantsProbe(),
         UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),

@@ -21,7 +21,7 @@ from trainprof.probes.patcher import (
     let_dynamo_skip,
     uncounted,
 )
-from trainprof.probes.session import ModuleCall, ModuleSurround, ModuleWatch, Session
+from trainprof.probes.session import ModuleCall, ModuleWatch, Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 Wrapped = Callable[..., Any]
@@ -59,13 +59,12 @@ FORWARD: Final = int(Kind.FORWARD)
 
 @dataclass(slots=True)
 class _Inside:
-    """The thread that is inside an outermost call, 0 if none is, and what stands around all such.
+    """The thread that is inside an outermost call, 0 if none is.
 
     Comparing two numbers takes a third of finding one in a set, and modules are called by hundreds.
     """
 
     thread: int = 0
-    surround: ModuleSurround | None = None
 
 
 class ForwardProbe:
@@ -82,7 +81,6 @@ class ForwardProbe:
         self._names: dict[int, tuple[int, int]] = {}
         self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
-        session.surround_modules = self._put_around
         self._frozen = FrozenShares(torch, session)
         self._logits = LogitsSize(torch, session)
         let_dynamo_skip(is_training, and_all_below=True)
@@ -117,7 +115,7 @@ class ForwardProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            output = surround = None
+            output = None
             start = now()
             # A signal handler of the script's may raise wherever a clock is read: no thread is to
             # count as inside before the `try`, nor once the clock is read again.
@@ -126,17 +124,11 @@ class ForwardProbe:
                     others.add(thread)
                 else:
                     first.thread = thread
-                if (surround := first.surround) is not None:
-                    surround.begins()
                 return (output := original(self, *args, **kwargs))
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                if surround is not None:
-                    surround.spent_ns = 0
-                    surround.ends(output)
-                    start += surround.spent_ns
                 if thread == first.thread:
                     first.thread = 0
                 else:
@@ -186,9 +178,6 @@ class ForwardProbe:
             for key in list(self._classes):
                 self._classes[key] = None
         self._watches = watches
-
-    def _put_around(self, surround: ModuleSurround | None) -> None:
-        self._first.surround = surround
 
     def _record_call(
         self,

@@ -41,22 +41,6 @@ class ModuleCall:
     took_ns: int
 
 
-@dataclass(slots=True)
-class ModuleSurround:
-    """What is to be called around each outermost call of a module.
-
-    Attributes:
-        begins: Guarded.
-        ends: Raises nothing; is given what the call gives, None where it raises. It comes where
-            `begins` has, also if the surround has been taken away meanwhile.
-        spent_ns: What looks took inside of the call that has just ended: no part of it.
-    """
-
-    begins: Callable[[], None]
-    ends: Callable[[Any], None]
-    spent_ns: int = 0
-
-
 ModuleWatch = Callable[[ModuleCall], None]
 LossWatch = Callable[[ModuleCall], None]
 CopyWatch = Callable[[Any], None]
@@ -114,7 +98,6 @@ class Session:
         at_created_graph: To be called after one that can be differentiated itself.
         tell_modules: Has something called with each outermost call of a module: from when it is
             given True on until it is given False.
-        surround_modules: Has something called around each such call, until it is given None.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
         optimizer_has_stepped: To be called after an optimizer's step, where that matters.
         threads_set_at: The site of what last said how many threads torch has; 0 where nothing has,
@@ -155,7 +138,6 @@ class Session:
         self.at_anomalous_backward: Callable[[], None] = _nothing
         self.at_created_graph: Callable[[], None] = _nothing
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
-        self.surround_modules: Callable[[ModuleSurround | None], None] = _nothing_about
         self.device_was_waited_for: Callable[[], None] | None = None
         self.optimizer_has_stepped: Callable[[], None] | None = None
         self.threads_set_at = 0
@@ -270,10 +252,6 @@ class Session:
 
 
 def _nothing_with(_: object, __: object) -> None:
-    return
-
-
-def _nothing_about(_: object) -> None:
     return
 
 

@@ -6,14 +6,12 @@ import math
 from typing import Final
 
 from trainprof.analysis.diagnosis import (
-    broadcast_pairs,
     discarded_gradients,
     double_precision,
     emptied_cache,
     exposed_syncs,
     few_threads,
     growing_backward,
-    ignored_positions,
     launch_bound,
     module_hooks,
     padded_batches,
@@ -41,13 +39,11 @@ from trainprof.report.units import seconds
 _APART_TIMES: Final = 1.03
 # There a part of a cost goes, and nobody knows how much: what is likely is an estimate.
 _ESTIMATED: Final = (
-    broadcast_pairs.ID,
     discarded_gradients.ID,
     double_precision.ID,
     emptied_cache.ID,
     exposed_syncs.ID,
     growing_backward.ID,
-    ignored_positions.ID,
     launch_bound.ID,
     padded_batches.ID,
     rarely_used_gradients.ID,

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import pytest
-from support.cases import STEPS, Planted, case_of, idle_device, on_device
-from support.found import found, minded, only
+from support.cases import STEPS, Planted, case_of, idle_device
+from support.found import found, only
 
-from trainprof.analysis.broadcast_pairs import BroadcastPairs, ComparingLine, broadcast_pairs
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.embedding_tables import EmbeddingTable, EmbeddingTables
 from trainprof.analysis.memory_figures import DeviceMemory
-from trainprof.analysis.names import Sites
 from trainprof.analysis.repeated_forwards import RepeatedForwards
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.unused_forwards import UnusedForwards
@@ -311,81 +308,3 @@ def test_a_table_and_its_optimizer_are_not_saved_twice() -> None:
     alone = findings[0].predicted_speedup
     assert alone is not None
     assert together(case, findings) == pytest.approx(alone[1], rel=0.05)
-
-
-CODEBOOK = ComparingLine("vq.py:31", "distance", 256, 128, 64, 8 * 2_097_152, 0.5, 2.0)
-
-
-def comparing(*lines: ComparingLine) -> Case:
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    told = BroadcastPairs(looks=7, lines=list(lines)) if lines else None
-    return case_of(healthy, parts={"backward": 4.0}, torch=TorchSettings(broadcast_pairs=told))
-
-
-def test_vectors_that_are_compared_by_one_large_tensor() -> None:
-    case = comparing(CODEBOOK)
-    finding = only(case)
-    assert (finding.id, finding.site) == ("broadcast_pairs", "vq.py:31")
-    assert "compares 256 with 128 vectors of 64 numbers here by a tensor of 16,777,216" in (
-        finding.title
-    )
-    # Half of 2 s of forward, and twice that of backward.
-    assert "about 1000 ms and 2.00 s of backward, 50 % of training" in finding.title
-    assert finding.recoverable_s == pytest.approx(1.1 * 1.0 + 2.0)
-    assert "torch.cdist" in str(finding.advice)
-    assert "nearly coincide" in minded(finding)
-
-
-def test_pairs_that_nothing_is_learned_from_take_nothing_of_backward() -> None:
-    finding = only(comparing(replace(CODEBOOK, times=0.0, what="cosine")))
-    assert finding.evidence["backward_s"] == 0
-    assert "of backward" not in finding.title
-    assert "F.normalize" in str(finding.advice)
-    assert "nearly coincide" not in minded(finding)
-
-
-def test_several_lines_that_compare_so_are_one_finding() -> None:
-    other = replace(CODEBOOK, site="loss.py:9", what="product", share=0.2)
-    finding = only(comparing(CODEBOOK, other))
-    assert finding.evidence["forward_s"] == pytest.approx(0.7 * 2)
-    [also] = finding.also
-    assert also.startswith("so it does at loss.py:9: a matrix product")
-
-
-def test_distances_whose_gradients_are_differentiated_are_not_told() -> None:
-    """There is no second derivative of each cdist."""
-    case = comparing(CODEBOOK, replace(CODEBOOK, site="loss.py:9", what="product", share=0.4))
-    torch = replace(case.torch, differentiates_gradients=True)
-    finding = only(replace(case, torch=torch))
-    assert (finding.site, finding.also) == ("loss.py:9", [])
-    assert finding.evidence["forward_s"] == pytest.approx(0.4 * 2)
-    torch = replace(torch, broadcast_pairs=comparing(CODEBOOK).torch.broadcast_pairs)
-    assert "broadcast_pairs" not in found(replace(case, torch=torch))
-
-
-def test_no_more_than_computing_is_saved_of_comparing() -> None:
-    finding = only(comparing(replace(CODEBOOK, share=0.95)))
-    assert finding.predicted_speedup is not None
-    assert all(np.isfinite(finding.predicted_speedup))
-
-
-@pytest.mark.parametrize("lines", [(), (replace(CODEBOOK, share=0.03),)])
-def test_pairs_that_cost_little(lines: tuple[ComparingLine, ...]) -> None:
-    assert found(comparing(*lines)) == []
-
-
-def test_pairs_on_a_device_are_not_judged() -> None:
-    assert "broadcast_pairs" not in found(on_device(comparing(CODEBOOK)))
-
-
-def test_compared_pairs_are_read_from_what_was_told() -> None:
-    sites = Sites({1: ["/work/vq.py", 31, "forward"]}, "/work")
-    one = {"site": 1, "what": "distance", "first": 256, "second": 128, "long": 64}
-    one |= {"numbers": 8 * 2_097_152, "share": 0.5, "times": 2.0}
-    note: dict[str, Any] = {"broadcast_pairs": {"looks": 7, "lines": [one, "x"]}, "number": 1}
-    told = broadcast_pairs([note], sites)
-    assert told == BroadcastPairs(7, [CODEBOOK])
-    for nonsense in ({"share": "x"}, {"what": "sum"}, {"site": 9}, {"share": 0}):
-        bad = {"broadcast_pairs": {"looks": 7, "lines": [one | nonsense]}, "number": 1}
-        assert broadcast_pairs([bad], sites) is None
-    assert broadcast_pairs([{"broadcast_pairs": 3, "number": 1}], sites) is None

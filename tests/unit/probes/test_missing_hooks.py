@@ -168,7 +168,6 @@ def test_one_taken_away_is_told_and_the_others_work(
 LOOK_AT_GRAPHS = {
     "padding",
     "tiny_numbers",
-    "constants",
     "unused_forwards",
     "unused_gradients",
     "discarded_gradients",
@@ -187,7 +186,6 @@ PARTS: list[tuple[set[str], Any, str]] = [
     ({"checkpoint"}, torch, "serialization"),
     (set(), torch, "accelerator"),
     (set(), torch, "xpu"),
-    ({"constants"}, torch._C, "_len_torch_function_stack"),
     (set(), nn.functional, "gaussian_nll_loss"),
     ({"sync"}, torch, "cuda"),
     ({"transfer", "sync", *LOOK_AT_GRAPHS}, torch, "Tensor"),

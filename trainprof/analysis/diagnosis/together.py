@@ -16,7 +16,6 @@ from trainprof.analysis.diagnosis import (
     few_threads,
     forward_by_sample,
     gc_pauses,
-    ignored_positions,
     launch_bound,
     padded_batches,
     python_in_loop,
@@ -89,7 +88,6 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s) + _shared_out_twice_s(case, findings)
-    outside_s -= _padding_twice_s(case, findings)
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
     if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
         setting = fed.cause.setting if fed.cause is not None else None
@@ -150,19 +148,6 @@ def _shared_out_twice_s(case: Case, findings: Sequence[Finding]) -> float:
         return 0.0
     gone_s = sum(_most_saved_s(one) for one in findings if _is_of_computing(one))
     return threads_s * min(gone_s / computing_s, 1.0)
-
-
-def _padding_twice_s(case: Case, findings: Sequence[Finding]) -> float:
-    """Returns what logits of padding take: shorter batches have none, and a loss ignores them."""
-    told = case.torch.padding
-    if told is None or all(one.id != padded_batches.ID for one in findings):
-        return 0.0
-    ignored = [one for one in findings if one.id == ignored_positions.ID]
-    shares = [float(one.evidence["ignored_share"]) for one in ignored]
-    return sum(
-        min(told.needless_share / share, 1.0) * _most_saved_s(one)
-        for share, one in zip(shares, ignored, strict=True)
-    )
 
 
 def _is_of_computing(finding: Finding) -> bool:
