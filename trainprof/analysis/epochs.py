@@ -155,14 +155,10 @@ def _numbered(epoch: Epoch, index: int) -> Epoch:
     return replace(epoch, index=index)
 
 
-def evaluation_of(timeline: Timeline, logits_bytes: int | None) -> Evaluation:
+def evaluation_of(timeline: Timeline) -> Evaluation:
     """Sums up evaluation by the training thread's passes; its seconds are those of the ledger.
 
     An iterator that is asked for a few batches at a time makes a pass each time.
-
-    Args:
-        timeline: Of the process.
-        logits_bytes: Of a sample, as it was told.
     """
     batches = waited = first = 0
     segments = timeline.segments
@@ -194,17 +190,7 @@ def evaluation_of(timeline: Timeline, logits_bytes: int | None) -> Evaluation:
         in_training_s=timeline.evaluated_in_loop_ns() / 1e9,
         passes_in_training=int(in_training.sum()),
         with_gradients_share=_with_gradients_share(timeline),
-        forward_s=_forward_s(timeline),
-        logits_bytes=logits_bytes,
     )
-
-
-def _forward_s(timeline: Timeline) -> float:
-    """Returns what evaluation computes for: the outermost calls of models and losses."""
-    events, top = timeline.events, timeline.nesting.parent < 0
-    inside = within(timeline.segments, events.start)
-    computes = top & inside & events.is_kind(Kind.FORWARD, Kind.LOSS)
-    return float((events.end - events.start)[computes].sum() / 1e9)
 
 
 def _with_gradients_share(timeline: Timeline) -> float | None:

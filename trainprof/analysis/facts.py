@@ -99,11 +99,6 @@ class Facts:
         told = (integer(x.get("looked_ns")) for x in self.environment())
         return next((ns / 1e9 for ns in told if ns is not None), None)
 
-    def logits_bytes(self) -> int | None:
-        """Returns the fewest bytes of a sample's logits that a model was seen to give."""
-        told = (integer(x.get("logits_bytes")) for x in self.environment())
-        return min((size for size in told if size and size > 0), default=None)
-
     def reads_counted_until(self) -> dict[int, int]:
         """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
         found: dict[int, int] = {}

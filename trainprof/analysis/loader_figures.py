@@ -129,8 +129,6 @@ class Loader:
         collate_site: Where the user's own collate function begins, None where it is a library's.
         built_by: The installed package that builds it and has to be told its arguments, None where
             the call at `site` is.
-        keeps_logits: Whether Hugging Face's Trainer, where it builds the loader, keeps all that the
-            model gives in an evaluation for metrics; None elsewhere and in older runs.
         also_builds: Roles of the other loaders that its call builds, where that is the user's.
         built: How many DataLoaders of that line were used one after the other, each built anew as
             the last.
@@ -224,7 +222,6 @@ class Loader:
     hot_lines: list[HotLine] = field(default_factory=list)
     collate_site: str | None = None
     built_by: str | None = None
-    keeps_logits: bool | None = None
     built: int = 1
     whole_batches: str | None = None
     holds_tensors: bool | None = None

@@ -350,7 +350,6 @@ def _loader_of(
         thread="training" if evaluation is not None else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(facts),
-        keeps_logits=_flag(facts.get("keeps_logits")),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
         samplers=_different(of_loader, Kind.LOADER_SAMPLER),

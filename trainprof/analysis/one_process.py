@@ -200,7 +200,7 @@ def summary_of(run: Analysed) -> Shown:
         ),
         ledger=account,
         training=training,
-        evaluation=evaluation_of(timeline, facts.logits_bytes()),
+        evaluation=evaluation_of(timeline),
         epochs=epochs,
         loaders=loaders,
         transfers=copies,

@@ -247,9 +247,6 @@ class Evaluation:
             older runs.
         with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 where it
             takes any gradients, None without forwards, and in older runs.
-        forward_s: What its forwards and losses took; None in older runs.
-        logits_bytes: Of a sample, logits that models give by that name, as in the first call of
-            each class; the fewest. None where none does, and in older runs.
     """
 
     iterations: int
@@ -262,8 +259,6 @@ class Evaluation:
     in_training_s: float | None = None
     passes_in_training: int | None = None
     with_gradients_share: float | None = None
-    forward_s: float | None = None
-    logits_bytes: int | None = None
 
     @property
     def waited_s(self) -> float:

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.frozen_shares import FrozenShares
-from trainprof.probes.logits_size import LogitsSize
 from trainprof.probes.module_hooks import hooks_of
 from trainprof.probes.module_parts import is_training
 from trainprof.probes.patcher import (
@@ -82,7 +81,6 @@ class ForwardProbe:
         self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
         self._frozen = FrozenShares(torch, session)
-        self._logits = LogitsSize(torch, session)
         let_dynamo_skip(is_training, and_all_below=True)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
@@ -203,7 +201,6 @@ class ForwardProbe:
             self._frozen.meet(module, number, start, has_gradients=flags > 0)
             if is_new:
                 self._note_hooks(module)
-                self._logits.meet(output)
         if is_training(module):
             flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)

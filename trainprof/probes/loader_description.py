@@ -14,7 +14,6 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, CallSites
 from trainprof.probes.changed_datasets import whole_of
 from trainprof.probes.collate_code import own_function
-from trainprof.probes.kept_logits import keeps_logits
 from trainprof.probes.late_selection import late_selection
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable, look_closer
@@ -44,7 +43,6 @@ _OF_KIND: Final = (
 # By which they are told apart.
 _OF_ONE: Final = ("serial", "dataset_number", "dataset_length", "length")
 _PLAIN: Final = frozenset(map(id, (bool, int, float, str)))
-_TRAINER: Final = "transformers"
 # Of those that were told apart.
 _MOST_REMEMBERED: Final = 4_096
 _ASKS_FOR_NAME: Final = re.compile(r"__name__\s*==|==\s*__name__")
@@ -86,7 +84,6 @@ class LoaderDescriptions:
         # Where a class of streams selects samples that are made; by its id, as above.
         self._selecting: dict[int, tuple[type, list[Any] | None]] = {}
         self._guards: list[bool | None] = []
-        self._keeps: list[bool] = []
 
     def of(
         self, loader: Any, place: Birthplace, serial: int, dataset_number: int | None
@@ -114,8 +111,6 @@ class LoaderDescriptions:
         facts["selects_late"] = self._selects_late(loader) if facts["shares_samples"] else None
         reached = self._reached_as_workers_start(loader)
         facts["set_up_as_workers_start"] = reached
-        if place.built_by == _TRAINER:
-            facts["keeps_logits"] = self._keeps_logits()
         facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
         facts["has_own_sampler"] = any(self.is_own_class(type(x)) for x in samplers_of(loader))
         facts.update(self._closer(loader, facts))
@@ -220,11 +215,6 @@ class LoaderDescriptions:
         if not self._guards:
             self._guards.append(self._has_guard())
         return self._guards[0]
-
-    def _keeps_logits(self) -> bool:
-        if not self._keeps:
-            self._keeps.append(keeps_logits(self._sites.is_user_file))
-        return self._keeps[0]
 
     def _has_guard(self) -> bool | None:
         script = getattr(sys.modules.get("__main__"), "__file__", None)

@@ -320,27 +320,6 @@ def test_what_the_host_waits_for_in_pinned_copies_is_all_that_non_blocking_saves
     assert "do not overlap" in finding.also[0]
 
 
-def test_logits_that_hugging_faces_evaluation_brings_back_are_to_stay() -> None:
-    planted = Planted(workers=2, fetch_s=0.002)
-    planted.loader = replace(planted.loader, built_by="transformers")
-    case = on_device(case_of(planted), copy_s=0.6)
-    for each, keeps, is_told in (
-        (2_000_000, True, True),
-        (2_000_000, None, True),  # an older run
-        (2_000_000, False, False),
-        (1_000, True, False),
-    ):
-        loaders = [replace(one, keeps_logits=keeps) for one in case.summary.loaders]
-        rows = [
-            replace(row, direction="d2h", count=4, bytes=4 * each, by_library_share=1.0)
-            for row in case.summary.transfers
-        ]
-        told = replace(case.summary, transfers=rows, sync_points=[], loaders=loaders)
-        back = replace(case, summary=told)
-        advice = only(back).advice
-        assert ("preprocess_logits_for_metrics" in advice) is is_told
-
-
 def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose() -> None:
     """No line of the user's makes them: the looks at the wait met the loop alone."""
     unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.012, 0.03)}

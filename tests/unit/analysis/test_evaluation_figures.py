@@ -9,7 +9,7 @@ from support.events import MS, US, FakeRun, seconds
 
 from trainprof.analysis.summarize import case_of, summarize
 from trainprof.analysis.summary import RunSummary
-from trainprof.record.schema import ForwardFlag, Kind, Topic
+from trainprof.record.schema import ForwardFlag
 from trainprof.report.ending import progress, steps_per_second
 
 STEPS = 40
@@ -87,24 +87,6 @@ def test_what_takes_gradients_itself_has_none_for_nothing(tmp_path: Path) -> Non
     found = run.summary(tmp_path).evaluation
     assert found.iterations == 20
     assert found.with_gradients_share == 0.0
-
-
-def test_what_its_forwards_and_losses_take(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
-    for _ in range(2):
-        trained(run, loader, optimizer)
-        run.iterate(validation)
-        for _ in range(10):
-            run.next(validation)
-            run.forward(4 * MS, flags=0)
-            run.leaf(Kind.LOSS, MS)
-            run.passes_time(15 * MS)  # metrics
-        run.stop(validation)
-    run.text(Topic.ENVIRONMENT, {"logits_bytes": 2400})
-    found = run.summary(tmp_path).evaluation
-    assert found.forward_s == pytest.approx(20 * 0.005)
-    assert found.logits_bytes == 2400
 
 
 def test_without_evaluation_nothing_is_said_of_its_gradients(tmp_path: Path) -> None:

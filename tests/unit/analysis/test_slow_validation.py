@@ -116,48 +116,6 @@ def test_batches_of_evaluation_far_smaller_than_trainings_may_be_larger(
     assert any("padded for larger batches" in one for one in told.cautions) is is_told
 
 
-@pytest.mark.parametrize(
-    ("keeps", "forward_s", "waited_s", "each", "drawn", "is_told"),
-    [
-        (True, 1.0, 0.2, 160_000, 320, True),
-        (True, 2.0, 1.0, 160_000, 320, False),  # the model and its loader are most of it
-        (True, None, 0.2, 160_000, 320, False),  # an older run
-        (False, 1.0, 0.2, 160_000, 320, False),
-        (None, 1.0, 0.2, 160_000, 320, False),
-        (True, 1.0, 0.2, 150_000, 320, False),  # 48 MB
-        (True, 1.0, 0.2, 8, 3000, False),  # two labels
-        (True, 1.0, 0.2, None, 320, False),
-        (True, 1.0, 0.2, 160_000, None, False),  # a stream
-    ],
-)
-def test_logits_that_hugging_faces_trainer_keeps_are_told_by_what_is_left(
-    keeps: bool | None,
-    forward_s: float | None,
-    waited_s: float,
-    each: int | None,
-    drawn: int | None,
-    is_told: bool,
-) -> None:
-    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
-    quick.loader = replace(
-        quick.loader,
-        id=1,
-        site="train.py:44",
-        keeps_logits=keeps,
-        draws_all=drawn,
-    )
-    evaluation = Evaluation(80, 4, 4.0, waited_s, [1], forward_s=forward_s, logits_bytes=each)
-    finding = only(case_of(training, quick, parts={"evaluation": 4.0}, evaluation=evaluation))
-    assert finding.advice.startswith("Trainer(..., preprocess_logits_for_metrics=...)") is is_told
-    assert ("evaluate less often" in finding.advice) is not is_told
-    if is_told:
-        left = "70 % of it is neither the model's computing nor loading: all logits are kept for"
-        assert left in finding.title
-        assert finding.recoverable_s == pytest.approx(2.8)
-        assert finding.cautions == []  # metrics stay as they are
-
-
 @pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.4, False), (None, False)])
 def test_a_forgotten_no_grad_is_told(share: float | None, is_told: bool) -> None:
     advice = in_batches(32, share=share).advice

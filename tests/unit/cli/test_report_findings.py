@@ -59,6 +59,22 @@ def test_what_a_finding_rests_on(saved: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
+    "options", [[], ["--verbose"], ["--format", "markdown"], ["--format", "json"]]
+)
+def test_a_saved_run_may_have_findings_and_figures_that_are_gone(
+    saved: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    path = saved / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["findings"][0]["id"] = "constant_in_forward"
+    summary["evaluation"]["logits_bytes"] = 2400
+    summary["loaders"][0]["late_selection"] = {"site": "train.py:1", "share": 0.5}
+    path.write_text(json.dumps(summary))
+    assert report(str(saved), *options) == 0
+    assert "train.py:1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("is_at_most", "told"), [(False, "most likely 4.60 x"), (True, "up to about 5.2 x as fast")]
 )
 def test_one_gain_is_not_called_the_most_beside_a_larger_one(

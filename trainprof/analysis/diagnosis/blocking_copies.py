@@ -38,7 +38,6 @@ from typing import Any, Final
 from trainprof.analysis.device_figures import Transfer
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.kept_logits import FEWER_LOGITS, may_keep_logits
 from trainprof.analysis.diagnosis.loader_cautions import OFF_DEVICE, counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
@@ -64,9 +63,6 @@ _BY_LIBRARY: Final = (
     "take a device alone)"
 )
 _FEWER_BYTES: Final = "send fewer bytes: uint8 instead of float32, converted on the device"
-# Of one copy back to the host: more than a loss, or a few predictions.
-_LARGE_BYTES: Final = 1_000_000
-_LESS_METRICS: Final = "compute_metrics has less to go through then: that comes on top"
 # CUDA's runtime (API synchronization behavior) takes up so much at once, pinned or not, and does
 # not block for it: what such a copy takes is none of its bytes.
 _SMALL_BYTES: Final = 64 << 10
@@ -141,7 +137,8 @@ def _change_for(
     case: Case, worst: Transfer, spent_s: float, *, pageable: bool, blocking: bool
 ) -> _Change:
     if worst.direction == "d2h":
-        return _of_what_comes_back(case, worst, spent_s)
+        advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
+        return _Change(advice, spent_s, cautions=[_HANGS_ON])
     if worst.direction == "h2d" and _copy_loaders(case):
         if pageable:
             advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
@@ -151,15 +148,6 @@ def _change_for(
     elif worst.direction == "h2d" and _each_bytes(worst) < _SMALL_BYTES:
         return _of_small_ones(case, worst, spent_s)
     return _of_batches(case, worst, spent_s, pageable=pageable, blocking=blocking)
-
-
-def _of_what_comes_back(case: Case, worst: Transfer, spent_s: float) -> _Change:
-    is_large = worst.bytes >= _LARGE_BYTES * worst.count
-    keeps = may_keep_logits(_training_loaders(case))
-    if is_large and worst.by_library_share > _MOSTLY and keeps:
-        return _Change(FEWER_LOGITS, spent_s, also=[_LESS_METRICS])
-    advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
-    return _Change(advice, spent_s, cautions=[_HANGS_ON])
 
 
 def _made_there(worst: Transfer, spent_s: float) -> _Change:

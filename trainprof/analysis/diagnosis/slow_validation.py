@@ -17,9 +17,8 @@ What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint
 where they come less often: its patience is to be shortened to match.
 
 What to do: if its loader makes batches in the training process, give it workers, as the finding
-says. Where Hugging Face's Trainer keeps all logits for compute_metrics, 50 MB and more of them in a
-pass, and three tenths and more of the evaluation are neither the model's computing nor loading,
-keep less of them (preprocess_logits_for_metrics). Where most of its forwards have gradients
+says. Hugging Face's Trainer keeps all logits for compute_metrics: keep less of them
+(preprocess_logits_for_metrics). Where most of its forwards have gradients
 enabled, put it under torch.no_grad(). Where its batches are at most a quarter as large as
 training's, take larger ones: without gradients there is room for them. Where it goes over the
 samples that train, count while training. Else evaluate less often, or on fewer samples.
@@ -33,7 +32,6 @@ from typing import Any, Final
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import Gain, outside_steps, start_of_workers
-from trainprof.analysis.diagnosis.kept_logits import FEWER_LOGITS, keeping_s
 from trainprof.analysis.diagnosis.loader_change import advised, finding, with_workers
 from trainprof.analysis.diagnosis.plain import plain_finding, unmeasured_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -115,20 +113,6 @@ def find(case: Case) -> Finding | None:
             change=change,
             alters=wanted,
             evidence=evidence,
-        )
-    kept_s = keeping_s(case, fed.loader, spent_s)
-    if kept_s is not None:
-        return finding(
-            case,
-            fed,
-            ID,
-            f"{what} in {_often(passes)}; {percent(kept_s / spent_s)} of it is neither the model's "
-            "computing nor loading: all logits are kept for compute_metrics",
-            outside_steps(case, kept_s),
-            advice=FEWER_LOGITS,
-            evidence={**evidence, "keeping_s": kept_s},
-            site=fed.loader.called_at,
-            is_of_making=False,
         )
     often = _often(passes)
     is_of_making = loading >= of_loading
