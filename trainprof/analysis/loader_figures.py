@@ -101,22 +101,6 @@ class WorkerThreads:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedViews:
-    """Files that a line loads, of whose numbers it gets a part: views, saved with all behind them.
-
-    Attributes:
-        site: The line that calls torch.load.
-        files: How many were looked at.
-        held_bytes, used_bytes: Of a mean one: in it, and of its tensors.
-    """
-
-    site: str
-    files: int
-    held_bytes: float
-    used_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
 class Loader:
     """A DataLoader, named by the user's line that built it.
 
@@ -183,7 +167,6 @@ class Loader:
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
         worker_threads: None without workers, and where they did not tell.
-        loaded_views: At a line of `hot_lines`; None where none loads such files.
         begun_ahead: Passes over it came ahead of those of the training phase that are told here.
         overlaps: It had two iterators at once, each with batches of its own: workers that live on
             serve one.
@@ -257,7 +240,6 @@ class Loader:
     skipped_s: float = 0.0
     late_selection: LateSelection | None = None
     worker_threads: WorkerThreads | None = None
-    loaded_views: LoadedViews | None = None
     overlaps: bool = False
     begun_ahead: bool = False
     samplers: int | None = None

@@ -16,7 +16,6 @@ from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.hot_lines import LooksAtMaking, looks_at_making
-from trainprof.analysis.loaded_views import told_views
 from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.loaders import BatchMaking, loaders_in_loop, loaders_of
@@ -124,7 +123,6 @@ def _batch_making(run: Analysed) -> BatchMaking:
         slow.append(SlowSamples.of_process(own, tables[-1]))
     threads: dict[int, WorkerThreads | None] = {}
     streams = {process.pid or 0: recorded_stream(run.facts.environment())}
-    views = told_views(run.facts.environment(), run.sites())
     looks = {
         (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
         for thread in looked_at(own)
@@ -149,7 +147,6 @@ def _batch_making(run: Analysed) -> BatchMaking:
         of_itself, sites = facts.environment(), facts.sites(cwd)
         threads[pid] = told_threads(of_itself, sites)
         streams[pid] = recorded_stream(of_itself)
-        views += told_views(of_itself, sites)
         for thread in looked_at(of_worker):
             names = line_names(log, cwd)
             looks[pid, thread] = looks_of(of_worker, thread), names
@@ -173,7 +170,6 @@ def _batch_making(run: Analysed) -> BatchMaking:
         looks=looks,
         copying=frozenset(copying),
         threads=threads,
-        views=views,
         streams=streams,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,9 +17,8 @@ from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.hot_lines import lines_of_making
 from trainprof.analysis.late_selection import late_selection_of
-from trainprof.analysis.loaded_views import views_at
 from trainprof.analysis.loader_builder import builder_of, call_of
-from trainprof.analysis.loader_figures import LoadedViews, Loader, WorkerThreads
+from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
 from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
@@ -82,7 +81,6 @@ class BatchMaking:
         looks: At threads that make batches, and the names of what was seen, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
         threads: Of libraries in workers, by pid.
-        views: What lines load, as each process told it.
         streams: What processes recorded of streams that they read, by pid.
     """
 
@@ -96,7 +94,6 @@ class BatchMaking:
     looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
     copying: frozenset[int] = frozenset()
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
-    views: Sequence[LoadedViews] = ()
     streams: Mapping[int, WorkerStream] = field(default_factory=dict)
 
     def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
@@ -373,7 +370,6 @@ def _loader_of(
             fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
         ),
         hot_lines=hot_lines,
-        loaded_views=views_at(hot_lines, making.views),
         late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),

@@ -11,7 +11,6 @@ from pathlib import PosixPath, WindowsPath
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.loaded_views import LoadedViews
 from trainprof.probes.patcher import Arguments, Patcher, told_after
 from trainprof.probes.session import Session
 from trainprof.record.schema import Kind, Writer
@@ -49,7 +48,6 @@ class CheckpointProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._patcher, self._session = patcher, session
-        self._views = LoadedViews(torch, session)
         self._meets = patcher.guarded(self._meet_libraries)
         session.at_first_step.append(self._meets)
         for name, kind, writer in (
@@ -70,15 +68,11 @@ class CheckpointProbe:
         end: int,
         caller: FrameType | None,
         given: Arguments,
-        gave: Any,
     ) -> None:
         is_file = kind == Kind.CHECKPOINT_SAVE and writer in (Writer.TORCH, Writer.SAFETENSORS)
         size = _written(*given) if is_file else 0
-        session = self._session
-        site = session.sites.find(caller)
-        session.emit(int(kind), start, end, site, size, int(writer))
-        if kind == Kind.CHECKPOINT_LOAD and not given[1].get("mmap"):  # which reads what is used
-            self._views.look(gave, site)
+        site = self._session.sites.find(caller)
+        self._session.emit(int(kind), start, end, site, size, int(writer))
         self._meets()
 
     def _meet_libraries(self, _: Any = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import FrameType, ModuleType
-from typing import Any
 
 from trainprof.probes.accelerator import device_modules
 from trainprof.probes.patcher import Arguments, Patcher, told_after
@@ -28,9 +27,7 @@ class EmptiedCachesProbe:
             if here and len({id(vars(one)[name]) for one, name in here}) == 1:
                 patcher.around_if_there(make, *here)
 
-    def _emptied(
-        self, start: int, end: int, caller: FrameType | None, _: Arguments, __: Any
-    ) -> None:
+    def _emptied(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         site = self._session.sites.find(caller)
         self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
 

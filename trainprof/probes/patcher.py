@@ -37,26 +37,26 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def told_after(
-    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments, Any], None]
+    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments], None]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns what wraps a function so that each call is told once it is over.
 
     Args:
         now: The clock, ns.
         record: Guarded. Called with start, end, who called (None where Python itself did, as it
-            does at exit), what with, and what it gave (None where it raised).
+            does at exit), and what with.
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            gave, start = None, now()
+            start = now()
             try:
-                return (gave := original(*args, **kwargs))
+                return original(*args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
             finally:
-                record(start, now(), sys._getframe().f_back, (args, kwargs), gave)
+                record(start, now(), sys._getframe().f_back, (args, kwargs))
 
         return call
 

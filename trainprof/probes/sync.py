@@ -253,9 +253,7 @@ class SyncProbe:
             self._whose[id(caller.f_code)] = found
         return found
 
-    def _synchronized(
-        self, start: int, end: int, caller: FrameType | None, _: Arguments, __: Any
-    ) -> None:
+    def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flags)
         if self._session.device_was_waited_for is not None:

@@ -11,9 +11,9 @@ from trainprof.analysis.diagnosis.changed_inputs import without_part
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import Gain, most_of_loading, of_inputs, times_without
 from trainprof.analysis.diagnosis.waiting import collate_share
-from trainprof.analysis.diagnosis.wording import place, size
+from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.hot_lines import MAKING
-from trainprof.analysis.loader_figures import LoadedViews, Loader
+from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
 
 _HALF: Final = 0.5
@@ -35,28 +35,7 @@ def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
         )
     if line.is_likely:
         return f"cheaper samples: look at {place(line)} and around it first"
-    return f"cheaper samples: {place(line)} first{of_other_files(line, loader)}"
-
-
-def of_other_files(line: HotLine, loader: Loader) -> str:
-    """Returns how a line's files had better be written, to be told behind it; else nothing."""
-    if _views_at(line, loader) is None:
-        return ""
-    return ", of files saved with tensor.clone() (torch.save keeps all that lies behind a view)"
-
-
-def whose_files(line: HotLine, loader: Loader) -> str:
-    """Returns what is known of the files that a line loads, to be told behind it; else nothing."""
-    views = _views_at(line, loader)
-    if views is None:
-        return ""
-    held, used = size(views.held_bytes), size(views.used_bytes)
-    return f", whose files hold {held} each for {used} of tensors"
-
-
-def _views_at(line: HotLine, loader: Loader) -> LoadedViews | None:
-    views = loader.loaded_views
-    return views if views is not None and views.site == line.site else None
+    return f"cheaper samples: {place(line)} first"
 
 
 def own_share(line: HotLine) -> float:

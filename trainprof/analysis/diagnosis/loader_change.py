@@ -11,7 +11,6 @@ from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case, LoaderCase
 from trainprof.analysis.diagnosis.cheaper_samples import (
     gain_of_line,
     own_share,
-    whose_files,
     without_line,
 )
 from trainprof.analysis.diagnosis.constructor_words import own_call
@@ -303,9 +302,7 @@ def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | Non
 def where_of_making(fed: LoaderCase, line: HotLine) -> str:
     """Returns which lines the making of batches goes to, by the one that is met most."""
     lead, other = _most_of_all(fed, line)
-    told = (
-        f"{share_of(lead)} of making a batch goes to {place(lead)}{whose_files(lead, fed.loader)}"
-    )
+    told = f"{share_of(lead)} of making a batch goes to {place(lead)}"
     return told + (around(lead) if other is None else f", {share_of(other)} to {place(other)}")
 
 

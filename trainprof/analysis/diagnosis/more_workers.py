@@ -11,7 +11,6 @@ from trainprof.analysis.diagnosis.cheaper_samples import (
     cheaper_samples,
     gain_of_cheaper_samples,
     gain_of_line,
-    of_other_files,
     own_share,
     without_line,
 )
@@ -110,8 +109,7 @@ def _by_workers(
     if line is not None and times is not None and (is_surer or _gives_more(times, gain)):
         title, says_where = f"{where_of_making(fed, line)}; {title}", False
         then = "then perhaps" if is_surer else "meanwhile"
-        files = of_other_files(line, fed.loader)
-        workers = f"cheaper samples first: {place(line)}{files}; {then} {workers}"
+        workers = f"cheaper samples first: {place(line)}; {then} {workers}"
         evidence |= {COSTLY_LINE: line.site, WITHOUT_LINE: times}
     return finding(
         case,
