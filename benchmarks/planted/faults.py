@@ -27,7 +27,6 @@ from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
 from planted.loading import (
     idle_workers,
-    late_selection,
     saturated_cpu,
     serial_decoding,
     serial_loading,
@@ -35,7 +34,6 @@ from planted.loading import (
     slow_receive,
     slow_sampler,
     slow_samples,
-    stream_as_it_should_be,
     too_few_workers,
     uneven_batches,
 )
@@ -93,8 +91,6 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_samples,
         uneven_batches,
         idle_workers,
-        late_selection,
-        stream_as_it_should_be,
         slow_collate,
         slow_receive,
         slow_sampler,

@@ -57,8 +57,6 @@ SEEDS = {
     "cold_first_epoch": 7,
     "uneven_batches": 5,
     "idle_workers": 5,
-    "late_selection": 5,
-    "stream_as_it_should_be": 5,
     "crowded_cores": 52,
     "torch_in_workers": 9,
     "one_thread_each": 9,

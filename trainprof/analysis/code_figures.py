@@ -77,28 +77,6 @@ class HottestLine:
 
 
 @dataclass(frozen=True, slots=True)
-class LateSelection:
-    """Where a worker selects its own samples among all that it has made.
-
-    By the text of the stream's `__iter__`, and by looks at its workers.
-
-    Attributes:
-        site: The line that asks whose a sample is.
-        share: Of the making of batches, what is done ahead of it, for all samples: at least so
-            much.
-        read_share: What goes to drawing the records of all samples, besides.
-        is_random: Ahead of it random numbers seem to be drawn for all samples; False in older runs.
-        is_carried: What is done ahead of it later samples need, too; False in older runs.
-    """
-
-    site: str
-    share: float
-    read_share: float = 0.0
-    is_random: bool = False
-    is_carried: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PythonInModel:
     """Python code inside forward, loss and backward that is none of torch's operators.
 

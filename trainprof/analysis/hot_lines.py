@@ -27,8 +27,8 @@ from trainprof.analysis.names import UNKNOWN_SITE
 
 # Of the moments at which a look was wanted: where fewer could be taken, those that could are no
 # fair sample of the others, and tell only what a line takes at least; or nothing.
-FAIR_KNOWN_SHARE: Final = 0.9
-MIN_KNOWN_SHARE: Final = 1 / 3
+_FAIR_KNOWN_SHARE: Final = 0.9
+_MIN_KNOWN_SHARE: Final = 1 / 3
 SHOWN_FROM_SHARE: Final = 0.05
 # Where even fewer could be taken in time, a line that most of them met all the same, and so much of
 # which lies well inside of it, is likely the one.
@@ -120,9 +120,9 @@ def _with_common_caller(
         seconds: Of the part, None where that is not known.
     """
     known, others = met.total(), elsewhere.total()
-    if known < max(MIN_KNOWN_SHARE * asked, MIN_LOOKS):
+    if known < max(_MIN_KNOWN_SHARE * asked, MIN_LOOKS):
         return lines
-    is_at_least = known < FAIR_KNOWN_SHARE * asked
+    is_at_least = known < _FAIR_KNOWN_SHARE * asked
     counted = asked if is_at_least else known
     most = lines[0].share * counted / known if lines else 0.0
     if most >= _SCATTERED_BELOW:
@@ -341,9 +341,9 @@ def lines_met(
         seconds: Of the part, None where that is not known.
     """
     known = stacks.total()
-    if asked < MIN_LOOKS or known < MIN_KNOWN_SHARE * asked:
+    if asked < MIN_LOOKS or known < _MIN_KNOWN_SHARE * asked:
         return []
-    is_at_least = known < FAIR_KNOWN_SHARE * asked
+    is_at_least = known < _FAIR_KNOWN_SHARE * asked
     counted = asked if is_at_least else known
     by_function: dict[tuple[str, str], Counter[str]] = {}
     callers: dict[tuple[str, str], Counter[tuple[str, ...]]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.code_figures import HotLine, LateSelection
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.memory_figures import WorkersGrowth
 from trainprof.analysis.run_figures import Statistics
 
@@ -162,8 +162,6 @@ class Loader:
             one after the other, again and again: they are told as one.
         skipped, skipped_s: Batches that passes of training began with and left, as one does that is
             resumed, and the waits for them without those for the first of a pass.
-        late_selection: Where each worker of a stream leaves out what it has made for others; None
-            where none does, or nobody knows.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
         worker_threads: None without workers, and where they did not tell.
@@ -238,7 +236,6 @@ class Loader:
     taking_turns: int = 1
     skipped: int = 0
     skipped_s: float = 0.0
-    late_selection: LateSelection | None = None
     worker_threads: WorkerThreads | None = None
     overlaps: bool = False
     begun_ahead: bool = False
@@ -340,25 +337,6 @@ class Loader:
     def repeats_samples(self) -> bool:
         """Whether each of its workers yields all of its dataset."""
         return self.shares_stream is False and (self.num_workers or 0) > 1
-
-    @property
-    def left_out_share(self) -> float:
-        """Share of the making of batches that goes to samples which a worker then leaves out.
-
-        With the reading of their records.
-        """
-        selection = self.late_selection
-        read_share = 0.0 if selection is None else selection.read_share
-        return self.made_for_others_share + self._of_others(read_share)
-
-    @property
-    def made_for_others_share(self) -> float:
-        """That without the reading of their records."""
-        return 0.0 if self.late_selection is None else self._of_others(self.late_selection.share)
-
-    def _of_others(self, share: float) -> float:
-        workers = self.num_workers or 0
-        return share * (1 - 1 / workers) if workers > 1 else 0.0
 
     @property
     def asks_for_worker(self) -> bool:

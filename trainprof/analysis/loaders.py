@@ -16,7 +16,6 @@ from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.facts import Facts, integer, words
 from trainprof.analysis.fetches import Details, FetchTable
 from trainprof.analysis.hot_lines import lines_of_making
-from trainprof.analysis.late_selection import late_selection_of
 from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
@@ -370,7 +369,6 @@ def _loader_of(
             fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
         ),
         hot_lines=hot_lines,
-        late_selection=late_selection_of(facts, sites, fetches, p.loader, making.looks),
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),
         has_asked_for_worker=has_asked(making.streams, fetch) or facts.get("shards") is not None,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from trainprof.probes.copied_frames import Place
 from trainprof.probes.patcher import UNCOUNTED_FILE
 from trainprof.probes.python_places import standard_library
-from trainprof.probes.user_texts import line_of, text_of
+from trainprof.probes.user_texts import line_of
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import FETCHED, Topic
 from trainprof.record.site_name import site_name
@@ -106,7 +106,7 @@ class CallSites:
         """
         found = []
         if line is not None and frame is not None:
-            found.append(self.within(frame.f_code, line))
+            found.append(self._within(frame.f_code, line))
             frame = frame.f_back
         while frame is not None and frame.f_code is not until:
             if self.is_user_code(frame.f_code):
@@ -144,9 +144,9 @@ class CallSites:
 
     def beginning_of(self, code: CodeType) -> int:
         """Returns the site id of the line that a function's definition begins at."""
-        return self.within(code, code.co_firstlineno)
+        return self._within(code, code.co_firstlineno)
 
-    def within(self, code: CodeType, line: int) -> int:
+    def _within(self, code: CodeType, line: int) -> int:
         """Returns the site id of a line of a function."""
         # No instruction of a frame: `f_lasti` is -1 before the first.
         key = (id(code), -1 - line)
@@ -154,10 +154,6 @@ class CallSites:
         if number is None:
             number = self._known[key] = self._define(code, line)
         return number
-
-    def source_of(self, code: CodeType) -> str | None:
-        """Returns the text of the file that code stands in, as it is now; None: not readable."""
-        return text_of(os.path.join(self._cwd, code.co_filename))
 
     def of_line(self, path: str, line: int) -> int:
         """Returns the site id of a line of a file, whatever function it is in."""

@@ -14,7 +14,6 @@ from typing import Any, Final
 from trainprof.probes.call_site import Birthplace, CallSites
 from trainprof.probes.changed_datasets import whole_of
 from trainprof.probes.collate_code import own_function
-from trainprof.probes.late_selection import late_selection
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable, look_closer
 from trainprof.probes.sampling_facts import samplers_of
@@ -81,8 +80,6 @@ class LoaderDescriptions:
         self._says: bool | None = None
         # The same of what a class of datasets comes to; by id: its metaclass may not let it hash.
         self._asks: dict[int, tuple[type, bool]] = {}
-        # Where a class of streams selects samples that are made; by its id, as above.
-        self._selecting: dict[int, tuple[type, list[Any] | None]] = {}
         self._guards: list[bool | None] = []
 
     def of(
@@ -108,7 +105,6 @@ class LoaderDescriptions:
         if facts["workers_started_by"] != "fork":
             facts["guards_main"] = self._guards_main()
         facts["shares_samples"] = self._shares_samples(loader)
-        facts["selects_late"] = self._selects_late(loader) if facts["shares_samples"] else None
         reached = self._reached_as_workers_start(loader)
         facts["set_up_as_workers_start"] = reached
         facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
@@ -151,7 +147,7 @@ class LoaderDescriptions:
         other code asks, nobody knows.
         """
         dataset = getattr(loader, "dataset", None)
-        if not is_iterable(dataset) or self._begins(type(dataset)) is None:
+        if not (is_iterable(dataset) and self._is_own_stream(type(dataset))):
             return None
         if self._says is None:
             self._says = any_text(self._sites.is_user_file, says_worker)
@@ -160,32 +156,10 @@ class LoaderDescriptions:
         reached = self._reached_as_workers_start(loader)
         return reached or None if self._says else reached
 
-    def _begins(self, kind: type) -> CodeType | None:
-        """Returns the code of the user's that gives a dataset's samples; None of a library's."""
+    def _is_own_stream(self, kind: type) -> bool:
+        """Whether code of the user's gives a dataset's samples."""
         begins = getattr(getattr(kind, "__iter__", None), "__code__", None)
-        is_own = isinstance(begins, CodeType) and self._sites.is_user_code(begins)
-        return begins if is_own else None
-
-    def _selects_late(self, loader: Any) -> list[Any] | None:
-        """Returns where a stream leaves out samples that it has made; None where it does not.
-
-        That is the place of the first line that is done for all samples, the number of the last
-        one, that of the line that asks whose a sample is, the name of the function that the
-        former are of, the numbers of lines of the file that only draw records, whether random
-        numbers seem to be drawn for all samples, and whether later ones need what is done for them.
-        """
-        kind = type(getattr(loader, "dataset", None))
-        if id(kind) not in self._selecting:
-            begins = self._begins(kind)
-            text = None if begins is None else self._sites.source_of(begins)
-            lines = None if begins is None or text is None else late_selection(begins, text)
-            told = None
-            if begins is not None and lines is not None:
-                first = self._sites.within(begins, lines.first)
-                told = [first, lines.last, lines.at, lines.function, [*lines.drawn]]
-                told += [lines.is_random, lines.is_carried]
-            self._selecting[id(kind)] = kind, told
-        return self._selecting[id(kind)][1]
+        return isinstance(begins, CodeType) and self._sites.is_user_code(begins)
 
     def _asks_for_worker(self, dataset: Any) -> bool:
         kind, sites = type(dataset), self._sites

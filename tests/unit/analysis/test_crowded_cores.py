@@ -10,8 +10,8 @@ import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of
 
-from trainprof.analysis.code_figures import HotLine, LateSelection
-from trainprof.analysis.diagnosis import crowded_cores, late_selection
+from trainprof.analysis.code_figures import HotLine
+from trainprof.analysis.diagnosis import crowded_cores
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.diagnose import diagnose
@@ -72,34 +72,6 @@ def test_computing_that_takes_twice_as_long_beside_workers() -> None:
     saved_s = 0.01 * (1 - (IN_PASS - 2 - 88) / (IN_PASS - 2))  # of a mean batch
     step_s = finding.evidence["batch_s"]
     assert finding.evidence["likely_speedup"] == pytest.approx(step_s / (step_s - saved_s), 0.01)
-
-
-@pytest.mark.parametrize(("share", "is_late"), [(0.9, True), (0.1, False)])
-def test_samples_that_workers_leave_out_are_what_crowds(share: float, is_late: bool) -> None:
-    one = planted()
-    selection = LateSelection("data.py:33", share)
-    one.loader = replace(one.loader, is_iterable=True, late_selection=selection)
-    one.inputs = replace(one.inputs, cores=2.0)
-    told = diagnose(case_of(one)).findings
-    ids = [one.id for one in told if one.id in (crowded_cores.ID, late_selection.ID)]
-    assert ids == [late_selection.ID if is_late else crowded_cores.ID]
-    if is_late:
-        finding = next(one for one in told if one.id == late_selection.ID)
-        assert finding.site == "data.py:33"
-        assert "workers share the cores that training computes on with it" in finding.title
-        # A half of 90 % of the 7.2 ms that a batch runs for, on both cores, of 20 ms.
-        step_s = finding.evidence["batch_s"]
-        expected = 1 / (1 - 0.45 * 0.6 * 0.012 / 2 / step_s)
-        assert finding.evidence["likely_speedup"] == pytest.approx(expected, 0.05)
-
-
-def test_what_later_samples_need_is_not_to_be_left_out() -> None:
-    one = planted()
-    selection = LateSelection("data.py:33", 0.9, is_carried=True)
-    one.loader = replace(one.loader, is_iterable=True, late_selection=selection)
-    one.inputs = replace(one.inputs, cores=2.0)
-    ids = [one.id for one in diagnose(case_of(one)).findings]
-    assert late_selection.ID not in ids
 
 
 @pytest.mark.parametrize(

@@ -727,41 +727,6 @@ def test_whether_workers_share_a_stream(
     assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
 
 
-class Selecting(Stream):
-    def __iter__(self) -> Any:
-        info: Any = torch.utils.data.get_worker_info()
-        rank, world = (info.id, info.num_workers) if info else (0, 1)
-        for number, sample in enumerate(super().__iter__()):
-            if number % world == rank:
-                yield sample
-
-
-def test_where_a_stream_leaves_out_what_it_has_made(
-    same_with_us: Compare, recorder: Recorder
-) -> None:
-    same_with_us(lambda: [list(DataLoader(Selecting(), batch_size=size)) for size in (2, 3)])
-    recording = recorder.read()
-    told = [one["selects_late"] for one in recording.notes(Topic.LOADER)]
-    begins = Selecting.__iter__.__code__.co_firstlineno
-    assert len(told) == 2
-    for place, last, at, made_in, drawn, is_random, is_carried in told:
-        file, first, function = json.loads(recording.texts[place][1])
-        assert (file, first, function) == (__file__, begins + 3, made_in)
-        assert made_in == "__iter__"
-        assert last == at == begins + 4
-        assert begins + 3 in drawn
-        assert (is_random, is_carried) == (False, False)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: DataLoader(SharedStream()), lambda: DataLoader(Numbers())]
-)
-def test_others_leave_out_nothing(recorder: Recorder, make: Callable[[], Any]) -> None:
-    recorder.start(LoaderProbe())
-    next(iter(make()), None)
-    assert recorder.read().notes(Topic.LOADER)[0]["selects_late"] is None
-
-
 class Augmented(Numbers):
     def __init__(self) -> None:
         super().__init__()

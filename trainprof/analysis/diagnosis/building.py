@@ -154,7 +154,6 @@ def _limits(settings: Mapping[str, float]) -> Limits:
         sample_by_sample=settings.get("sample_by_sample.wait_share", usual.sample_by_sample),
         cheap_sample_s=settings.get("sample_by_sample.sample_s", usual.cheap_sample_s),
         fair_shares=settings.get("idle_workers.fair_shares", usual.fair_shares),
-        left_out=settings.get("late_selection.left_out_share", usual.left_out),
     )
 
 

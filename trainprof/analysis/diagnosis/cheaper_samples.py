@@ -50,7 +50,7 @@ def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
     """
     if fed.hot_line() is None and not _is_made_by_library(case, fed):
         return None
-    return gain_without_share(case, fed, 1.0)
+    return _gain_without_share(case, fed, 1.0)
 
 
 def _is_made_by_library(case: Case, fed: LoaderCase) -> bool:
@@ -67,10 +67,10 @@ def gain_of_line(case: Case, fed: LoaderCase, line: HotLine) -> Gain | None:
 
     Who mends the line may do without the others around it.
     """
-    return gain_without_share(case, fed, _most_share(fed, line))
+    return _gain_without_share(case, fed, _most_share(fed, line))
 
 
-def gain_without_share(case: Case, fed: LoaderCase, share: float) -> Gain | None:
+def _gain_without_share(case: Case, fed: LoaderCase, share: float) -> Gain | None:
     """Returns what training would gain at most without a share of making batches; None: not known.
 
     With what computing takes longer beside workers, which then have less to do.

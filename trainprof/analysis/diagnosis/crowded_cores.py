@@ -29,7 +29,6 @@ from trainprof.analysis.diagnosis.gains import Gain, larger, of_batches, of_inpu
 from trainprof.analysis.diagnosis.loader_change import fewer_workers, finding, made_anew
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
-    LEFT_OUT_SHARE,
     RUNNABLE_SHARE,
     UNKNOWN,
     runnable_share,
@@ -55,7 +54,7 @@ def find(case: Case) -> Finding | None:
     return next((found for fed in case.feeding if (found := _of_loader(case, fed))), None)
 
 
-def gain_without_crowding(case: Case, fed: LoaderCase) -> Gain | None:
+def _gain_without_crowding(case: Case, fed: LoaderCase) -> Gain | None:
     """Returns what training gains where a loader's workers leave its cores alone.
 
     None where they take no part of them to speak of, or batches are waited for all the same.
@@ -72,8 +71,8 @@ def gain_without_crowding(case: Case, fed: LoaderCase) -> Gain | None:
 
 
 def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
-    gain = gain_without_crowding(case, fed)
-    if gain is None or fed.inputs is None or leaves_out_much(case, fed):
+    gain = _gain_without_crowding(case, fed)
+    if gain is None or fed.inputs is None:
         return None
     workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
     crowding = crowding_of(fed.inputs)
@@ -107,12 +106,6 @@ def _of_loader(case: Case, fed: LoaderCase) -> Finding | None:
         },
         site=site,
     )
-
-
-def leaves_out_much(case: Case, fed: LoaderCase) -> bool:
-    """Whether much of what workers do is for samples that they leave out: `late_selection`."""
-    least = case.threshold("late_selection", "left_out_share", LEFT_OUT_SHARE)
-    return fed.loader.left_out_share >= least
 
 
 def _fewer_threads(case: Case) -> str:

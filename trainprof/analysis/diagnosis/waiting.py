@@ -35,7 +35,6 @@ SAMPLING: Final = "sampling"
 COLLATING: Final = "collating"
 SAMPLE_BY_SAMPLE: Final = "sample by sample"
 NEEDLESS_WORKERS: Final = "needless workers"
-LATE_SELECTION: Final = "late selection"
 UNEVEN: Final = "uneven batches"
 IDLE_WORKERS: Final = "idle workers"
 UNKNOWN: Final = "unknown"
@@ -61,8 +60,6 @@ _SHORT_SHARE: Final = 0.1
 _TURNAROUND_S: Final = 0.0002
 # Of the making of batches: from here on it is the collate function that takes long.
 COLLATE_SHARE: Final = 0.5
-# Of the making of batches: from here on it is worth not to make what another worker gives.
-LEFT_OUT_SHARE: Final = 0.25
 # Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
 RECEIVE_SHARE: Final = 0.05
 RECEIVE_S: Final = 0.005
@@ -101,7 +98,6 @@ class Limits:
     sample_by_sample: float = SAMPLE_BY_SAMPLE_SHARE
     cheap_sample_s: float = CHEAP_SAMPLE_S
     fair_shares: float = FAIR_SHARES
-    left_out: float = LEFT_OUT_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +142,6 @@ def cause_of(
     paced = inputs if felt is None else _paced_by_device(inputs, felt)
     if is_uneven and _usual_would_do(inputs, now, limits):
         return Cause(SLOW_SAMPLES, *(more_ahead(paced, now) or ()))
-    # More workers, or others, would make as much that is left out.
-    if loader.left_out_share >= limits.left_out and not _are_there(loader):
-        return Cause(LATE_SELECTION)
     is_by_sample = _is_made_sample_by_sample(loader, limits)
     without = _without_workers(loader, inputs, now) if loader.num_workers else None
     if is_by_sample and without is not None:
