@@ -75,8 +75,7 @@ class CompilationProbe:
         listen()
 
     def _told(self, asked: dict[str, Any]) -> None:
-        """Notes that it was asked, and once that operators are to be given out as CUDA graphs."""
-        self._session.compiler.was_asked = True
+        """Notes once that operators are to be given out as CUDA graphs."""
         if not self._makes_graphs and _asks_for_graphs(asked):
             self._makes_graphs = True
             self._session.log.note(Topic.ENVIRONMENT, {"compiles_to_graphs": True})

@@ -117,14 +117,10 @@ class Autograd:
             return False
         if self._dispatch_depth() or is_profiling() or self._is_traced() is not None:
             return False
-        if self.is_transformed():
+        if self._transforms() is not None:  # under vmap tensors have no numbers of their own
             return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
-
-    def is_transformed(self) -> bool:
-        """Whether torch.func is at work, as under vmap: tensors have no numbers of their own."""
-        return self._transforms() is not None
 
     def is_plain(self, tensor: Any) -> bool:
         """Whether it is torch's own: no library keeps numbers elsewhere, such as other ranks."""

@@ -109,14 +109,12 @@ class CompilerState:
 
     Attributes:
         is_compiling: torch's own question, which its compiler answers while it traces.
-        was_asked: The script has called torch.compile.
     """
 
-    __slots__ = ("is_compiling", "was_asked")
+    __slots__ = ("is_compiling",)
 
     def __init__(self) -> None:
         self.is_compiling: Callable[[], bool] = lambda: False
-        self.was_asked = False
 
 
 class Patcher:
