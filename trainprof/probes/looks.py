@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +36,6 @@ from trainprof.probes.own_thread import (
 )
 from trainprof.probes.patcher import Patcher
 from trainprof.probes.session import Session
-from trainprof.probes.switch_interval import SwitchInterval
 from trainprof.probes.torch_user import TorchUsers
 from trainprof.record.schema import Kind, LookFlag, Topic
 
@@ -51,14 +49,10 @@ _MOST_STACKS: Final = 5_000
 _LETS_GO_WITHIN: Final = 0.1
 # What holds the interpreter for so many of them is one call.
 _ONE_CALL: Final = 4
-# Where so many of the last looks met code that held the interpreter, it is asked for it sooner: its
-# switch interval is this long, from a while before a look on, which no code of less than the usual
-# interval can outlast.
-_HELD_UP, _LAST_LOOKS = 2, 16
-QUICK_S: Final = 1e-4
+# For so many looks more is a single call counted.
+_MOST_MISSED: Final = 1_000
 # Of the time since the last look; the kernel brings a thread's account up to date at its ticks.
 _NEARLY_ALL: Final = 0.8
-_AHEAD_NS: Final = 8_000_000
 # So many looks apart all threads are asked how far they are at work, also those that seem to wait.
 _ALL_EVERY: Final = 8
 # Whoever has to end it waits so long for it; it needs some 50 us.
@@ -101,9 +95,8 @@ class LooksProbe:
     Where a thread runs Python code that does not let go, a look waits for the interpreter's switch
     interval and meets it at work. Where it lets go by itself meanwhile, it may have gone on to
     another line: such a look is marked as late, and says where the thread let go. For how long it
-    did not let go is noted as well: torch's operators let go all the while. Where looks meet such
-    code again and again, and no other thread runs any, the interval is made short around a look:
-    then it meets code of a millisecond, too.
+    did not let go is noted as well: torch's operators let go all the while. A look that had to wait
+    for longer than the time between two stands for each that was wanted meanwhile.
 
     Once a second, and from torch's import on, it also writes down where the main thread and those
     that are watched stand: a run that hangs is explained by that, see record/last_stacks.py.
@@ -122,9 +115,6 @@ class LooksProbe:
         self._has_ended: Any = None
         self._looks = 0
         self._stacks: dict[tuple[int, ...], int] = {}
-        self._interval = SwitchInterval(QUICK_S)
-        self._held_up: deque[bool] = deque(maxlen=_LAST_LOOKS)
-        self._crowded: deque[bool] = deque(maxlen=_LAST_LOOKS)
         self._beside = BesideThreads()
         self._torch_users = TorchUsers()
         # When a look was last taken, and what each watched thread had had of the cores by then.
@@ -205,7 +195,6 @@ class LooksProbe:
         self._looks = 0
         self._last_stacks = self._last_stacks.in_child()
         self._beside, self._last_look_ns, self._had = BesideThreads(), 0, {}
-        self._interval.restore()
         collect_again()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
@@ -218,43 +207,37 @@ class LooksProbe:
         except Exception as error:
             self._patcher.fail(error)
         finally:
-            self._interval.restore()
             has_ended.release()
-
-    def _needs_haste(self) -> bool:
-        """Whether looks come late without; other threads would have to let go as quickly."""
-        return sum(self._held_up) >= _HELD_UP and not any(self._crowded)
 
     def _look_until(self, stop: Any) -> None:
         now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
         late_by_itself, waits = run_delay(), times_waited()
         others: list[Callable[[], tuple[int, int] | None]] = []
         on_core: list[Callable[[], bool]] = []
-        due, delayed = now(), late_by_itself()
+
+        def a_period() -> int:
+            usual = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
+            return round(usual * moment(0.5, 1.5))
+
+        # What moments are wanted follows neither from what threads do nor from when one was met.
+        due, delayed = now() + a_period(), late_by_itself()
         while True:
-            period_ns = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
-            due = max(due + round(period_ns * moment(0.5, 1.5)), now())
+            due = max(due, now() - LATER_PERIOD_NS)
+            while due <= now():  # while the last one was written down
+                due += a_period()
             new = self._natives[len(others) :]
             others += [core_times(thread) for thread in new]
             on_core += [has_a_core(thread) for thread in new]
-            is_hasty = False
-            if self._needs_haste():
-                if wait(True, max(due - _AHEAD_NS - now(), 0) * 1e-9):
-                    return
-                if now() >= due:
-                    # To be let in took as long: where that was is no chance, what comes later is.
-                    due = now() + round(_AHEAD_NS * moment(0.5, 4))
-                self._interval.shorten()
-                # Not where somebody has wrapped the functions that set it.
-                is_hasty = self._interval.now_ns <= QUICK_S * 1e9
             times_then, asked = [told() for told in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
             got = now()
+            wanted = [due]
+            while (due := due + a_period()) <= got and len(wanted) <= _MOST_MISSED:
+                wanted.append(due)
             # First of all: what else is asked for lets go of the GIL, and threads go on meanwhile.
             with no_collections():
-                self._interval.restore()
                 seen = self._seen_now()
             # One for the wait itself; whoever finds the GIL taken has to wait once more.
             times = waits() - before - 1
@@ -263,7 +246,9 @@ class LooksProbe:
                 # At once: whoever wants the interpreter now sleeps because of us.
                 runs = [is_on_core() for is_on_core in on_core] if was_free else []
                 last, delayed = delayed, late_by_itself()
-                waited_ns = got - due - (delayed - last)
+                waited_ns = got - wanted[0] - (delayed - last)
+                if was_free:  # it came late by itself
+                    del wanted[1:]
                 held_ns = 0 if was_free else max(waited_ns, 0)
                 # As much of it while the GIL was waited for as before, while nothing was.
                 times_of = [told() for told in others]
@@ -277,10 +262,8 @@ class LooksProbe:
                         for is_now, (then, one) in zip(runs, pairs, strict=True)
                     ]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
-                meets = _meets_in_haste if is_hasty else _was_made_to_let_go
-                is_known = was_free or meets(waited_ns, times, off_ns)
+                is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
                 self._looks += 1
-                self._held_up.append(held_ns >= QUICK_S * 1e9)
                 had = {
                     of: sum(one)
                     for of, one in zip(self._watched, times_of, strict=False)
@@ -298,7 +281,9 @@ class LooksProbe:
                 if of in seen.waiting and self._has_a_librarys_pool(stack):
                     told |= LookFlag.POOLED
                 number = self._stack(stack)
-                self._session.log.emit_of(of, _LOOK, due, got, number, held_ns, told)
+                for at in wanted:
+                    still_ns = max(held_ns - (at - wanted[0]), 0)
+                    self._session.log.emit_of(of, _LOOK, at, got, number, still_ns, told)
             del seen, beside
             if got >= self._last_stacks.due_ns:
                 self._last_stacks.write(self._watched)
@@ -340,7 +325,6 @@ class LooksProbe:
             asleep = (of for of, x in shares.items() if x is not None and x < AT_WORK_FROM)
             works.difference_update(asleep)
             works |= self._beside.busy
-        self._crowded.append(len(works) > 1)
         known = [(share, of) for of, share in shares.items() if share is not None]
         share, busiest = max(known, default=(0.0, 0))
         stack = stack_of(busiest) if share >= BUSY_FROM else None
@@ -381,16 +365,6 @@ class LooksProbe:
             known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
         self._session.log.refer(known)
         return known
-
-
-def _meets_in_haste(waited_ns: int, times: int, off_ns: int) -> bool:
-    """Whether a look that waited stands where it was wanted, or next to it.
-
-    Args:
-        waited_ns, times, off_ns: As `_was_made_to_let_go` has them.
-    """
-    quick_ns = QUICK_S * 1e9
-    return waited_ns <= _ONE_CALL * quick_ns + off_ns or times <= waited_ns / quick_ns + 2
 
 
 def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
