@@ -74,7 +74,7 @@ def test_launch_knows_only_where_the_tracee_lies():
 
 def test_one_file_imports_line_profiler_and_others_import_that_file_only_where_lines_are_timed():
     engine = {"line_timer": "line_profiler", "lines": "trainprof.probes.line_timer"}
-    users = dict.fromkeys(("line_record", "line_native"), engine["lines"])
+    users = {"line_record": engine["lines"]}
     users["bootstrap"] = "trainprof.probes.lines"
     for room in ("probes", "tracee"):
         for path in files_of(room):

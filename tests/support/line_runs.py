@@ -57,20 +57,6 @@ class LineProcess:
             )
         self.log.thread = 0
 
-    def looks(self, function: int, looks: Mapping[int, tuple[int, int]]) -> None:
-        """Records line to (looks, those that met C code), as they stand at this moment."""
-        for line, (met, in_c) in looks.items():
-            self.log.thread = line & THREAD_MASK
-            self.log.record(
-                Kind.LINE_LOOKS,
-                self.log.now,
-                self.log.now + in_c,
-                site=function,
-                value=met,
-                flags=line >> 16,
-            )
-        self.log.thread = 0
-
     def fetches(self, worker: int) -> None:
         """Makes it the worker of that number."""
         self.log.fetch(1000, 4, flags=worker + 1)

@@ -24,8 +24,6 @@ MODULE_CODE: Final = "<module>"
 # Nobody times more; a damaged log may tell any number.
 MAX_FUNCTIONS: Final = 10_000
 MAX_NAME_CHARACTERS: Final = 4096
-# A share told from so many is good to 11 points at worst, one standard deviation.
-MIN_LOOKS: Final = 20
 # A LINE record has 24 bits for it.
 _LINE_BITS: Final = 24
 _MAX_LINE: Final = (1 << _LINE_BITS) - 1
@@ -47,20 +45,11 @@ class LineTime:
         line: Its number.
         hits: How often it was reached.
         time: How long it took in all, in timer units.
-        looks: How often a look at what was running met it; 0 where nobody looked.
-        in_c: How many of these met C code.
     """
 
     line: int
     hits: int
     time: float
-    looks: int = 0
-    in_c: int = 0
-
-    @property
-    def c_share(self) -> float | None:
-        """Share of the line's time in C code, in [0, 1]; None where too few looks tell it."""
-        return None if self.looks < MIN_LOOKS else self.in_c / self.looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +103,6 @@ class LineProfile:
         cost: What timing took, None where that was not measured.
         cwd: Where the run was started, or None.
         damage: One sentence per thing that is lost.
-        no_looks: Why C code is not told from Python code, in some process at least; or None.
     """
 
     unit_s: float
@@ -122,7 +110,6 @@ class LineProfile:
     cost: LineCost | None = None
     cwd: str | None = None
     damage: tuple[str, ...] = ()
-    no_looks: str | None = None
 
     def site(self, function: FunctionTimes) -> str:
         """Returns where a function begins: "train.py:41"."""
@@ -157,7 +144,7 @@ _Pairs = dict[int, tuple[int, int]]
 
 @dataclass(slots=True)
 class _Function:
-    """A function while its processes are put together: line to (hits, time), and (looks, in C).
+    """A function while its processes are put together: line to (hits, time).
 
     Attributes:
         started_by: What it needs besides a call, for its lines to be reached; None for nothing.
@@ -169,7 +156,6 @@ class _Function:
     source: Source | None
     is_compiled: bool
     by_process: dict[ProcessName, _Pairs] = field(default_factory=dict)
-    looks_by_process: dict[ProcessName, _Pairs] = field(default_factory=dict)
 
 
 def line_profile(
@@ -184,14 +170,11 @@ def line_profile(
     for process in processes:
         told = timed_functions(process.log)
         rows = last_rows(process.log)
-        looks = last_looks(process.log)
         nameless += len(rows.keys() - told.keys())
         for number_, facts in told.items():
             function = _entry(found, facts, process.sources)
             if number_ in rows:
                 _add(function.by_process.setdefault(process.name, {}), rows[number_])
-            if number_ in looks:
-                _add(function.looks_by_process.setdefault(process.name, {}), looks[number_])
     lost = [f"the names of timed functions are lost ({nameless})"] if nameless else []
     return LineProfile(
         unit_s=NS_S,
@@ -203,7 +186,6 @@ def line_profile(
         cost=line_cost([process.log for process in processes]),
         cwd=cwd,
         damage=(*damage, *lost),
-        no_looks=_why_no_looks([process.log for process in processes]),
     )
 
 
@@ -251,24 +233,7 @@ def timed_functions(log: ProcessLog) -> dict[int, dict[str, Any]]:
 
 def last_rows(log: ProcessLog) -> dict[int, _Pairs]:
     """Returns line to (hits, ns) by function id: what the last record of each line tells."""
-    return _last_of(log, Kind.LINE)
-
-
-def last_looks(log: ProcessLog) -> dict[int, _Pairs]:
-    """Returns line to (looks, those in C code) by function id, likewise.
-
-    Those of a process where they turned out to tell nothing are left out.
-    """
-    if _why_no_looks([log]) is not None:
-        return {}
-    return {
-        function: {line: (looks, min(in_c, looks)) for line, (looks, in_c) in rows.items()}
-        for function, rows in _last_of(log, Kind.LINE_LOOKS).items()
-    }
-
-
-def _last_of(log: ProcessLog, kind: Kind) -> dict[int, _Pairs]:
-    rows = log.details[log.details["kind"] == kind]
+    rows = log.details[log.details["kind"] == Kind.LINE]
     # A record that was being written when the process was killed lacks its value.
     rows = rows[(rows["value"] > 0) & (rows["value"] < MAX_NUMBER)]
     if len(rows) == 0:
@@ -373,15 +338,6 @@ def _entry(
     return alike[-1]
 
 
-def _why_no_looks(logs: Sequence[ProcessLog]) -> str | None:
-    for log in logs:
-        for facts in log.texts_of(Topic.ENVIRONMENT).values():
-            why = facts.get("line_looks_unavailable") if isinstance(facts, dict) else None
-            if isinstance(why, str):
-                return why[:MAX_NAME_CHARACTERS]
-    return None
-
-
 def _add(total: _Pairs, rows: Mapping[int, tuple[int, int]]) -> None:
     for line, (hits, time) in rows.items():
         before = total.get(line, (0, 0))
@@ -390,11 +346,8 @@ def _add(total: _Pairs, rows: Mapping[int, tuple[int, int]]) -> None:
 
 def _joined(place: _Place, function: _Function, processes: Sequence[TimedProcess]) -> FunctionTimes:
     total: _Pairs = {}
-    looks: _Pairs = {}
     for rows in function.by_process.values():
         _add(total, rows)
-    for rows in function.looks_by_process.values():
-        _add(looks, rows)
     ordered = sorted(function.by_process.items(), key=lambda pair: pair[0].order)
     file, line, name = place
     return FunctionTimes(
@@ -403,22 +356,14 @@ def _joined(place: _Place, function: _Function, processes: Sequence[TimedProcess
         name=name,
         why=function.why,
         source=function.source,
-        rows=_rows(total, looks),
-        by_process=tuple(
-            (process, _rows(rows, function.looks_by_process.get(process, {})))
-            for process, rows in ordered
-        ),
+        rows=_rows(total),
+        by_process=tuple((process, _rows(rows)) for process, rows in ordered),
         unseen=None if total else _why_unseen(function, processes),
     )
 
 
-def _rows(
-    times: Mapping[int, tuple[int, int]], looks: Mapping[int, tuple[int, int]]
-) -> tuple[LineTime, ...]:
-    return tuple(
-        LineTime(line, hits, time, *looks.get(line, (0, 0)))
-        for line, (hits, time) in sorted(times.items())
-    )
+def _rows(times: Mapping[int, tuple[int, int]]) -> tuple[LineTime, ...]:
+    return tuple(LineTime(line, hits, time) for line, (hits, time) in sorted(times.items()))
 
 
 def _why_unseen(function: _Function, processes: Sequence[TimedProcess]) -> str:

@@ -197,7 +197,7 @@ def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None
 def _details_renumbered(
     log: ProcessLog, ids: int, threads: int, main_thread: int | None
 ) -> npt.NDArray[np.void]:
-    """Details likewise; LINE and LINE_LOOKS records have no thread."""
+    """Details likewise; LINE records have no thread."""
     if ids == 0 and threads == 0:
         return log.details
     details: npt.NDArray[np.void] = log.details.copy()
@@ -205,7 +205,7 @@ def _details_renumbered(
     details["site"][names_text & (details["site"] > 0)] += np.uint32(ids)
     of_stack = (details["kind"] == Kind.LOADER_PASS) & (details["value"] > 0)
     details["value"][of_stack] += ids
-    has_thread = ~np.isin(details["kind"], (Kind.LINE, Kind.LINE_LOOKS))
+    has_thread = details["kind"] != Kind.LINE
     is_main = has_thread & (details["thread"] == log.main_thread)
     details["thread"][has_thread] += np.uint16(threads)
     if log.main_thread is not None and main_thread is not None:

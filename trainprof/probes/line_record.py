@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import sys
-from collections.abc import KeysView, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from types import CodeType
@@ -60,7 +59,6 @@ class LineRecord:
         # What a forked process has from its parent, which is not its own.
         self._inherited: dict[Label, dict[int, tuple[int, int]]] = {}
         self._written: dict[tuple[Label, int], tuple[int, int]] = {}
-        self._looks_written: dict[tuple[Label, int], tuple[int, int]] = {}
         self._next_ns = 0
 
     def add(self, code: CodeType, why: str, name: str, *, is_named: bool) -> None:
@@ -95,16 +93,10 @@ class LineRecord:
     def after_fork(self, timer: LineTimer) -> None:
         """Starts from zero in a forked process."""
         self._written.clear()
-        self._looks_written.clear()
         self._inherited = {
             key: {line: (hits, took) for line, hits, took in rows}
             for key, rows in timer.timings().items()
         }
-
-    @property
-    def functions(self) -> KeysView[Label]:
-        """Those that were added."""
-        return self._functions.keys()
 
     @property
     def has_lines(self) -> bool:
@@ -132,15 +124,6 @@ class LineRecord:
                 number = timed.number or self._name(timed)
                 self._log.emit_line(number, line, round(now[1] * timer.unit_ns), now[0])
         self._next_ns = perf_counter_ns() + INTERVAL_NS
-
-    def write_looks(self, looks: Mapping[tuple[Label, int], tuple[int, int]]) -> None:
-        """Writes how often lines were met, and how often in C code, since the last time."""
-        for (key, line), now in list(looks.items()):
-            # Without a time of its own, a line has no share of it either.
-            number = self._functions[key].number if key in self._functions else None
-            if number is not None and self._looks_written.get((key, line)) != now:
-                self._looks_written[key, line] = now
-                self._log.emit_line_looks(number, line, *now)
 
     def note_compiled(self) -> None:
         """Says of functions none of whose lines was reached that they have been compiled."""

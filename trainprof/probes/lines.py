@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.line_choice import PROFILE, Choice, choose, functions_in
-from trainprof.probes.line_native import CodeWatch, why_not_here
 from trainprof.probes.line_objects import LoaderFunctions
 from trainprof.probes.line_record import LineRecord, read_source
 from trainprof.probes.line_timer import LineTimer, overhead_ns, take_over_line_profilers_own
@@ -75,8 +74,6 @@ class Lines:
             added=self._decorated, left=self.write_if_due, stood_down=self._unavailable
         )
         self.profile.is_off = not self._is_wanted_here()
-        self._watch = CodeWatch(self._record.functions)
-        self._has_told_of_watch = False
 
     def install(self) -> None:
         """Chooses from the script that is about to run; to be called before it does."""
@@ -103,15 +100,12 @@ class Lines:
         """Writes what was timed since the last record, about once a second."""
         if self._record.is_due():
             self._guard(self._write)
-            self._guard(self._watch_code)
 
     def finish(self) -> None:
         """Writes what is not yet written, at the end of the process."""
         self._guard(self._finish)
 
     def after_fork(self) -> None:
-        self._has_told_of_watch = False
-        self._guard(self._watch.after_fork)
         self._guard(self._record.after_fork, self.profile)
 
     def enter_worker(self) -> None:
@@ -252,37 +246,13 @@ class Lines:
             and threading.current_thread() is threading.main_thread()
         ):
             self.profile.enable_by_count()
-            self._guard(self._watch_code)
-
-    def _watch_code(self) -> None:
-        """Tells C code from Python code in the main thread's lines from now on, if it can be."""
-        if self.profile.is_off:
-            self._watch.stop()
-            return
-        is_main = threading.current_thread() is threading.main_thread()
-        if not self._record.functions or not is_main:
-            return
-        if why_not_here() is None and self._watch.stood_down is None:
-            self._watch.start()
-        else:
-            self._tell_why_nobody_looks()
-
-    def _tell_why_nobody_looks(self) -> None:
-        why_not = why_not_here() or self._watch.stood_down
-        if why_not is not None and self._record.has_lines and not self._has_told_of_watch:
-            self._has_told_of_watch = True
-            self._watch.stop()
-            self._log.note(Topic.ENVIRONMENT, {"line_looks_unavailable": why_not})
 
     def _write(self) -> None:
         self.profile.notice()
         self._record.write(self.profile)
-        self._record.write_looks(self._watch.looks)
 
     def _finish(self) -> None:
-        self._watch.stop()
         self._write()
-        self._tell_why_nobody_looks()
         self.profile.switch_off()
         self._record.note_compiled()
         if self._record.has_lines and not self.profile.has_stood_down:

@@ -130,20 +130,6 @@ class EventLog:
         with contextlib.suppress(struct.error):
             self._write_bytes(RECORD.pack(Kind.LINE, *place, now, now + total_ns, hits))
 
-    def emit_line_looks(self, function: int, line: int, looks: int, in_c: int) -> None:
-        """Writes how often a line was met by looks so far: a LINE_LOOKS record, laid out likewise.
-
-        Args:
-            function: Id of a LINE_FUNCTION text.
-            line: Its number, below 1 << 24.
-            looks: How many met the line.
-            in_c: How many of them met it in C code.
-        """
-        now = time.perf_counter_ns()
-        place = (line >> 16 & 0xFF, line & 0xFFFF, function)
-        with contextlib.suppress(struct.error):
-            self._write_bytes(RECORD.pack(Kind.LINE_LOOKS, *place, now, now + in_c, looks))
-
     def remember(self, kind: Kind, start_ns: int, end_ns: int, value: int = 0) -> None:
         """Keeps a record until another one opens the log; nothing is written for it alone."""
         self.preamble.append((kind, start_ns, end_ns, value))

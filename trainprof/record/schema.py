@@ -134,10 +134,7 @@ class Kind(IntEnum):
     LOADER_BUILT = 79
     # Cumulative, so that the last of a line counts: site = function id, flags and thread = line
     # number, high and low bits; end - start = total time; value = hits.
-    LINE = 80
-    # Likewise, of looks at what it was running: value = all of them; end - start = those that met
-    # C code
-    LINE_LOOKS = 81
+    LINE = 80  # 81 told of C code in lines, in older runs
     LOADER_PASS = 82  # one begins; site = loader id, value = stack of who goes through it, or 0
     # `start`: an optimizer's step, which was given a closure, goes on to change parameters
     UPDATE_BEGINS = 83

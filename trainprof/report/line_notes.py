@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainprof.analysis.code_figures import LineCost
-from trainprof.analysis.line_times import MIN_LOOKS, LineProfile
+from trainprof.analysis.line_times import LineProfile
 from trainprof.analysis.process_name import ProcessName
 from trainprof.report.units import NOT_MEASURED, count, counted, seconds
 
@@ -45,20 +45,6 @@ def unseen_notes(profile: LineProfile) -> list[str]:
         for function in profile.functions
         if function.unseen is not None and not function.rows
     ]
-
-
-def c_code_notes(profile: LineProfile) -> list[str]:
-    """Returns how C code was told from Python code, or why it was not."""
-    notes = []
-    if any(row.c_share is not None for one in profile.functions for row in one.rows):
-        notes.append(
-            "% in C: about how much of a line's time went by in C code (torch, numpy, I/O, sleep), "
-            f"from 40 looks a second at what was running; blank below {MIN_LOOKS} looks. Calls of "
-            "less than about 0.2 ms that keep Python's lock count as Python."
-        )
-    if profile.no_looks is not None:
-        notes.append(f"C code is not told from Python code: {profile.no_looks}.")
-    return notes
 
 
 def cost_notes(cost: LineCost) -> list[str]:

@@ -19,7 +19,7 @@ from trainprof.analysis.line_times import (
     of_process,
 )
 from trainprof.report.layout import Column, Page, written
-from trainprof.report.line_notes import c_code_notes, line_notes, processes_in_words
+from trainprof.report.line_notes import line_notes, processes_in_words
 from trainprof.report.line_table import line_cells
 from trainprof.report.safe_text import clip_end, one_line
 from trainprof.report.units import count, percent, seconds
@@ -33,9 +33,6 @@ FOLDED_AT_LEAST: Final = 4
 OVERVIEW_FROM: Final = 3
 HOT_MARK: Final = ">"
 _TITLES: Final = ("Line", "Hits", "Time", "Per hit", "% time")
-# Shown where there is one; from so many looks on to the nearest 5 %, to the nearest 10 % below.
-_C_TITLE: Final = "% in C"
-_MANY_LOOKS: Final = 100
 _GAP: Final = "  "
 # Narrower than this a line of code tells nothing: columns give way to it.
 _CODE_CELLS: Final = 30
@@ -86,7 +83,7 @@ def render(
         if len(shown) >= OVERVIEW_FROM:
             lines += [*_overview(shown, profile, page), *_BLANK]
         lines += _functions(shown, profile, page, unit_s)
-    for note in (*c_code_notes(profile), *line_notes(profile, is_merged=not per_process)):
+    for note in line_notes(profile, is_merged=not per_process):
         lines += page.paragraph(note)
     if closing:
         lines += page.command("Saved", *closing)
@@ -166,10 +163,6 @@ def _listing(
     if unit_s is not None:
         titles[2] = f"Time ({_UNITS.get(unit_s, f'{unit_s:g} s')})"
     rows = [[str(one.number), *cells.get(one.number, ("", "", "", ""))] for one in listed]
-    if any(row.c_share is not None for row in function.rows):
-        titles.append(_C_TITLE)
-        for row, one in zip(rows, listed, strict=True):
-            row.append(_in_c(one.row))
     widths = [max(cell_len(row[at]) for row in (titles, *rows)) for at in range(len(titles))]
     kept = _kept_columns(widths, page.width)
     room = page.width - sum(widths[at] + len(_GAP) for at in kept) - len(HOT_MARK) - 1
@@ -236,17 +229,10 @@ def _cells(
     }
 
 
-def _in_c(row: LineTime | None) -> str:
-    if row is None or row.c_share is None:
-        return ""
-    step = 5 if row.looks >= _MANY_LOOKS else 10
-    return f"{step * round(100 * row.c_share / step)}"
-
-
 def _kept_columns(widths: Sequence[int], width: int) -> list[int]:
-    """Leaves out time per hit, C code, hits, the time, where the code has no room else."""
+    """Leaves out time per hit, hits, the time, where the code has no room else."""
     kept = list(range(len(widths)))
-    for given_up in (3, *kept[len(_TITLES) :], 1, 2):
+    for given_up in (3, 1, 2):
         if width - sum(widths[at] + len(_GAP) for at in kept) >= _CODE_CELLS:
             break
         kept.remove(given_up)

@@ -45,37 +45,6 @@ class Photos:
 MAIN = ProcessName()
 
 
-def c_shares(profile: LineProfile) -> list[float | None]:
-    return [row.c_share for function in profile.functions for row in function.rows]
-
-
-def test_the_share_of_c_code_is_that_of_all_looks_and_of_each_process(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    run.source("data.py", DATA)
-    for worker in range(2):
-        process = run.process(worker=worker)
-        f = process.function("data.py", 4, "Photos.__getitem__", "dataset")
-        process.lines(f, {5: (10, 5_000), 6: (10, 5_000)})
-        process.looks(f, {5: (10, 9), 6: (9, 9)})
-        process.looks(f, {5: (20, 10 * worker)})  # cumulative: the last one counts
-    profile = read_line_profile(run.write())
-    assert c_shares(profile) == [0.25, None]  # of 40; 18 are too few
-    assert c_shares(of_process(profile, ProcessName(worker=1))) == [0.5, None]
-
-
-def test_looks_that_tell_nothing_are_left_out_and_the_reason_is_kept(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    run.source("data.py", DATA)
-    process = run.process()
-    f = process.function("data.py", 4, "Photos.__getitem__", "dataset")
-    process.lines(f, {5: (10, 5_000)})
-    process.looks(f, {5: (100, 50)})
-    process.log.text(Topic.ENVIRONMENT, {"line_looks_unavailable": "not on Python 3.13"})
-    profile = read_line_profile(run.write())
-    assert c_shares(profile) == [None]
-    assert profile.no_looks == "not on Python 3.13"
-
-
 def workers(*numbers: int) -> list[ProcessName]:
     return [ProcessName(worker=number) for number in numbers]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -393,25 +392,3 @@ def test_processes_in_words() -> None:
     assert processes_in_words([*ranks, of_rank, ProcessName(pid=7)]) == (
         "2 ranks, 1 worker, 1 other process"
     )
-
-
-def test_a_column_tells_c_code_where_enough_looks_do() -> None:
-    source = Source(("def f():\n", "    a()\n", "    b()\n", "    c()\n"))
-    rows = (LineTime(2, 1, 5e8, 99, 52), LineTime(3, 1, 4e8, 400, 208), LineTime(4, 1, 1e8, 19, 19))
-    function = FunctionTimes("/x/a.py", 1, "f", "profile", source, rows)
-    page = line_page.render(LineProfile(1e-9, (function,)), width=100, color=False)
-    heading, *lines = page.splitlines()[2:6]
-    assert heading.split()[:8] == ["Line", "Hits", "Time", "Per", "hit", "%", "time", "%"]
-    column = slice(heading.index("% in C"), heading.index("% in C") + len("% in C"))
-    assert [line[column].strip() for line in lines] == ["", "50", "50", ""][: len(lines)]
-    assert "% in C: about how much" in page
-    without = replace(function, rows=rows[2:])
-    assert "in C" not in line_page.render(LineProfile(1e-9, (without,)), width=100, color=False)
-    narrow = line_page.render(LineProfile(1e-9, (function,)), width=60, color=False)
-    assert "% in C  " not in narrow
-
-
-def test_why_c_code_is_not_told_is_said() -> None:
-    profile = LineProfile(1e-9, (), no_looks="not on Python 3.13")
-    page = " ".join(line_page.render(profile, width=100, color=False).split())
-    assert "C code is not told from Python code: not on Python 3.13." in page
