@@ -67,8 +67,15 @@ def hottest_lines(
     found: list[HottestLine] = []
     for part, seconds in _with_device_waits(step_s, asked).items():
         if part not in _OUTSIDE_OF_STEPS and seconds > 0:
-            stacks = names.stacks(looks.stack[(taken == KEY[part]) & looks.is_known])
-            found += lines_of_part(stacks, asked[part], part, TRAINING_THREAD, seconds / whole_s)
+            here = looks.where((taken == KEY[part]) & looks.is_known)
+            found += lines_of_part(
+                names.stacks(here.stack),
+                asked[part],
+                part,
+                TRAINING_THREAD,
+                seconds / whole_s,
+                each_stands_for=len(here) / max(len(np.unique(here.taken_ns)), 1),
+            )
     for of in fetches:
         stacks, due = of.samples.stacks, of.samples.asked
         found += lines_of_part(stacks, due, FETCH, WORKER_THREAD, of.busy_share)
@@ -88,7 +95,13 @@ def _with_device_waits(step_s: Mapping[str, float], asked: Mapping[str, int]) ->
 
 
 def lines_of_part(
-    stacks: Counter[Stack], asked: int, part: str, thread: str, of_step: float
+    stacks: Counter[Stack],
+    asked: int,
+    part: str,
+    thread: str,
+    of_step: float,
+    *,
+    each_stands_for: float = 1.0,
 ) -> list[HottestLine]:
     """Returns the lines of one part, with their shares of a step.
 
@@ -97,19 +110,21 @@ def lines_of_part(
         asked: How many samples were due: those that came too late may have been anywhere in it.
         part, thread: Where that was.
         of_step: What share of a step the part is.
+        each_stands_for: How many of them: one that waited for long stands for all that were due.
     """
     known = stacks.total()
     total = max(asked, known)
     if known < MIN_LOOKS:
         return []
+    independent = total / each_stands_for
     counted = Counter[tuple[str, str]]()
     for frames, count in stacks.items():
         if frames and frames[0][0] != UNKNOWN_SITE:
             counted[frames[0]] += count
     lines = []
     for (site, function), count in counted.items():
-        low = least_share(count / total, total)
-        high = 1 - least_share((known - count) / total, total)
+        low = least_share(count / total, independent)
+        high = 1 - least_share((known - count) / total, independent)
         if (low + high) / 2 * of_step >= _SHOWN_FROM_SHARE:
             share = [low * of_step, high * of_step]
             lines.append(HottestLine(site, function, part, thread, share, count))
