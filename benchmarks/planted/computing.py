@@ -329,31 +329,6 @@ def discarded_gradients(draw: Draw) -> Case:
     return Case("discarded_gradients", planted, style, files, "discarded_gradients")
 
 
-def looked_at_again(compute_s: float, given: str, ending: str = "") -> Parts:
-    """Returns a model that is called without gradients after each update.
-
-    Args:
-        compute_s: Of a forward.
-        given: What it is called for.
-        ending: Of the line that calls it.
-    """
-    return Parts(
-        loader="DataLoader(samples(90 * 16), batch_size=16, shuffle=True)",
-        compute_s=compute_s,
-        each_step=f"with torch.no_grad():\n    seen = model({given}){ending}",
-        epochs=2,
-    )
-
-
-def repeated_forward(draw: Draw) -> Case:
-    """Each step calls the model once more for its batch, for a metric."""
-    compute_s = draw.between(0.004, 0.012)
-    style = draw.one_of(("plain loop", "function", "class Trainer", "several files"))
-    files = script(style, looked_at_again(compute_s, "x", f"  {HERE}"))
-    planted = f"a forward of {compute_s * 1e3:.0f} ms, again for the batch"
-    return Case("repeated_forward", planted, style, files, "repeated_forward", gain=2.0)
-
-
 _RECOMMENDER = """\
 class Recommender(nn.Module):
     def __init__(self, rows):
@@ -387,76 +362,3 @@ def dense_embeddings(draw: Draw) -> Case:
     files = script(style, recommender(rows, batch, 2, optimizer, f"  {HERE}"))
     planted = f"{rows:,} rows changed by {optimizer}, {2 * batch} looked up"
     return Case("dense_embeddings", planted, style, files, "dense_embeddings")
-
-
-def looked_at(compute_s: float, every: int, ending: str = "") -> Parts:
-    """Returns a model that is called once more, with gradients, for a number to look at.
-
-    Args:
-        compute_s: Of a forward.
-        every: So many steps, it is.
-        ending: Of the line that calls it.
-    """
-    call = f"seen = model(torch.randn(8, 64)).detach(){ending}"
-    return Parts(
-        loader="DataLoader(samples(90 * 16), batch_size=16, shuffle=True)",
-        compute_s=compute_s,
-        each_step=call if every == 1 else f"if step % {every} == 0:\n    {call}",
-        epochs=2,
-    )
-
-
-def unused_forward(draw: Draw) -> Case:
-    """Each step calls the model once more, and nothing is learned from what it gives."""
-    compute_s = draw.between(0.006, 0.014)
-    style = draw.one_of(EVERYWHERE)
-    files = script(style, looked_at(compute_s, 1, f"  {HERE}"))
-    planted = f"a second forward of {compute_s * 1e3:.0f} ms in each step"
-    return Case("unused_forward", planted, style, files, "unused_forward", gain=2.0)
-
-
-_HOOKED = """\
-SEEN = []
-
-
-def look_on(module, args, output):
-    {works}{here}
-    SEEN[:] = [output.detach()]{gives}
-
-
-def hooked(model):
-    for module in model:
-        if isinstance(module, Device):
-            module.register_forward_hook(look_on)
-    return model
-"""
-
-
-def hooked(compute_s: float, hook_s: float, *, is_part: bool) -> Parts:
-    """Returns a model with a hook on one of its modules.
-
-    Args:
-        compute_s: Of a step.
-        hook_s: Of the hook.
-        is_part: It gives back what the model goes on with.
-    """
-    gives = "\n    return output" if is_part else ""
-    here = "" if is_part else f"  {HERE}"
-    return Parts(
-        loader="DataLoader(samples(90 * 16), batch_size=16, shuffle=True)",
-        compute_s=compute_s,
-        definitions=_HOOKED.format(works=f"time.sleep({hook_s:.6f})", here=here, gives=gives),
-        model="hooked(build_model())",
-        epochs=2,
-    )
-
-
-def module_hooks(draw: Draw) -> Case:
-    """A hook that was left on a module takes its time in each forward."""
-    compute_s = draw.between(0.008, 0.012)
-    hook_s = compute_s * draw.between(0.3, 1.0)
-    style = draw.one_of(EVERYWHERE)
-    files = script(style, hooked(compute_s, hook_s, is_part=False))
-    gain = (compute_s + hook_s) / compute_s
-    planted = f"{hook_s * 1e3:.1f} ms in a hook beside {compute_s * 1e3:.0f} ms of computing"
-    return Case("module_hooks", planted, style, files, "module_hooks", gain)

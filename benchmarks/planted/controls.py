@@ -5,31 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planted.calls_in_order import (
-    acting_one_by_one,
-    averaged_once,
-    cells_by_hand,
-    rare_metric,
-    target_by_module,
-)
+from planted.calls import averaged_once
 from planted.computing import (
     adversary,
-    hooked,
-    looked_at,
-    looked_at_again,
     reading,
     recommender,
     recomputing,
     taught,
 )
 from planted.crowding import computing_beside, one_thread_each
-from planted.denormals import decaying
 from planted.draw import Draw
 from planted.loading import bursts
 from planted.on_device import cache_emptied_once, device_at_work
-from planted.penalties import penalised
 from planted.precision import double_on_purpose
-from planted.remembering import all_states
 from planted.script import (
     DATASET,
     DIGITS,
@@ -43,7 +31,6 @@ from planted.script import (
     script,
     whole_batches,
 )
-from planted.several_losses import one_backward
 
 # Keeps one core busy until it is ended.
 NEIGHBOUR = "while True: sum(range(10_000))"
@@ -197,36 +184,6 @@ def adversaries_apart(draw: Draw) -> Case:
     return _healthy("adversaries_apart", planted, draw.one_of(EVERYWHERE), parts)
 
 
-def rare_look(draw: Draw) -> Case:
-    """A second forward with gradients, once in many steps."""
-    compute_s, every = draw.between(0.008, 0.014), draw.one_of((30, 45))
-    planted = f"a second forward each {every} steps"
-    return _healthy("rare_look", planted, draw.one_of(EVERYWHERE), looked_at(compute_s, every))
-
-
-def lazy_penalty(draw: Draw) -> Case:
-    """A penalty of gradients that is computed in those updates alone that add it."""
-    every = draw.one_of((8, 1))
-    parts = penalised(draw.one_of((384, 256)), 128, every, is_lazy=True)
-    planted = f"a penalty of gradients in 1 of {every} updates, computed there alone"
-    return _healthy("lazy_penalty", planted, draw.one_of(EVERYWHERE), parts)
-
-
-def hook_of_the_model(draw: Draw) -> Case:
-    """A hook that gives back what the model goes on with is a part of it."""
-    compute_s = draw.between(0.008, 0.012)
-    parts = hooked(compute_s, compute_s * draw.between(0.3, 1.0), is_part=True)
-    return _healthy("hook_of_the_model", "a hook that returns", draw.one_of(EVERYWHERE), parts)
-
-
-def asked_elsewhere(draw: Draw) -> Case:
-    """A model that is asked for something else, without gradients, in each step."""
-    compute_s = draw.between(0.006, 0.012)
-    parts = looked_at_again(compute_s, "torch.randn(16, 64)")
-    planted = f"a forward of {compute_s * 1e3:.0f} ms without gradients, for other data"
-    return _healthy("asked_elsewhere", planted, draw.one_of(EVERYWHERE), parts)
-
-
 def small_vocabulary(draw: Draw) -> Case:
     """A table of embeddings of which a batch looks up a good part.
 
@@ -245,14 +202,6 @@ def little_recomputed(draw: Draw) -> Case:
     planted = f"one of {blocks} blocks of {width} numbers computed again"
     parts = recomputing(blocks, width, 128, call)
     return _healthy("little_recomputed", planted, draw.one_of(EVERYWHERE), parts)
-
-
-def small_numbers(draw: Draw) -> Case:
-    """Sounds that fade out, to what a CPU computes with as it does with others."""
-    share, width = draw.between(0.2, 0.7), draw.one_of((512, 384, 768))
-    planted = f"{share:.0%} of the inputs are 1e-30, {width} numbers a layer".replace("%", " %")
-    parts = decaying(1e-30, share, width, 256)
-    return _healthy("small_numbers", planted, draw.one_of(EVERYWHERE), parts)
 
 
 def padded_to_the_longest(draw: Draw) -> Case:
@@ -454,16 +403,9 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         computing,
         frozen_teacher,
         adversaries_apart,
-        rare_look,
-        lazy_penalty,
-        one_backward,
-        hook_of_the_model,
-        asked_elsewhere,
         small_vocabulary,
         little_recomputed,
         padded_to_the_longest,
-        small_numbers,
-        all_states,
         double_on_purpose,
         many_operators,
         deciding_layers,
@@ -478,10 +420,6 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         one_thread_each,
         equal_ranks,
         averaged_once,
-        cells_by_hand,
-        acting_one_by_one,
-        target_by_module,
-        rare_metric,
         bridged_bursts,
         device_at_work,
         cache_emptied_once,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planted.calls import forward_by_sample, needless_averaging, untrained_modules
+from planted.calls import needless_averaging
 from planted.computing import (
     anomaly_detection,
     competing_thread,
@@ -12,16 +12,12 @@ from planted.computing import (
     discarded_gradients,
     double_precision,
     few_threads,
-    module_hooks,
     padded_batches,
     recomputed_forward,
-    repeated_forward,
     too_many_threads,
-    unused_forward,
     unused_gradients,
 )
 from planted.crowding import crowded_cores, torch_in_workers, worker_threads
-from planted.denormals import tiny_numbers
 from planted.draw import Draw
 from planted.growing import growing_backward
 from planted.in_memory import needless_workers, sample_by_sample
@@ -63,11 +59,8 @@ from planted.pausing import (
     validation_by_hand,
     validation_without_loaders,
 )
-from planted.penalties import rarely_used_gradients
 from planted.ranks import slow_rank, uneven_ranks
-from planted.remembering import vanishing_gradients
 from planted.script import Case
-from planted.several_losses import repeated_backward
 from planted.starts import (
     iterator_by_step,
     reopened_file,
@@ -114,15 +107,10 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         slow_environment,
         python_in_model,
         elements_in_model,
-        module_hooks,
         collections_called,
         collections_due,
         growing_backward,
-        unused_forward,
-        repeated_forward,
         recomputed_forward,
-        forward_by_sample,
-        untrained_modules,
         padded_batches,
         dense_embeddings,
         slow_optimizer,
@@ -133,12 +121,8 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         recompiling,
         anomaly_detection,
         double_precision,
-        tiny_numbers,
-        vanishing_gradients,
         unused_gradients,
         discarded_gradients,
-        rarely_used_gradients,
-        repeated_backward,
         too_many_threads,
         few_threads,
         worker_threads,

@@ -147,23 +147,6 @@ class LineCost:
 
 
 @dataclass(frozen=True, slots=True)
-class HooksInForward:
-    """Hooks of the script's on modules, that only look on.
-
-    Attributes:
-        looks: At the forward, that met one.
-        share: Of the looks at the forward.
-        seconds: Of the training phase, about.
-        lines: Where they were met, most looks first; shares are of these looks.
-    """
-
-    looks: int
-    share: float
-    seconds: float
-    lines: list[HotLine]
-
-
-@dataclass(frozen=True, slots=True)
 class CompetingThread:
     """Another thread of the process that trains, at work meanwhile.
 

@@ -54,7 +54,7 @@ EXPLAINED_BY: Final = {
     "slow_samples": ("worker_threads",),
     # What each call of torch's waits for is no matter of the calls.
     "slow_optimizer": ("competing_thread",),
-    "python_in_model": ("competing_thread", "module_hooks"),
+    "python_in_model": ("competing_thread",),
     "python_in_loop": ("competing_thread",),
     "slow_sampler": ("competing_thread",),
     # Memory that was given back has to be asked for again, while work is given out.

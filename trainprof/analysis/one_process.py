@@ -33,7 +33,6 @@ from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.free_data import free_data
 from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.held_back import held_back
-from trainprof.analysis.hooks_in_forward import hooks_in_forward, lines_of_hooks
 from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.hottest_lines import WorkerFetches, hottest_lines
 from trainprof.analysis.kernel_share import kernel_share
@@ -170,10 +169,6 @@ def summary_of(run: Analysed) -> Shown:
     updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window, compiling)
     torch = torch_settings(facts, sites, updates_s)
     settled_ns = _settled_ns(timeline, steps)
-    hooks = lines_of_hooks(facts.environment(), sites)
-    in_hooks = hooks_in_forward(
-        looks, parts, evidence.training, names, hooks, settled_ns=settled_ns
-    )
     in_model = reads = None
     if not (compilations or torch.detects_anomalies):
         in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
@@ -239,7 +234,6 @@ def summary_of(run: Analysed) -> Shown:
         loss_by_place=loss or {},
         once_in_loop_s=once.seconds,
         beside_share=beside_share(looks, parts),
-        hooks_in_forward=in_hooks,
         competing=evidence.competing,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),

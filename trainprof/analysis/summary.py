@@ -14,7 +14,6 @@ from trainprof.analysis.code_figures import (
     CompetingThread,
     Compilation,
     ElementReads,
-    HooksInForward,
     HotLine,
     HottestLine,
     LineCost,
@@ -67,7 +66,6 @@ class RunSummary:
             compiles; None in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
-        hooks_in_forward: None where looks met none.
         competing: Another thread that was busy meanwhile; None where looks met none.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
@@ -135,7 +133,6 @@ class RunSummary:
     unshared: list[UnsharedData] = field(default_factory=list)
     torch_threads: int | None = None
     numerics: Numerics | None = None
-    hooks_in_forward: HooksInForward | None = None
     competing: CompetingThread | None = None
     hung: Hung | None = None
     trials: list[TrialSummary] = field(default_factory=list)

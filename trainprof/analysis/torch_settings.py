@@ -7,25 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from trainprof.analysis.calls_told import (
-    GradientSyncs,
-    SampleCalls,
-    SideModule,
-    gradient_syncs,
-    sample_calls,
-    side_modules,
-)
 from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
 from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.gradient_syncs import GradientSyncs, gradient_syncs
 from trainprof.analysis.names import Sites
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.padding import Padding, padding
-from trainprof.analysis.rarely_used_gradients import RarelyUsedGradients, rarely_used_gradients
-from trainprof.analysis.repeated_backward import RepeatedBackward, repeated_backward
-from trainprof.analysis.repeated_forwards import RepeatedForwards, repeated_forwards
-from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
-from trainprof.analysis.unused_forwards import UnusedForwards, unused_forwards
 from trainprof.analysis.unused_gradients import (
     DiscardedGradients,
     UnusedGradients,
@@ -109,17 +97,9 @@ class TorchSettings:
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
-        rarely_used: Gradients of autograd.grad that are used at regular intervals only, by the line
-            that asks for them.
-        repeated_backward: Passes through a graph again, by the line that begins them.
-        forwards: That no backward pass goes through, by the line that calls for them.
-        repeats: Forwards without gradients of what was trained on, by the line that calls for them.
         recomputes_at: Lines of the script that ask for forwards to be computed again.
         is_checkpointing: torch.utils.checkpoint is what has them computed again.
         padding: Of sequences that it is given; None where none were met.
-        tiny_numbers: That it computes with; None where none were met.
-        sample_calls: Of models that are trained, by the line that makes them.
-        side_modules: That have no parameters, by the line that calls them.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
         tables: Of embeddings, that get whole gradients; None where none were met.
     """
@@ -142,19 +122,12 @@ class TorchSettings:
     decomposes_in_float64: bool = False
     unused: UnusedGradients | None = None
     discarded: list[DiscardedGradients] = field(default_factory=list)
-    rarely_used: list[RarelyUsedGradients] = field(default_factory=list)
-    repeated_backward: list[RepeatedBackward] = field(default_factory=list)
-    forwards: list[UnusedForwards] = field(default_factory=list)
-    repeats: list[RepeatedForwards] = field(default_factory=list)
-    sample_calls: list[SampleCalls] = field(default_factory=list)
-    side_modules: list[SideModule] = field(default_factory=list)
     gradient_syncs: list[GradientSyncs] = field(default_factory=list)
     tables: EmbeddingTables | None = None
     threads_set_at: str | None = None
     recomputes_at: tuple[str, ...] = ()
     is_checkpointing: bool = False
     padding: Padding | None = None
-    tiny_numbers: TinyNumbers | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -188,12 +161,6 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         decomposes_in_float64=any(x.get("decomposes_in_float64") is True for x in told),
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
-        rarely_used=rarely_used_gradients(told, sites),
-        repeated_backward=repeated_backward(told, sites),
-        forwards=unused_forwards(told, sites),
-        repeats=repeated_forwards(told, sites),
-        sample_calls=sample_calls(told, sites),
-        side_modules=side_modules(told, sites),
         gradient_syncs=gradient_syncs(told, sites),
         tables=embedding_tables(told, sites),
         threads_set_at=sites.known(_first(told, "threads_set_at")),
@@ -201,7 +168,6 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
             place for x in told for place in _places(x.get("recomputes_at"), sites)
         ),
         padding=padding(told, sites),
-        tiny_numbers=tiny_numbers(told, sites),
         is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 

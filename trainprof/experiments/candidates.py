@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis import tiny_numbers
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
@@ -172,9 +171,7 @@ def _optimizers(case: Case) -> tuple[OptimizerCall, ...]:
 
 def _of_numerics(case: Case) -> list[Candidate]:
     share = case.share(*COMPUTE_KEYS)
-    if not case.is_on_device:
-        return _of_denormals(case)
-    if share < _COMPUTE_SHARE:
+    if not case.is_on_device or share < _COMPUTE_SHARE:
         return []
     caution = "changes the numbers: compare the losses"
     changes: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -182,16 +179,6 @@ def _of_numerics(case: Case) -> list[Candidate]:
         ("convolutions", {"cudnn_benchmark": True}),
     )
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
-
-
-def _of_denormals(case: Case) -> list[Candidate]:
-    found = tiny_numbers.find(case)
-    if found is None or found.predicted_speedup is None:
-        return []
-    most = max(found.predicted_speedup[1], 1.0)
-    caution = "numbers below 1.2e-38 are taken for zero: compare the losses"
-    change = {"flush_denormal": True}
-    return [Candidate("denormals", change, up_to(1 - 1 / most), cautions=(caution,))]
 
 
 def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> Interval | None:

@@ -277,7 +277,6 @@ _SETTINGS: Final = {
     "foreach": "the optimizer: foreach={}",
     "float32_matmul_precision": "torch.set_float32_matmul_precision({})",
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
-    "flush_denormal": "torch.set_flush_denormal({}), in each process",
 }
 
 

@@ -17,22 +17,19 @@ from trainprof.probes.emptied_caches import EmptiedCachesProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
+from trainprof.probes.gradient_syncs import GradientSyncsProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.looks import LooksProbe
 from trainprof.probes.optimizer import OptimizerProbe
 from trainprof.probes.own_updates import OwnUpdatesProbe
 from trainprof.probes.padding import PaddingProbe
 from trainprof.probes.process_group import ProcessGroupProbe
-from trainprof.probes.rarely_used_gradients import RarelyUsedGradientsProbe
-from trainprof.probes.repeated_backward import RepeatedBackwardProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.sync import SyncProbe
 from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
-from trainprof.probes.tiny_numbers import TinyNumbersProbe
 from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
-from trainprof.probes.unused_forwards import UnusedForwardsProbe
 from trainprof.probes.unused_gradients import UnusedGradientsProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
@@ -61,14 +58,11 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
-        TorchSettingsProbe(),  # this one and the next eight are told by those behind them
+        TorchSettingsProbe(),  # this one and the next four are told by those behind them
         PaddingProbe(),
-        TinyNumbersProbe(),
-        UnusedForwardsProbe(),
         UnusedGradientsProbe(),
         DiscardedGradientsProbe(),
-        RarelyUsedGradientsProbe(),
-        RepeatedBackwardProbe(),
+        GradientSyncsProbe(),
         OwnUpdatesProbe(),
         BackwardProbe(),
         OptimizerProbe(),

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.frozen_shares import FrozenShares
-from trainprof.probes.module_hooks import hooks_of
 from trainprof.probes.module_parts import is_training
 from trainprof.probes.patcher import (
     COMPILER,
@@ -194,23 +193,13 @@ class ForwardProbe:
             call = ModuleCall(module, output, inputs, site, end - start)
             for tell in self._watches:
                 tell(call)
-        is_new = id(type(module)) not in self._names
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if kind == FORWARD:
             self._frozen.meet(module, number, start, has_gradients=flags > 0)
-            if is_new:
-                self._note_hooks(module)
         if is_training(module):
             flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)
-
-    def _note_hooks(self, module: Any) -> None:
-        """Notes the user's functions that only look on as a module is called, by their lines."""
-        sites = self._session.sites
-        for code, last in hooks_of(module, sites.is_user_code):
-            facts = {"module_hook": sites.beginning_of(code), "last_line": last}
-            self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _name(self, cls: type) -> tuple[int, int]:
         key = id(cls)
@@ -225,13 +214,11 @@ class ForwardProbe:
         return named
 
     def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
-        session, emit, now = self._session, self._session.emit, self._session.phase_now
+        emit, now = self._session.emit, self._session.phase_now
         first, others = self._first, self._others
         compiler = self._session.compiler
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
-        # What was told last: under a mode a call comes twice, the second time inside the first.
-        told = [0, 0]
         kind = int(Kind.LOSS)
 
         def make(original: Wrapped) -> Wrapped:
@@ -248,22 +235,14 @@ class ForwardProbe:
                         raise
                 if number == 0:
                     number = define(Topic.CLASS, name)
-                output = None
                 start = now()
                 try:
-                    return (output := original(*args, **kwargs))
+                    return original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
-                    end = now()
-                    emit(kind, start, end, number, 0, GRAD if is_grad_enabled() else 0)
-                    if session.loss_watches and not (told[0] == thread and told[1] > start):
-                        told[:] = thread, end
-                        site = session.sites.find(sys._getframe())
-                        call = ModuleCall(name, output, (args, kwargs), site, end - start)
-                        for tell in session.loss_watches:
-                            tell(call)
+                    emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
 
             return loss
 

@@ -1,4 +1,4 @@
-"""Whether the user's code reads gradients itself, writes to them, or hooks them."""
+"""Whether the user's code reads gradients itself, or writes to them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ _READ: Final = re.compile(
 # A gradient that is set back, or scaled, where it lies: by hand.
 _WRITTEN: Final = re.compile(r"\.grad(?:\.data|\.detach_?\(\))?\.(?:zero|fill|mul|div|copy)_\(")
 
-# Something that sees, or changes, gradients on their way: of tensors, or of nodes.
-_HOOKED: Final = re.compile(r"\bregister_(?:pre|multi_grad_|post_accumulate_grad_)?hook\b")
-
 
 def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
     """Tells by the text of the user's files that are imported; True where one cannot be read."""
@@ -29,11 +26,6 @@ def accumulates_by_hand(is_user_file: Callable[[str], bool]) -> bool:
     return reads_gradients(is_user_file) and any_text(is_user_file, is_written_in)
 
 
-def uses_gradients(is_user_file: Callable[[str], bool]) -> bool:
-    """Tells likewise whether it reads gradients, or hooks them on their way."""
-    return any_text(is_user_file, lambda text: is_read_in(text) or is_hooked_in(text))
-
-
 def is_read_in(text: str) -> bool:
     """Whether a source text seems to read a gradient."""
     return _is_in(text, _READ)
@@ -42,11 +34,6 @@ def is_read_in(text: str) -> bool:
 def is_written_in(text: str) -> bool:
     """Whether a source text seems to write to a gradient in place."""
     return _is_in(text, _WRITTEN)
-
-
-def is_hooked_in(text: str) -> bool:
-    """Whether a source text seems to hook a tensor, or a node of a graph."""
-    return _is_in(text, _HOOKED)
 
 
 def _is_in(text: str, pattern: re.Pattern[str]) -> bool:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from _thread import get_ident
 from dataclasses import dataclass
 from itertools import islice
+from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.graph_look import Autograd
-from trainprof.probes.lines_of_modules import Key
 from trainprof.probes.module_parts import parameters_of
-from trainprof.probes.session import ModuleCall
+from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 
 _DDP: Final = "torch.nn.parallel.distributed"
 _MOST_PLACES: Final = 16
-# Parameters of a model that are looked at.
+# Parameters of a model whose versions are read.
 _MOST_PARAMETERS: Final = 8
+# The first ones are cold.
+_SKIPPED_UPDATES: Final = 2
+_WATCHED_UPDATES: Final = 8
 _ENOUGH_UPDATES: Final = 4
 
 
 @dataclass(slots=True)
 class _Place:
-    """The calls of a model from one line, while it was watched.
+    """The calls of a model from one line.
 
     Attributes:
-        updates: After which a call came; a window begins with one.
+        updates: After which a call came.
         added: Calls whose gradients came on top of those of the call before.
-        version: How often parameters had been written by the last call; -1 before the first one of
-            a window.
-        met_at: The last pass of backward before that.
-        is_out: It is something else: gradients are averaged once, or taken away in between.
+        version: How often parameters had been written by the last call.
+        met_at: The last backward pass before that.
+        is_out: Gradients are averaged once an update, or taken away between micro-batches.
     """
 
     updates: int = 0
@@ -39,70 +44,89 @@ class _Place:
     is_out: bool = False
 
 
-class GradientSyncs:
-    """Is told of calls with gradients; of models in DistributedDataParallel it tells."""
+class GradientSyncsProbe:
+    """Watches the calls of models in DistributedDataParallel over a few updates."""
 
-    def __init__(self, autograd: Autograd) -> None:
-        self._autograd = autograd
-        self._places: dict[Key, _Place] = {}
+    name = "gradient_syncs"
 
-    def open(self) -> None:
-        """Begins a window: what came before it is not known."""
-        for place in self._places.values():
-            place.version = -1
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._autograd = Autograd(torch, session)
+        self._process = os.getpid()
+        # By the line and the class's name.
+        self._places: dict[tuple[int, str], _Place] = {}
+        self._thread = self._updates = self._passes = 0
+        self._backward = BackwardWatch(patcher.guarded(self._begins), _nothing)
+        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.at_end.append(patcher.guarded(self._end))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._stop)
 
-    def meet(self, call: ModuleCall, key: Key, passes: int) -> None:
-        """Takes note of a call, after so many passes of backward."""
+    def _first_step(self, _: Any) -> None:
+        if self._thread == 0 and _DDP in sys.modules:
+            self._thread = get_ident()
+            self._session.watch_steps(self._steps, is_on=True)
+
+    def _has_stepped(self, _: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        self._updates += 1
+        if self._updates == _SKIPPED_UPDATES:
+            self._session.tell_modules(self._meets, True)
+            self._session.watch_backward(self._backward, is_on=True)
+        elif self._updates == _SKIPPED_UPDATES + _WATCHED_UPDATES:
+            self._end()
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._steps, is_on=False)
+        self._session.watch_backward(self._backward, is_on=False)
+        self._session.tell_modules(self._meets, False)
+        self._places.clear()
+
+    def _end(self) -> None:
+        found = [
+            {"site": site, "class": name, "batches": 1 + place.added / place.updates}
+            for (site, name), place in self._places.items()
+            if not place.is_out and place.updates >= _ENOUGH_UPDATES and place.added > 0
+        ]
+        if found and os.getpid() == self._process:
+            self._session.note_state({self.name: found})
+        self._stop()
+
+    def _begins(self, *_: Any) -> None:
+        self._passes += get_ident() == self._thread
+
+    def _meet(self, call: ModuleCall) -> None:
+        if get_ident() != self._thread or not self._torch.is_grad_enabled():
+            return
         parallel = getattr(sys.modules.get(_DDP), "DistributedDataParallel", None)
         if not isinstance(parallel, type) or not issubclass(type(call.module), parallel):
             return
+        key = call.site, type(call.module).__qualname__
+        if key not in self._places and len(self._places) < _MOST_PLACES:
+            self._places[key] = _Place()
         place = self._places.get(key)
-        if place is None:
-            if len(self._places) >= _MOST_PLACES:
-                return
-            place = self._places[key] = _Place()
-        if not place.is_out:
+        if place is not None and not place.is_out:
             with self._autograd.unseen():
-                self._count(place, call.module, passes)
+                self._count(place, call.module)
 
-    def _count(self, place: _Place, module: Any, passes: int) -> None:
-        held = module.__dict__
-        learning = (one for one in parameters_of(module) if one.requires_grad)
+    def _count(self, place: _Place, module: Any) -> None:
+        learning = (parameter for parameter in parameters_of(module) if parameter.requires_grad)
         some = list(islice(learning, _MOST_PARAMETERS))
-        is_averaged = held.get("require_backward_grad_sync") is True
-        if not some or not is_averaged or held.get("_comm_hooks"):
+        is_averaged = module.__dict__.get("require_backward_grad_sync") is True
+        if not some or not is_averaged or module.__dict__.get("_comm_hooks"):
             place.is_out = True
             return
-        before, place.version = place.version, sum(one._version for one in some)
-        passed, place.met_at = passes > place.met_at, passes
+        before, place.version = place.version, sum(parameter._version for parameter in some)
+        passed, place.met_at = self._passes > place.met_at, self._passes
         if before != place.version:
             place.updates += 1
-        elif passed and self._have_gradients(some):
+        elif passed and any(parameter.grad is not None for parameter in some):
             place.added += 1
         else:
             place.is_out = True
 
-    def _have_gradients(self, parameters: list[Any]) -> bool:
-        """Whether there are gradients that the next ones come on top of; no device is waited for.
 
-        Where they are taken away after each pass, to be put together otherwise, each is needed.
-        """
-        gradients = [one.grad for one in parameters if one.grad is not None]
-        if not gradients or any(one.device.type != "cpu" for one in gradients):
-            return bool(gradients)
-        return self._autograd.may_compute() and any(
-            self._autograd.is_plain(one) and bool(self._autograd.numbers_of(one).total)
-            for one in gradients
-        )
-
-    def told(self, passes: int, per_watched: float) -> list[dict[str, Any]]:
-        """Returns the lines whose micro-batches are all averaged.
-
-        Args:
-            passes, per_watched: As others of these have it; not asked here.
-        """
-        return [
-            {"site": site, "class": name, "batches": 1 + place.added / place.updates}
-            for (site, name, _), place in self._places.items()
-            if not place.is_out and place.updates >= _ENOUGH_UPDATES and place.added > 0
-        ]
+def _nothing() -> None:
+    return

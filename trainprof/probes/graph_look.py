@@ -61,17 +61,6 @@ def _hook(
     return begins
 
 
-def hook_that_tells(reached: list[bool]) -> Callable[[Any], None]:
-    """Returns a hook for nodes, gone with them, that notes whether a pass of backward comes by."""
-
-    def comes_by(_: Any) -> None:
-        if not reached:
-            reached.append(True)
-
-    let_dynamo_skip(comes_by, and_all_below=True)
-    return comes_by
-
-
 class Autograd:
     """What looks ask of torch.
 

@@ -24,11 +24,10 @@ KEPT_AT_FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """An outermost call of a module, or of a function for a loss, that has come to its end.
+    """An outermost call of a module that has come to its end.
 
     Attributes:
-        module, output: What was called, and what it gave; None where it failed. A function is told
-            by its name.
+        module, output: What was called, and what it gave; None where it failed.
         inputs: What it was given, by position and by name.
         site: The user's line that called it.
         took_ns: How long it took the host.
@@ -42,7 +41,6 @@ class ModuleCall:
 
 
 ModuleWatch = Callable[[ModuleCall], None]
-LossWatch = Callable[[ModuleCall], None]
 CopyWatch = Callable[[Any], None]
 StepWatch = Callable[[Any], None]
 
@@ -92,7 +90,6 @@ class Session:
         countdown: Of updates, in its only place; at 0, `at_countdown` is called.
         step_watches: To be called with each optimizer that has made a step, while there are any.
         backward_watches: Of each backward pass, while there are any.
-        loss_watches: To be called with each outermost call of a function for a loss.
         copy_watches: To be called with each tensor of the host's that is copied to a device.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
         at_created_graph: To be called after one that can be differentiated itself.
@@ -133,7 +130,6 @@ class Session:
         self.at_countdown: Callable[[], None] = _nothing
         self.step_watches: tuple[StepWatch, ...] = ()
         self.backward_watches: tuple[BackwardWatch, ...] = ()
-        self.loss_watches: tuple[LossWatch, ...] = ()
         self.copy_watches: tuple[CopyWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
         self.at_created_graph: Callable[[], None] = _nothing
@@ -200,10 +196,6 @@ class Session:
     def watch_steps(self, watch: StepWatch, *, is_on: bool) -> None:
         others = tuple(one for one in self.step_watches if one is not watch)
         self.step_watches = (*others, watch) if is_on else others
-
-    def watch_losses(self, watch: LossWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.loss_watches if one != watch)
-        self.loss_watches = (*others, watch) if is_on else others
 
     def watch_copies(self, watch: CopyWatch, *, is_on: bool) -> None:
         others = tuple(one for one in self.copy_watches if one is not watch)

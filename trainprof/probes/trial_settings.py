@@ -1,4 +1,4 @@
-"""Sets torch's own settings for a trial: threads, precision, cuDNN's search, denormal numbers."""
+"""Sets torch's own settings for a trial: threads, precision, cuDNN's search."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ Wrapped = Callable[..., Any]
 THREADS: Final = "torch_threads"
 PRECISION: Final = "float32_matmul_precision"
 BENCHMARK: Final = "cudnn_benchmark"
-DENORMALS: Final = "flush_denormal"
-KNOWN: Final = (THREADS, PRECISION, BENCHMARK, DENORMALS)
+KNOWN: Final = (THREADS, PRECISION, BENCHMARK)
 
 
 class SettingsProbe:
@@ -39,8 +38,6 @@ class SettingsProbe:
             self._set_precision(torch, self._asked[PRECISION])
         if BENCHMARK in self._asked:
             self._set_benchmark(torch, bool(self._asked[BENCHMARK]))
-        if DENORMALS in self._asked:
-            self._set_denormals(torch, bool(self._asked[DENORMALS]))
 
     def _set_threads(self, torch: Any, patcher: Patcher, threads: int) -> None:
         try:
@@ -92,23 +89,6 @@ class SettingsProbe:
                 self._notes.take_back(BENCHMARK, f"the script sets it to {cudnn.benchmark} itself")
 
         self._notes.at_end.append(check)
-
-    def _set_denormals(self, torch: Any, is_on: bool) -> None:
-        if not torch.set_flush_denormal(is_on):
-            self._notes.refuse(DENORMALS, "this CPU, or this torch, cannot")
-            return
-        self._notes.apply(DENORMALS, is_on)
-
-        def check() -> None:
-            # Each thread has a setting of its own: of this one, which set it.
-            if _are_flushed() is not is_on:
-                self._notes.take_back(DENORMALS, f"the script sets it to {not is_on} itself")
-
-        self._notes.at_end.append(check)
-
-
-def _are_flushed() -> bool:
-    return sys.float_info.min * 0.5 == 0.0
 
 
 def _is_daemon() -> bool:

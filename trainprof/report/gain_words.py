@@ -13,15 +13,10 @@ from trainprof.analysis.diagnosis import (
     few_threads,
     growing_backward,
     launch_bound,
-    module_hooks,
     padded_batches,
     python_in_model,
-    rarely_used_gradients,
-    repeated_backward,
     slow_optimizer,
     slow_rank,
-    tiny_numbers,
-    unused_forward,
     unused_gradients,
 )
 from trainprof.analysis.finding import (
@@ -46,15 +41,11 @@ _ESTIMATED: Final = (
     growing_backward.ID,
     launch_bound.ID,
     padded_batches.ID,
-    rarely_used_gradients.ID,
-    repeated_backward.ID,
     slow_optimizer.ID,
-    tiny_numbers.ID,
-    unused_forward.ID,
     unused_gradients.ID,
 )
 # What their most has beyond what is likely is, in part, how little some looks tell.
-_BY_LOOKS: Final = (module_hooks.ID, python_in_model.ID)
+_BY_LOOKS: Final = (python_in_model.ID,)
 _ALL_OF_IT: Final = "all of it went"
 # What has to be so for a gain, where that is not that all of a cost goes.
 _IF: Final = {

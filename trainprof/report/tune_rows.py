@@ -45,7 +45,7 @@ VERDICT_WORDS: Final = {
 # Of forecasts, by whether they held.
 _MARKS: Final = {True: "=", False: "!", None: "?"}
 # What changes the numbers themselves: where losses differ that is to be known of each trial.
-_NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark", "flush_denormal"})
+_NUMERICS: Final = frozenset({"float32_matmul_precision", "cudnn_benchmark"})
 # What changes how numbers are added up, and no sample.
 _OF_SUMS: Final = _NUMERICS | {"torch_threads", "fused", "foreach"}
 _NAMES: Final = {LOADER_ALONE: "loader alone"}

@@ -19,7 +19,7 @@ from support.found import (
     with_slow_starts,
 )
 
-from trainprof.analysis.code_figures import HooksInForward, HotLine, PythonInModel
+from trainprof.analysis.code_figures import HotLine, PythonInModel
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import diagnose
@@ -56,21 +56,6 @@ def test_what_keeps_the_host_from_giving_out_work_is_counted_once(
     assert [one.id for one in found_now] == expected
     # Longer than the device waited for the host it cannot have held it up.
     assert sum(one.recoverable_s or 0.0 for one in found_now) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("python_s", "expected"), [(0.6, ["module_hooks"]), (1.2, ["python_in_model", "module_hooks"])]
-)
-def test_python_code_in_hooks_is_counted_once(python_s: float, expected: list[str]) -> None:
-    parts = {"forward": 1.5}
-    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts=parts)
-    hooks = HooksInForward(looks=100, share=0.4, seconds=0.6, lines=[hot_line("forward")])
-    told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
-    summary = replace(case.summary, python_in_model=told, hooks_in_forward=hooks)
-    found_now = diagnose(replace(case, summary=summary)).findings
-    assert [one.id for one in found_now] == expected
-    assert found_now[-1].site == "data.py:12"
-    assert found_now[-1].is_at_most
 
 
 def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cases import case_of
 from support.events import LEARNS, US, FakeRun, seconds
 
-from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.repeated_forwards import RepeatedForwards
-from trainprof.analysis.run_figures import Evaluation
-from trainprof.analysis.torch_settings import TorchSettings
 from trainprof.record.schema import ForwardFlag, Kind
 
 STEPS = 24
@@ -153,18 +147,3 @@ def test_without_a_loader_what_is_in_training_mode_may_be_anything(tmp_path: Pat
         if number % 4 == 3:
             validates(run, ForwardFlag.TRAINING)
     assert "evaluation" not in seconds(run.summary(tmp_path))
-
-
-@pytest.mark.parametrize(("seconds", "is_told"), [(3.9, False), (1.0, True)])
-def test_calls_for_the_batch_that_was_trained_on_are_told_as_such(
-    seconds: float, is_told: bool
-) -> None:
-    again = TorchSettings(repeats=[RepeatedForwards("train.py:22", "Net", 24, seconds)])
-    evaluation = Evaluation(0, 40, 4.0, 0.0, [])
-    case = case_of(parts={"evaluation": 4.0}, evaluation=evaluation, torch=again)
-    ids = [one.id for one in diagnose(case).findings]
-    assert ("slow_validation" in ids) is is_told
-    assert "repeated_forward" in ids
-    assert "slow_validation" in [
-        one.id for one in diagnose(replace(case, torch=TorchSettings())).findings
-    ]

@@ -14,10 +14,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import LIKELY
-from trainprof.analysis.names import Sites
 from trainprof.analysis.pipeline_scenario import Interval
-from trainprof.analysis.repeated_backward import RepeatedBackward
-from trainprof.analysis.tiny_numbers import TinyNumbers, tiny_numbers
 from trainprof.analysis.torch_settings import TorchSettings
 
 
@@ -125,137 +122,6 @@ def test_convolutions_in_double_precision_may_gain_more() -> None:
         pytest.approx(0.5 * part * 2, rel=0.1),
         pytest.approx(0.75 * part * 2, rel=0.1),
     )
-
-
-@pytest.mark.parametrize(
-    ("operators_s", "optimizers_s", "looks", "saved_s"),
-    [
-        (0.0004, 0.0, 3, 9.5 / 4),  # of backward as large a share as of forward
-        (0.0, 0.002, 3, 2.5),  # no more than what updating takes
-        (0.0004, 0.001, 1, 9.5 / 4 + 2.5 / 2),
-        (0.00002, 0.0001, 3, None),
-    ],
-)
-def test_denormal_numbers(
-    operators_s: float, optimizers_s: float, looks: int, saved_s: float | None
-) -> None:
-    told = TinyNumbers(looks, 0, operators_s, optimizers_s, 0.3, "train.py:12")
-    # Of 1,250 steps: forward takes 1.6 ms of each, backward 6 ms, the optimizer 2 ms.
-    computing = {"backward": 7.5, "optimizer": 2.5}
-    case = case_of(parts=computing, torch=TorchSettings(tiny_numbers=told))
-    if saved_s is None:
-        assert found(case) == []
-        return
-    finding = only(case)
-    assert (finding.id, finding.site) == ("tiny_numbers", "train.py:12")
-    assert finding.recoverable_s == pytest.approx(saved_s, rel=0.01)
-    assert "set_flush_denormal(True)" in finding.advice
-    assert finding.predicted_speedup is not None
-    assert finding.predicted_speedup[0] == 1
-    assert ("the optimizer" in finding.title) is (optimizers_s > 0)
-
-
-def test_denormal_numbers_cost_nothing_before_there_were_any() -> None:
-    told = TinyNumbers(3, 625, 0.0004, 0.0, 0.3, "train.py:12")
-    finding = only(case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told)))
-    assert finding.recoverable_s == pytest.approx(9.5 / 8, rel=0.01)
-
-
-def test_nearly_all_of_computing_may_go_for_denormal_numbers() -> None:
-    """As in a net of convolutions that took 446 ms a step, and 22 ms without such numbers."""
-    told = TinyNumbers(1, 0, 0.0018, 0.0, 0.6, "train.py:12", 0.0001, 0.0002)
-    case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told))
-    finding = only(case)
-    # Of 1,250 steps: forward takes 1.6 ms of each, backward 6 ms.
-    assert finding.recoverable_s == pytest.approx(9.5 * 18 / 19, rel=0.01)
-    without = replace(told, forward_kept_s=0.0, backward_kept_s=0.0)
-    older = only(replace(case, torch=TorchSettings(tiny_numbers=without)))
-    assert finding.predicted_speedup is not None
-    assert older.predicted_speedup is not None
-    most = case.training_s / (case.training_s - 9.5 + 1_052 * 0.00015)
-    assert most * 0.95 < finding.predicted_speedup[1] < older.predicted_speedup[1]
-
-
-def test_what_operators_take_without_denormal_numbers_is_never_gained() -> None:
-    """Of what costs a quarter of forward two and a half times as much may go, elsewhere too."""
-    told = TinyNumbers(3, 0, 0.0005, 0.0, 0.3, "train.py:12")
-    for kept_s, is_less in ((0.0001, False), (0.0011, True)):
-        known = replace(told, forward_kept_s=kept_s, backward_kept_s=4 * kept_s)
-        plain, finding = (
-            only(case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=one)))
-            for one in (told, known)
-        )
-        assert plain.predicted_speedup is not None
-        assert finding.predicted_speedup is not None
-        assert (finding.predicted_speedup[1] < plain.predicted_speedup[1]) is is_less
-
-
-def test_operators_that_took_longer_alone_than_in_their_place() -> None:
-    told = TinyNumbers(3, 0, 0.0016, 0.0, 0.3, "train.py:12", 0.0016)
-    finding = only(case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told)))
-    assert finding.recoverable_s == pytest.approx(9.5 / 2, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("gradients_s", "kept_s", "saved_s", "most_s"),
-    [
-        (0.002, 0.0, 2.5, 5.0),
-        (0.004, 0.001, 5.0, 7.5 - 0.6),  # at most what backward takes without them stays, or half
-        (0.02, 0.005, 6.0, 7.5 - 0.75),  # alone they took longer than in their place
-        (0.0002, 0.0, None, 0.0),
-    ],
-)
-def test_denormal_numbers_among_gradients(
-    gradients_s: float, kept_s: float, saved_s: float | None, most_s: float
-) -> None:
-    of_gradients = {"gradients_s": gradients_s, "gradients_kept_s": kept_s}
-    told = TinyNumbers(
-        3, 0, 0.0, 0.0, 0.0, None, **of_gradients, gradients_share=0.4, gradients_site="train.py:9"
-    )
-    # Of 1,250 steps: backward takes 6 ms of each.
-    case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told))
-    if saved_s is None:
-        assert found(case) == []
-        return
-    finding = only(case)
-    assert (finding.id, finding.site) == ("tiny_numbers", "train.py:9")
-    assert finding.recoverable_s == pytest.approx(saved_s, rel=0.01)
-    assert finding.title.startswith("backward, whose gradients vanish on their way back, computes")
-    assert "up to 40 % of those in a tensor" in finding.title
-    assert "fewer steps back" in finding.advice
-    assert finding.run_speedup is not None
-    most = case.wall_s / (case.wall_s - most_s)
-    assert finding.run_speedup == pytest.approx([1, most], rel=0.01)
-
-
-def test_of_a_backward_that_denormal_operands_slow_too_it_counts_once() -> None:
-    told = TinyNumbers(3, 0, 0.0004, 0.0, 0.3, "train.py:12")
-    for gradients_s, saved_s in ((0.001, 9.5 / 4), (0.004, 0.5 + 5.0)):
-        both = replace(told, gradients_s=gradients_s)
-        case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=both))
-        finding = only(case)
-        assert finding.site == "train.py:12"
-        assert finding.recoverable_s == pytest.approx(saved_s, rel=0.01)
-        assert finding.title.startswith("operators of the model compute")
-
-
-def test_what_is_told_of_gradients_is_of_one_look() -> None:
-    told = {
-        "looks": 2,
-        "gradients_ns": 4_000_000,
-        "gradients_kept_ns": 1_000_000,
-        "gradients_looks": 4,
-        "gradients_share": 0.4,
-    }
-    read = tiny_numbers([{"tiny_numbers": told}], Sites({}, "/work"))
-    assert read is not None
-    assert (read.gradients_s, read.gradients_kept_s) == (0.001, 0.00025)
-    assert (read.gradients_share, read.gradients_site) == (0.4, None)
-
-
-@pytest.mark.parametrize("told", [{}, {"looks": 0}, {"looks": "x", "operators_ns": 5}, 7])
-def test_denormal_numbers_that_nobody_tells_of(told: Any) -> None:
-    assert tiny_numbers([{"tiny_numbers": told, "number": 1}], Sites({}, "/work")) is None
 
 
 @pytest.mark.parametrize(
@@ -372,20 +238,6 @@ def test_more_threads_and_less_python_give_more_than_either() -> None:
     assert everything is not None
     # Of 20 ms a step 5 go, and a quarter of the other 15 is left.
     assert everything == pytest.approx(20.1 / (0.1 + 15 / 4), rel=0.15)
-
-
-def test_what_computing_does_not_do_any_more_is_not_shared_out_as_well() -> None:
-    planted = Planted(fetch_s=0.0001, compute_s=0.005)
-    again = RepeatedBackward("train.py:71", None, "train.py:70", 2, 16, 0.5)
-    torch = replace(ONE_THREAD, repeated_backward=[again])
-    parts = {"backward": 10e-3 * STEPS, "other": 0.1e-3 * STEPS}
-    case = on_cores(case_of(planted, torch=torch, parts=parts), 4.0)
-    told = diagnose(case).findings
-    assert {one.id for one in told} == {"few_threads", "repeated_backward"}
-    everything = together(case, told)
-    assert everything is not None
-    # Of 15 ms of computing 5 go, and a quarter of the other 10 is left.
-    assert everything == pytest.approx(15.2 / (0.2 + 10 / 4), rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from support.cases import STEPS, Planted, case_of
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline_scenario import Interval
-from trainprof.analysis.tiny_numbers import TinyNumbers
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.experiments.candidate import Candidate, together
 from trainprof.experiments.candidates import Plan, plan
@@ -493,22 +492,6 @@ def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
     case = case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02), device="cuda:0")
     assert not [name for name in subjects(plan(case)) if name in ("matrix products",)]
     assert "matrix products" in subjects(plan(case, allow_numerics=True))
-
-
-@pytest.mark.parametrize(("cost_s", "is_tried"), [(0.0004, True), (0.00002, False)])
-def test_denormal_numbers_are_flushed_where_they_cost_and_it_is_allowed(
-    cost_s: float, is_tried: bool
-) -> None:
-    told = TinyNumbers(3, 0, cost_s, 0.0, 0.3, "train.py:12")
-    case = case_of(parts={"backward": 7.5}, torch=TorchSettings(tiny_numbers=told))
-    assert "denormals" not in subjects(plan(case))
-    found = plan(case, allow_numerics=True)
-    assert ("denormals" in subjects(found)) is is_tried
-    for one in found.candidates:
-        if one.subject == "denormals":
-            assert one.overrides == {"flush_denormal": True}
-            assert one.predicted is not None
-            assert one.predicted[0] < 1 < one.predicted[1]
 
 
 def test_an_optimizer_that_takes_long_is_tried_fused() -> None:

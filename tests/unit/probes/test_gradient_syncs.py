@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.forward import ForwardProbe
+from trainprof.probes.gradient_syncs import GradientSyncsProbe
 from trainprof.probes.optimizer import OptimizerProbe
-from trainprof.probes.unused_forwards import UnusedForwardsProbe
 from trainprof.record.schema import Topic
 
 UPDATES = 30
@@ -39,7 +39,7 @@ def train(
     recorder: Recorder, model: nn.Module, update: Update, updates: int = UPDATES
 ) -> list[dict[str, Any]]:
     recorder.start(
-        UnusedForwardsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK
+        GradientSyncsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     for _ in range(updates):

@@ -167,12 +167,9 @@ def test_one_taken_away_is_told_and_the_others_work(
 # What torch imports as a part of `import torch`, and its parts that a probe looks into.
 LOOK_AT_GRAPHS = {
     "padding",
-    "tiny_numbers",
-    "unused_forwards",
     "unused_gradients",
     "discarded_gradients",
-    "rarely_used_gradients",
-    "repeated_backward",
+    "gradient_syncs",
 }
 PARTS: list[tuple[set[str], Any, str]] = [
     ({"loader", "delivery"}, loaders, "_BaseDataLoaderIter"),

@@ -27,7 +27,6 @@ def as_before() -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.benchmark = benchmark
-    torch.set_flush_denormal(False)
 
 
 def test_the_number_of_threads_stays(recorder: Recorder) -> None:
@@ -106,29 +105,6 @@ def test_cudnns_search(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_t
     assert told(recorder)["applied"] == {}
     why = "sets it to False" if is_there else "no cuDNN"
     assert why in told(recorder)["refused"]["cudnn_benchmark"]
-
-
-@pytest.mark.parametrize("is_taken_back", [False, True])
-def test_denormal_numbers_are_flushed_unless_the_script_wants_them(
-    recorder: Recorder, is_taken_back: bool
-) -> None:
-    start_trial(recorder, settings={"flush_denormal": True})
-    assert (torch.tensor(1e-40) * 1).item() == 0
-    if is_taken_back:
-        torch.set_flush_denormal(False)
-    end_of_process(recorder)
-    assert told(recorder)["applied"] == ({} if is_taken_back else {"flush_denormal": True})
-    refused = told(recorder)["refused"]
-    assert refused == (
-        {"flush_denormal": "the script sets it to False itself"} if is_taken_back else {}
-    )
-
-
-def test_a_cpu_that_cannot_flush_them(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "set_flush_denormal", lambda _: False)
-    start_trial(recorder, settings={"flush_denormal": True})
-    assert told(recorder)["applied"] == {}
-    assert "cannot" in told(recorder)["refused"]["flush_denormal"]
 
 
 def test_what_nobody_knows_is_refused(recorder: Recorder) -> None:

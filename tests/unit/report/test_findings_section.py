@@ -651,7 +651,7 @@ def test_what_was_not_found_in_a_short_run_may_have_been_looked_at_too_rarely(
 ) -> None:
     one = summaries.healthy()
     one = replace(one, training=replace(one.training, steps=steps))
-    rule = rule_named("repeated_backward")
+    rule = rule_named("discarded_gradients")
     assert rule is not None
     told = " ".join(render_why(one, rule, width=80, color=False).split())
     why = "or would gain too little."

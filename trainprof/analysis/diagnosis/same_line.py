@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.diagnosis import (
-    forward_by_sample,
     gc_pauses,
     python_in_loop,
     python_in_model,
@@ -23,11 +22,10 @@ from trainprof.analysis.finding import LIKELY, Finding
 
 # Who makes the objects that are collected stands where collecting begins; what a pass begins with
 # goes on, as objects that are given up again, when its first batch is there; a checkpoint that is
-# written is renamed, or brought to disk, by the lines that follow; a loop over rows that calls the
-# model for each is Python code between forwards.
+# written is renamed, or brought to disk, by the lines that follow.
 _COMES_OF: Final = {
     gc_pauses.ID: (slow_pass_starts.ID, python_in_loop.ID, python_in_model.ID),
-    python_in_loop.ID: (slow_pass_starts.ID, slow_checkpoints.ID, forward_by_sample.ID),
+    python_in_loop.ID: (slow_pass_starts.ID, slow_checkpoints.ID),
 }
 # Lines from a checkpoint to what belongs to it; and what those have to be of the Python code.
 _NEAR: Final = 4

@@ -54,8 +54,6 @@ THRESHOLDS: Final = {
 
 # Of the evaluation, in passes over loaders: else what comes behind them is most of it.
 _OVER_LOADERS_FROM_SHARE: Final = 0.5
-# Of it, calls that repeated_forward tells of.
-_REPEATED_FROM_SHARE: Final = 0.5
 # Of it, what may be rollouts: from here on both are said.
 _ROLLOUTS_FROM_SHARE: Final = 0.5
 # Of the longest of its passes, in batches: a shorter one ahead of training only tries it out.
@@ -179,10 +177,7 @@ def _passes(case: Case) -> int:
     return told.passes if told.passes_in_training is None else told.passes_in_training
 
 
-def _without_loader(case: Case, spent_s: float, what: str) -> Finding | None:
-    # Most of it is for batches that were trained on: what to do about that is told of them.
-    if sum(one.seconds for one in case.torch.repeats) >= _REPEATED_FROM_SHARE * spent_s:
-        return None
+def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
     passes = max(_passes(case), 1)
     most = hottest(case.summary.part_lines, "evaluation")
     called = called_for_at(case.summary.part_lines)

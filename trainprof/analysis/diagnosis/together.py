@@ -14,7 +14,6 @@ from trainprof.analysis.diagnosis import (
     emptied_cache,
     exposed_syncs,
     few_threads,
-    forward_by_sample,
     gc_pauses,
     launch_bound,
     padded_batches,
@@ -24,8 +23,6 @@ from trainprof.analysis.diagnosis import (
     slow_optimizer,
     slow_pass_starts,
     slow_validation,
-    untrained_modules,
-    unused_forward,
     worker_restart,
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
@@ -43,10 +40,9 @@ _IN_STEPS: Final = (
     double_precision.ID,
     recomputed_forward.ID,
     padded_batches.ID,
-    untrained_modules.ID,
 )
 # At most they save twice what they are ranked by.
-_RANKED_BY_HALF: Final = (few_threads.ID, forward_by_sample.ID)
+_RANKED_BY_HALF: Final = (few_threads.ID,)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
@@ -172,8 +168,6 @@ def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
 
 
 def _most_saved_s(finding: Finding) -> float:
-    if finding.id == unused_forward.ID:
-        return float(finding.evidence[unused_forward.MOST_S])
     return (finding.recoverable_s or 0.0) * (2 if finding.id in _RANKED_BY_HALF else 1)
 
 
