@@ -199,3 +199,21 @@ def test_a_run_without_passes_has_no_starts(tmp_path: Path) -> None:
     assert found.with_starts is None
     assert found.metric("starts_per_step_s") is None
     assert found.verdict == NO_VISIBLE_DIFFERENCE
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("steps", [PASS, 0])
+def test_wild_starts_give_no_negative_time_and_no_warning(tmp_path: Path, steps: int) -> None:
+    """Passes that begin faster than they go on, and passes without a step."""
+    sides = []
+    for seed, name in ((1, "a"), (2, "b")):
+        run = run_of(tmp_path, name, seed, passes=6)
+        assert run.series is not None
+        steps_of_passes = np.full_like(run.series.steps_of_passes, steps)
+        starts_s = -np.abs(run.series.starts_s) - 0.01
+        series = replace(run.series, starts_s=starts_s, steps_of_passes=steps_of_passes)
+        sides.append([replace(run, series=series)])
+    found = compare(*sides, limit=0.05)
+    times = [one for one in found.metrics if one.name.endswith("_s")]
+    assert times
+    assert all(value >= 0 for one in times for value in (one.base, one.other) if value is not None)
