@@ -34,6 +34,9 @@ class _Place:
         added: Calls whose gradients came on top of those of the call before.
         version: How often parameters had been written by the last call.
         met_at: The last backward pass before that.
+        written: How often gradients had been written by then; None where there were none.
+        set_back: How often they were since the last update's last call: once more than by a
+            backward pass, where they were set back in place.
         is_out: Gradients are averaged once an update, or taken away between micro-batches.
     """
 
@@ -41,6 +44,8 @@ class _Place:
     added: int = 0
     version: int = -1
     met_at: int = -1
+    written: int | None = None
+    set_back: int | None = None
     is_out: bool = False
 
 
@@ -120,12 +125,17 @@ class GradientSyncsProbe:
             return
         before, place.version = place.version, sum(parameter._version for parameter in some)
         passed, place.met_at = self._passes > place.met_at, self._passes
+        gradients = [parameter.grad for parameter in some if parameter.grad is not None]
+        last, place.written = place.written, sum(x._version for x in gradients) or None
+        since = place.written - last if last is not None and place.written is not None else None
         if before != place.version:
-            place.updates += 1
-        elif passed and any(parameter.grad is not None for parameter in some):
-            place.added += 1
-        else:
+            place.updates, place.set_back = place.updates + 1, since
+        elif not passed or not gradients:
             place.is_out = True
+        elif since is not None and place.set_back is not None and since >= place.set_back:
+            place.is_out = True  # set back each time, or never
+        else:
+            place.added += 1
 
 
 def _nothing() -> None:
