@@ -256,7 +256,6 @@ def _steps(step_s: float, drift: float, halves: dict[str, tuple[float, float]]) 
         | {"forward": wall, **spent},
         steady=Steady(everything, 0),
         candidates=everything,
-        paused=~everything,
         epoch_of=nothing,
         border=~everything,
         buffered=~everything,

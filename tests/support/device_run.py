@@ -26,14 +26,14 @@ class Stream:
 
     Attributes:
         worked, copied: When it did, ns; the two do not overlap.
-        pending: Marks not yet seen reached: when put and reached, ns, and their flags.
+        pending: Marks not yet seen reached: when put and reached, ns.
     """
 
     run: FakeRun
     idle_from: int = 0
     worked: Spans = field(default_factory=list)
     copied: Spans = field(default_factory=list)
-    pending: list[tuple[int, int, int]] = field(default_factory=list)
+    pending: list[tuple[int, int]] = field(default_factory=list)
     last: int | None = None
 
     def gets(self, ns: int, *, is_copy: bool = False) -> None:
@@ -41,20 +41,20 @@ class Stream:
         self.idle_from = begins + ns
         (self.copied if is_copy else self.worked).append((begins, self.idle_from))
 
-    def mark(self, flags: int = 0) -> None:
-        self.mark_reached(max(self.run.now, self.idle_from), flags)
+    def mark(self) -> None:
+        self.mark_reached(max(self.run.now, self.idle_from))
 
-    def mark_reached(self, at: int, flags: int = 0) -> None:
+    def mark_reached(self, at: int) -> None:
         """Puts a mark that is reached at `at`: in another stream than the others, say."""
         self.look()
-        self.pending.append((self.run.now, at, flags))
+        self.pending.append((self.run.now, at))
         self.run.passes_time(MARK_NS)
 
     def look(self) -> None:
         while self.pending and self.pending[0][1] <= self.run.now:
-            put, reached, flags = self.pending.pop(0)
+            put, reached = self.pending.pop(0)
             clock = round(reached * (1 + DRIFT))
-            since = clock - (self.last or 0)
+            since, flags = clock - (self.last or 0), 0
             if self.last is None:
                 since, flags = 0, DeviceMarkFlag.FIRST
             self.last = clock
@@ -182,14 +182,6 @@ class DeviceRun:
             self.stream.mark()
         site = self.optimizer if kind is Kind.OPTIMIZER_STEP else 0
         self.run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
-
-    def pause(self, ns: int, *, is_try: bool = False) -> None:
-        """Makes the device wait, as the probe does."""
-        self.stream.mark()
-        self.run.passes_time(5 * US)
-        self.stream.idle_from = max(self.run.now, self.stream.idle_from) + ns
-        flags = DeviceMarkFlag.TRIED if is_try else 0
-        self.stream.mark(DeviceMarkFlag.HELD_UP | flags)
 
     def learn(
         self,

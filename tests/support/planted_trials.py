@@ -149,7 +149,6 @@ def seen_steps(steps_s: Floats, first: int = 0) -> SeenSteps:
     table = StepTable.of(
         np.round(steps_s * 1e9).astype(np.int64),
         {},
-        paused=none,
         epoch_of=none.astype(np.int64),
         border=none,
         buffered=none,

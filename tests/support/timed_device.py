@@ -9,9 +9,6 @@ import torch
 from support import fake_device
 from support.session import FakeClock
 
-# As seen on an H100.
-LOADING_NS = 400_000
-
 
 class Device:
     """What the fake device has been given, on the clock of the test.
@@ -20,22 +17,15 @@ class Device:
         idle_from: When it has done all of it.
         events: How many were made.
         error: Raised in place of making one.
-        waits: For how long it was told to wait, ns.
     """
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.idle_from = clock, 0
         self.events = 0
         self.error: Exception | None = None
-        self.waits: list[int] = []
 
     def gets(self, ns: int) -> None:
         self.idle_from = max(self.clock.now_ns, self.idle_from) + ns
-
-    def sleep(self, cycles: int) -> None:
-        """Waits at 2 GHz, as `torch.cuda._sleep` does; for the first time its kernel is loaded."""
-        self.gets(cycles // 2 + (LOADING_NS if not self.waits else 0))
-        self.waits.append(cycles // 2)
 
     def make_event(self, *, enable_timing: bool) -> Any:
         assert enable_timing

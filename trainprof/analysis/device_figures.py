@@ -99,7 +99,7 @@ class Device:
         idle_because: Seconds in which it was not surely at work, by what the training thread did:
             {loader_s, copy_s, sync_s, host_s, launch_s, evaluation_s, checkpoint_s, startup_s,
             warmup_s, compile_s, unknown_s}. launch_s: between the kernels of phases, as far as
-            looks, or the driver, tell; startup_s: before it was first given something; warmup_s:
+            its driver tells; startup_s: before it was first given something; warmup_s:
             what the first steps took beyond as many usual ones, working and compiling included;
             compile_s: compiling after them; unknown_s: between the bounds of
             `busy_share`, mostly between the kernels of a phase that is being given out. They add up
@@ -116,9 +116,6 @@ class Device:
             left to do: it keeps up with the host, and waits for it.
         launch_bound_share: Of the same it was idle while the host was between launches, in Python
             or giving out work: at least and at most.
-        looks: How often it was made to wait, so that work piled up and could be timed without gaps.
-        looked_share: Of the phase, the part in which its work is known by them.
-        paused_s: For how long it was made to wait, in all.
         copy_wait_s: Of `idle_because`'s `copy_s`, the time in which the host was in a copy and the
             device did not copy.
         kernel_share: Of training after warm-up, that in which a kernel ran by NVIDIA's driver,
@@ -137,9 +134,6 @@ class Device:
     exposed_s: dict[str, list[float]] = field(default_factory=dict)
     ran_dry: dict[str, float] = field(default_factory=dict)
     launch_bound_share: list[float] | None = None
-    looks: int = 0
-    looked_share: float = 0.0
-    paused_s: float = 0.0
     copy_wait_s: float = 0.0
     kernel_share: float | None = None
 

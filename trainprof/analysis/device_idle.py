@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +13,7 @@ from trainprof.analysis.device_time import Activity
 from trainprof.analysis.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.kernel_share import KernelShare
 from trainprof.analysis.ledger import KEY, LOADER_KEYS, Attribution, within
-from trainprof.analysis.meanwhile import Meanwhile, gives_work, with_told
+from trainprof.analysis.meanwhile import Meanwhile, gives_work
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
@@ -61,11 +60,11 @@ class Idle:
     Attributes:
         busy_share: Of the phase without `warmup_s`, at least and at most. At least while a mark was
             put and not yet reached; at most that, and while the host gave out work. Both are drawn
-            together where looks tell how long it works then, or its driver for how long a kernel
-            ran. Copies between it and the host are no work.
+            together where its driver tells for how long a kernel ran. Copies between it and the
+            host are no work.
         because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
             was at work at least; `unknown_s` is what lies between the two bounds, `launch_s` is
-            what looks, or the driver, tell of the gaps between the kernels of phases, `warmup_s`
+            what the driver tells of the gaps between the kernels of phases, `warmup_s`
             what the first steps took beyond as many steady ones, working and compiling included, 0
             where it is little, and `compile_s` compiling after them.
         exposed_s: By what the host was waiting in, the time at which the device had run dry, at
@@ -73,7 +72,6 @@ class Idle:
         ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
         launch_bound_share: Of the same, idle while the host was between launches,
             in Python or giving out work: at least and at most.
-        looked_share: Of the phase, that in which looks tell how long it worked.
         copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
     """
 
@@ -82,7 +80,6 @@ class Idle:
     exposed_s: dict[str, list[float]]
     ran_dry: dict[str, float]
     launch_bound_share: tuple[float, float]
-    looked_share: float
     copy_wait_s: float
 
 
@@ -105,34 +102,29 @@ def idle_of(
     startup_s = max(min(activity.first_ns, end) - start, 0) / 1e9
     copied_s = _inside_s(activity.copying, start, end)
     no_work_s = copied_s + startup_s
-    backlog = meanwhile.backlog
-    told_s = backlog.told.total_ns() / 1e9
     length_s = (end - start) / 1e9
-    least, least_ns = with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
-    most, most_ns = with_told(meanwhile.most, meanwhile.most_ns, meanwhile)
-    no_work_s += told_s
-    low_s = max(_inside_s(least, start, end) - no_work_s, 0.0) + backlog.low_ns / 1e9
-    high_s = max(_inside_s(most, start, end) - no_work_s, 0.0) + backlog.high_ns / 1e9
-    low_s = min(low_s, length_s)
-    sure = _left_s(most, most_ns, meanwhile.timeline, attribution)
-    maybe = _left_s(least, least_ns, meanwhile.timeline, attribution)
+    low_s, high_s = (
+        max(_inside_s(one, start, end) - no_work_s, 0.0)
+        for one in (meanwhile.least, meanwhile.most)
+    )
+    sure = _left_s(meanwhile.most, meanwhile.most_ns, meanwhile.timeline, attribution)
+    maybe = _left_s(meanwhile.least, meanwhile.least_ns, meanwhile.timeline, attribution)
     because, once = dict.fromkeys(IDLE_CAUSES, 0.0), once or Once()
     for key, cause in _CAUSES.items():
         because[cause] += sure[key]
     because["copy_s"] += copied_s
     because["evaluation_s"] = sure["evaluation"]
     because["startup_s"] = startup_s
-    because["launch_s"] = backlog.between_kernels_ns / 1e9
-    waited_s = backlog.waited_ns / 1e9
-    maybe_s = max(high_s - low_s, 0.0) + waited_s + sure[_GIVEN_OUT]
+    maybe_s = max(high_s - low_s, 0.0) + sure[_GIVEN_OUT]
     because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
-    took_s = {"launch_s": once.again_launch_s, "unknown_s": once.again_unknown_s}
-    because["compile_s"] = _taken_out(because, took_s)
-    took_s = {"launch_s": once.launch_s, "unknown_s": once.unknown_s}
+    because["compile_s"] = min(once.again_s, because["unknown_s"])
+    because["unknown_s"] -= because["compile_s"]
     worked_s = min(once.worked_s, low_s)
-    if sum(took_s.values()) + worked_s >= LEAST_WARMUP * length_s:
-        because["warmup_s"] = worked_s + _taken_out(because, took_s)
+    if once.unknown_s + worked_s >= LEAST_WARMUP * length_s:
+        warming_s = min(once.unknown_s, because["unknown_s"])
+        because["warmup_s"] = worked_s + warming_s
+        because["unknown_s"] -= warming_s
         low_s -= worked_s
     whole_s = max(length_s - because["warmup_s"], low_s) or 1.0
     if driver is not None:
@@ -154,16 +146,8 @@ def idle_of(
             launching_s / whole_s,
             (launching_s + because["unknown_s"]) / whole_s,
         ),
-        looked_share=max(told_s - waited_s, 0.0) / (length_s or 1.0),
         copy_wait_s=sure["transfer"],
     )
-
-
-def _taken_out(because: dict[str, float], took_s: Mapping[str, float]) -> float:
-    """Takes seconds out of causes, as far as they are there; returns how many."""
-    least = {cause: min(told_s, because[cause]) for cause, told_s in took_s.items()}
-    because.update({cause: because[cause] - told_s for cause, told_s in least.items()})
-    return sum(least.values())
 
 
 def _within_driver(

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainprof.analysis.coverage import Coverage
-from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import within
-from trainprof.analysis.meanwhile import Meanwhile, gives_work, with_told
+from trainprof.analysis.meanwhile import Meanwhile, gives_work
 from trainprof.analysis.steady import Steady
 
 
@@ -18,17 +17,15 @@ class Once:
     """What is apart from the steps as they come, in seconds, at most.
 
     Attributes:
-        launch_s, unknown_s: Of those causes, what the first steps took beyond as many steady ones
-            (loading the device's libraries), and compiling in them.
+        unknown_s: Of that cause, what the first steps took beyond as many steady ones (loading the
+            device's libraries), and compiling in them.
         worked_s: What the device surely worked beyond as in steady steps meanwhile.
-        again_launch_s, again_unknown_s: Of the same causes, compiling once warm-up was over.
+        again_s: Of the same cause, compiling once warm-up was over.
     """
 
-    launch_s: float = 0.0
     unknown_s: float = 0.0
     worked_s: float = 0.0
-    again_launch_s: float = 0.0
-    again_unknown_s: float = 0.0
+    again_s: float = 0.0
 
 
 def once_of(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> Once:
@@ -39,17 +36,8 @@ def once_of(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> Once:
         compiling: When the host compiled in training.
         steady: Which steps are, and how many come before.
     """
-    untold = with_told(meanwhile.least, meanwhile.least_ns, meanwhile)
-    all_s, again_s = _once_s(meanwhile, meanwhile.least, meanwhile.least_ns, compiling, steady)
-    unknown_s, again_unknown_s = _once_s(meanwhile, *untold, compiling, steady)
-    unknown_s, again_unknown_s = min(unknown_s, all_s), min(again_unknown_s, again_s)
-    return Once(
-        launch_s=all_s - unknown_s,
-        unknown_s=unknown_s,
-        worked_s=_worked_once_s(meanwhile, steady),
-        again_launch_s=again_s - again_unknown_s,
-        again_unknown_s=again_unknown_s,
-    )
+    unknown_s, again_s = _once_s(meanwhile, compiling, steady)
+    return Once(unknown_s, _worked_once_s(meanwhile, steady), again_s)
 
 
 def _worked_once_s(meanwhile: Meanwhile, steady: Steady) -> float:
@@ -66,10 +54,8 @@ def _worked_once_s(meanwhile: Meanwhile, steady: Steady) -> float:
     return max(float(worked[: steady.warmup].sum() - steady.warmup * usual_ns), 0.0) / 1e9
 
 
-def _once_s(
-    meanwhile: Meanwhile, covered: Coverage, covered_ns: Int64, compiling: Coverage, steady: Steady
-) -> tuple[float, float]:
-    """Returns what warm-up took, and compiling after it, of the time outside `covered`."""
+def _once_s(meanwhile: Meanwhile, compiling: Coverage, steady: Steady) -> tuple[float, float]:
+    """Returns what warm-up took, and compiling after it, while the device did not surely work."""
     timeline = meanwhile.timeline
     events, ends = timeline.events, timeline.steps.ends
     gives = gives_work(timeline) & ~within(timeline.segments, events.start)
@@ -77,9 +63,9 @@ def _once_s(
     around = timeline.nesting.innermost(events, compiling.starts)
     # In Python between the phases it is the host's time.
     compiled_ns = np.where((around >= 0) & gives[around], compiling.ends - compiling.starts, 0)
-    inside_ns = covered.inside_ns(compiling.starts, compiling.ends)
+    inside_ns = meanwhile.least.inside_ns(compiling.starts, compiling.ends)
     compiled_ns = np.maximum(compiled_ns - inside_ns, 0)
-    given_ns = np.maximum(timeline.nesting.own_ns - covered_ns, 0)[gives]
+    given_ns = np.maximum(timeline.nesting.own_ns - meanwhile.least_ns, 0)[gives]
     of_step = np.zeros(len(ends) + 1)
     np.add.at(of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
     compiled_in = np.searchsorted(ends, compiling.starts, side="right")

@@ -63,13 +63,11 @@ class Marks:
         put_ns: When the host put each into the stream.
         seen_ns: When the host first saw it reached.
         clock_ns: When it was reached, on the device's clock since the first.
-        flags: Of DEVICE_MARK records.
     """
 
     put_ns: Int64
     seen_ns: Int64
     clock_ns: Int64
-    flags: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.put_ns)
@@ -167,7 +165,6 @@ def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
         rows["start"].astype(np.int64),
         rows["end"].astype(np.int64),
         np.cumsum(since),
-        rows["flags"].astype(np.uint8),
     )
 
 

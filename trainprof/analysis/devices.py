@@ -15,7 +15,7 @@ from trainprof.analysis.device_once import once_of
 from trainprof.analysis.device_time import PHASES, activity_of
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.kernel_share import KernelShare
-from trainprof.analysis.ledger import KEY, Attribution, within
+from trainprof.analysis.ledger import KEY, Attribution
 from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.steady import Steady
@@ -85,9 +85,6 @@ def device_of(
         exposed_s=idle.exposed_s,
         ran_dry=idle.ran_dry,
         launch_bound_share=list(idle.launch_bound_share),
-        looks=len(meanwhile.backlog.holds),
-        looked_share=idle.looked_share,
-        paused_s=meanwhile.backlog.paused_ns / 1e9,
         copy_wait_s=idle.copy_wait_s,
         kernel_share=None if driver is None else driver.mean,
     )
@@ -131,7 +128,7 @@ def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
     phase = events.where(index)
     first, last, known = activity.marks.ends_of(phase)
-    clock = meanwhile.backlog.clock_ns
+    clock = activity.marks.clock_ns
     took = np.where(known, np.maximum(clock[last] - clock[first], 0), 0)
     again = attribution.key[index] == _RECOMPUTE_KEY
     for marks in activity.helpers:
@@ -162,7 +159,6 @@ def _queue_delay_s(meanwhile: Meanwhile) -> list[float] | None:
     activity, timeline = meanwhile.activity, meanwhile.timeline
     events, window = timeline.events, timeline.window
     inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)
-    inside &= ~within(meanwhile.backlog.holds, events.start)
     phase = events.where(inside & events.is_kind(*PHASES))
     first, _, known = activity.marks.ends_of(phase)
     first = first[known]

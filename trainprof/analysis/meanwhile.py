@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainprof.analysis.coverage import Coverage, own_inside_ns
-from trainprof.analysis.device_backlog import Backlog, backlog_of
 from trainprof.analysis.device_time import GIVES_WORK, WAITS, Activity
 from trainprof.analysis.events import Bool, Events, Int64
 from trainprof.analysis.ledger import DeviceWaits
@@ -26,7 +25,6 @@ class Meanwhile:
             nothing is known, which is in both.
         least_ns, most_ns: Those within the own time of each event.
         copying_ns: Likewise, while it did nothing but copy.
-        backlog: What is known of the device by work that had piled up.
     """
 
     activity: Activity
@@ -36,7 +34,6 @@ class Meanwhile:
     least_ns: Int64
     most_ns: Int64
     copying_ns: Int64
-    backlog: Backlog
 
     @classmethod
     def of(cls, activity: Activity, timeline: Timeline) -> Meanwhile:
@@ -57,7 +54,6 @@ class Meanwhile:
             own_inside_ns(least, events, nesting),
             own_inside_ns(most, events, nesting),
             own_inside_ns(activity.copying, events, nesting),
-            backlog_of(activity, timeline),
         )
 
     def waits(self) -> DeviceWaits:
@@ -99,16 +95,6 @@ def needed_syncs(timeline: Timeline) -> Bool:
     in_update &= (events.flags & SyncFlag.BY_TORCH) > 0
     needed: Bool = is_sync & (by_others | in_update)
     return needed
-
-
-def with_told(covered: Coverage, covered_ns: Int64, meanwhile: Meanwhile) -> tuple[Coverage, Int64]:
-    """Joins the time of which the device's work is known to `covered`, and to its `covered_ns`."""
-    told, timeline = meanwhile.backlog.told, meanwhile.timeline
-    if len(told.starts) == 0:
-        return covered, covered_ns
-    window = (timeline.window.start, timeline.window.end)
-    joined = Coverage.of(np.concatenate((covered.spans(), told.spans())), window)
-    return joined, own_inside_ns(joined, timeline.events, timeline.nesting)
 
 
 def gives_work(timeline: Timeline) -> Bool:

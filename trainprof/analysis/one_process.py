@@ -106,8 +106,7 @@ def summary_of(run: Analysed) -> Shown:
     if meanwhile is not None:
         attribution = replace(attribution, device_waits=meanwhile.waits())
     account = ledger(timeline.events, attribution, window)
-    paused = meanwhile.backlog.steps_of(timeline.steps.ends) if meanwhile is not None else None
-    steps = step_table(timeline, attribution, facts, paused)
+    steps = step_table(timeline, attribution, facts)
     collectives = collectives_of(run.process.details, timeline, attribution, sites)
     free = free_data(timeline, run.process.details)
     training = training_of(timeline, steps, part.samples, facts, free)

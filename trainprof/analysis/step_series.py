@@ -112,8 +112,7 @@ def _inside_passes(steps: StepTable) -> Bool:
 def _beyond_steady(part_s: Floats, steps: StepTable, counted: Bool | None = None) -> Floats:
     """Sums up, pass by pass, a part of the steps that are no steady ones beyond that of those.
 
-    Those fed from a full buffer wait less: what a start piled up is no gain of theirs. What we
-    held up is no start's.
+    Those fed from a full buffer wait less: what a start piled up is no gain of theirs.
 
     Args:
         part_s: Of each step, s.
@@ -124,8 +123,7 @@ def _beyond_steady(part_s: Floats, steps: StepTable, counted: Bool | None = None
     passes, place = np.unique(steps.epoch_of, return_inverse=True)
     sums = np.zeros(len(passes))
     if steady.any():
-        left_out = steady | steps.paused
-        left_out = left_out if counted is None else left_out | ~counted
+        left_out = steady if counted is None else steady | ~counted
         beyond = np.where(left_out, 0.0, part_s - part_s[steady].mean())
         np.add.at(sums, place, beyond)
     return sums[passes >= 0]
@@ -152,13 +150,11 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         has_device=process.facts.device() is not None,
         graph_classes=process.facts.graph_classes(),
     )
-    paused = None
-    # As the summary has them: waits for a device apart, and without the steps that we held up.
+    # As the summary has them: waits for a device apart.
     device = None if process.facts.device() is None else meanwhile_of(process.details, timeline)
     if device is not None:
         attribution = replace(attribution, device_waits=device.waits())
-        paused = device.backlog.steps_of(timeline.steps.ends)
-    steps = step_table(timeline, attribution, process.facts, paused)
+    steps = step_table(timeline, attribution, process.facts)
     return RecordedSteps(process, timeline, steps, device) if len(steps) else None
 
 

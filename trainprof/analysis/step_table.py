@@ -26,7 +26,6 @@ class StepTable:
         per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`.
         steady: Which steps show how training runs once it has settled.
         candidates: Steps that may be outliers: after warm-up and off the borders of passes.
-        paused: Those that we held up, to see how long a device works.
         epoch_of: 0-based epoch, -1 where there is none.
         border: Those in which a pass begins or evaluation ran.
         buffered: Those that may be fed by batches which workers had piled up before.
@@ -37,7 +36,6 @@ class StepTable:
     per_step: dict[str, Int64]
     steady: Steady
     candidates: Bool
-    paused: Bool
     epoch_of: Int64
     border: Bool
     buffered: Bool
@@ -52,7 +50,6 @@ class StepTable:
         wall_ns: Int64,
         per_step: dict[str, Int64],
         *,
-        paused: Bool,
         epoch_of: Int64,
         border: Bool,
         buffered: Bool,
@@ -61,11 +58,8 @@ class StepTable:
         """Finds out which steps are steady, and which may be outliers."""
         steady = steady_steps(wall_ns, border=border, buffered=buffered, cycle=cycle)
         settled = np.arange(len(wall_ns)) >= steady.warmup
-        if (steady.mask & ~paused).any():
-            steady = Steady(steady.mask & ~paused, steady.warmup)
-            settled &= ~paused
         candidates = settled & ~border
-        return cls(wall_ns, per_step, steady, candidates, paused, epoch_of, border, buffered, cycle)
+        return cls(wall_ns, per_step, steady, candidates, epoch_of, border, buffered, cycle)
 
     def plain_s(self) -> Floats:
         """Returns the steady steps, without those that save checkpoints where few do, in s."""
@@ -80,7 +74,6 @@ class StepTable:
         return StepTable.of(
             self.wall_ns[chosen],
             {key: ns[chosen] for key, ns in self.per_step.items()},
-            paused=self.paused[chosen],
             epoch_of=self.epoch_of[chosen],
             border=self.border[chosen],
             buffered=self.buffered[chosen],
@@ -88,22 +81,18 @@ class StepTable:
         )
 
 
-def step_table(
-    timeline: Timeline, attribution: Attribution, facts: Facts, paused: Bool | None = None
-) -> StepTable:
+def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> StepTable:
     """Works out the steps of a timeline.
 
     Args:
         timeline: Of the training thread.
         attribution: Of its time.
         facts: Of its loaders.
-        paused: Steps that we held up, which say nothing of the others, shape (n_steps,).
     """
     starts, ends = timeline.step_starts, timeline.steps.ends
     return StepTable.of(
         step_wall_ns(starts, ends, timeline.segments),
         per_step_ns(timeline.events, attribution, starts, ends),
-        paused=np.zeros(len(ends), dtype=bool) if paused is None else paused,
         epoch_of=_epoch_of(timeline),
         border=_pass_borders(timeline),
         buffered=_buffered(timeline, facts),

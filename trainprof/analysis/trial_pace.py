@@ -63,7 +63,6 @@ def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
     table = StepTable.of(
         left,
         {key: ns[chosen] for key, ns in steps.per_step.items() if key == CHECKPOINT},
-        paused=steps.paused[chosen],
         epoch_of=steps.epoch_of[chosen],
         border=steps.border[chosen],
         # No worker has anything ready, and none takes turns.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.analysed import Analysed
-from trainprof.analysis.device_backlog import why_no_looks
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.device_memory import why_no_memory
 from trainprof.analysis.devices import several_devices
@@ -48,8 +47,11 @@ def not_observed(
     timing = run.device_timing()
     if timing == "async" and not devices:
         reasons["devices"] = _why_no_device_time(run)
-    elif timing == "async" and (wide := _why_wide(run, devices or [])) is not None:
-        reasons["devices.busy_share"] = wide
+    elif timing == "async" and any(map(_is_wide, devices or ())):
+        reasons["devices.busy_share"] = (
+            "known within wide bounds only: between two pieces of work that the host gives out the "
+            "device may be idle or not, which marks do not tell"
+        )
     elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
         reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
     return reasons
@@ -63,13 +65,9 @@ def not_found(run: Analysed, found: FoundSyncs | None) -> dict[str, str]:
     return {field: reason for field, reason in reasons.items() if reason is not None}
 
 
-def _why_wide(run: Analysed, devices: list[Device]) -> str | None:
-    """Returns why the bounds of a device's time at work are far apart, None where they are not."""
-    wide = [x for x in devices if x.busy_share and x.busy_share[1] - x.busy_share[0] > WIDE_SHARE]
-    if not wide:
-        return None
-    told = why_no_looks(run.facts, run.recording.section("options"), wide[0].looks)
-    return f"known within wide bounds only: {told}"
+def _is_wide(device: Device) -> bool:
+    low, high = device.busy_share or (0.0, 0.0)
+    return high - low > WIDE_SHARE
 
 
 def _why_no_device_time(run: Analysed) -> str:

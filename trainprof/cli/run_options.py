@@ -101,13 +101,6 @@ FindSyncs = Annotated[
         help="For some steps, find waits for the device inside torch's C++ code (CUDA).",
     ),
 ]
-NoBacklog = Annotated[
-    bool,
-    typer.Option(
-        "--no-backlog",
-        help="Never make a GPU that waits for Python pause to see how long its work takes (CUDA).",
-    ),
-]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
 Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]

@@ -88,7 +88,6 @@ def opening_manifest(
             "cuda_sync": options.cuda_sync,
             "rules": dict(options.rules),
             "find_syncs": options.find_syncs,
-            "backlog": options.backlog,
         },
         "exit": {"status": None, "signal": None, "reason": "running", "detail": None},
         "script_pid": None,

@@ -91,8 +91,6 @@ class RunOptions:
         cuda_sync: Devices are waited for before and after each phase.
         rules: Thresholds of findings, by name.
         find_syncs: torch's sync debug mode is on for some steps.
-        backlog: A device that keeps up with the host may be made to wait a few times, to see how
-            long its work takes without gaps.
         trial: What is changed in the script; None: nothing.
         before: A command that ends by executing the script's, which it gets as its last arguments.
         cwd: Where that command goes first, None: nowhere.
@@ -115,7 +113,6 @@ class RunOptions:
     cuda_sync: bool = False
     rules: Mapping[str, float] = field(default_factory=dict)
     find_syncs: bool = False
-    backlog: bool = True
     trial: TrialOptions | None = None
     before: tuple[str, ...] = ()
     cwd: Path | None = None
@@ -138,8 +135,6 @@ class RunOptions:
             "cwd": cwd,
             "cuda_sync": self.cuda_sync,
             "find_syncs": self.find_syncs,
-            # Where lines or trials are timed, each second counts for itself.
-            "backlog": self.backlog and self.lines is None and self.trial is None,
             "lines": self.lines.to_json() if self.lines is not None else None,
             "max_steps": self.max_steps,
             "max_time_s": self.max_time_s,

@@ -12,11 +12,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.accelerator import Accelerator, may_have_device
-from trainprof.probes.device_backlog import Backlog
 from trainprof.probes.patcher import Patcher, let_dynamo_skip
 from trainprof.probes.session import Session
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
-from trainprof.record.signal_handlers import comes_from_signal_handler
 
 # Events that were recorded and not yet seen reached: more than these are not kept.
 _MAX_PENDING: Final = 1024
@@ -24,8 +22,6 @@ _MAX_PENDING: Final = 1024
 _ADJACENT_NS: Final = 10_000
 # A copy so soon after a mark needs none at its beginning: next to nothing was given out between.
 _RECENT_NS: Final = 30_000
-# A device that keeps up takes as long to reach a mark, with the kernel before it.
-_JUST_PUT_NS: Final = 100_000
 _NS_PER_MS: Final = 1e6
 _UNSIGNED: Final = (1 << 64) - 1
 
@@ -35,10 +31,10 @@ class _Stream:
     """One thread's marks: its current stream takes them in order.
 
     Attributes:
-        pending: Events not yet seen reached, when they were put, and their flags.
+        pending: Events not yet seen reached, and when they were put.
     """
 
-    pending: deque[tuple[Any, int, int]] = field(default_factory=deque)
+    pending: deque[tuple[Any, int]] = field(default_factory=deque)
     spare: list[Any] = field(default_factory=list)
     last: Any = None
     marked_until_ns: int = 0
@@ -49,9 +45,6 @@ class DeviceMarksProbe:
 
     Events are asked later whether they were reached (`query`), never waited for. Each tells how
     much later on the device's clock it was reached than the one before.
-
-    Where the device keeps up with the host it is made to wait a few times, so that work piles up
-    (see device_backlog.py): by a kernel in its stream, which the host does not wait for.
     """
 
     name = "device_marks"
@@ -70,24 +63,18 @@ class DeviceMarksProbe:
         # By thread and device.
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._of_parent: list[Any] = []
-        self._backlog: Backlog | None = None
-        # Begins and ends of phases so far.
-        self._phase_ends = 0
-        self._wait: Callable[[int], Any] = _nothing
-        self._attached_ns = session.now()
         os.register_at_fork(after_in_child=self._forget)
-        session.phase_now = self._marking_clock(self._mark_phase)
+        session.phase_now = self._marking_clock(self._mark)
         session.wait_now = self._marking_clock(self._mark_wait)
         session.mark_copy_begin = patcher.guarded(self._mark_copy_begin)
-        session.mark_copy_end = patcher.guarded(self._mark_copy_end)
-        session.device_was_waited_for = patcher.guarded(self._waited_for)
-        session.optimizer_has_stepped = patcher.guarded(self._stepped)
+        session.mark_copy_end = patcher.guarded(self._mark)
+        session.device_was_waited_for = patcher.guarded(self._look_here)
         session.at_end.append(patcher.guarded(self._look_here))
 
     def _forget(self) -> None:
         """In a forked child: events of the parent's cannot be used, nor thrown away."""
         self._of_parent.append(self._streams)
-        self._streams, self._make_event, self._backlog = {}, None, None
+        self._streams, self._make_event = {}, None
         self._kinds = []
 
     def _marking_clock(self, mark: Callable[[int], None]) -> Callable[[], int]:
@@ -104,10 +91,6 @@ class DeviceMarksProbe:
 
         let_dynamo_skip(phase_now, and_all_below=True)
         return phase_now
-
-    def _mark_phase(self, at: int) -> None:
-        self._phase_ends += 1
-        self._mark(at)
 
     def _mark(self, at: int) -> None:
         make_event = self._make_event or self._begin()
@@ -127,7 +110,7 @@ class DeviceMarksProbe:
             return
         event = stream.spare.pop() if stream.spare else make_event()
         event.record()
-        stream.pending.append((event, at, 0))
+        stream.pending.append((event, at))
         # What the mark itself took is no time in which the script gave out work.
         stream.marked_until_ns = self._session.now()
 
@@ -137,76 +120,14 @@ class DeviceMarksProbe:
         Its current device may be one that the script does not use.
         """
         if self._make_event is not None and (get_ident(), self._current_device()) in self._streams:
-            self._border(at)
             self._mark(at)
 
     def _mark_copy_begin(self, at: int) -> None:
         if self._make_event is not None:
-            self._border(at)
             stream = self._streams.get((get_ident(), self._current_device()))
             if stream is not None and at - stream.marked_until_ns < _RECENT_NS:
                 return
         self._mark(at)
-
-    def _mark_copy_end(self, at: int) -> None:
-        self._border(at)
-        self._mark(at)
-
-    def _waited_for(self) -> None:
-        self._look_here()
-        if self._backlog is not None:
-            self._border(self._session.now())
-
-    def _stepped(self) -> None:
-        if self._backlog is not None:
-            self._border(self._session.now(), ends_step=True)
-
-    def _border(self, at: int, *, ends_step: bool = False) -> None:
-        """Makes the device wait where work is to pile up from here on."""
-        backlog = self._backlog
-        if backlog is None or at < backlog.due_ns or len(self._in_use) > 1:
-            return
-        device = self._current_device()
-        of = (get_ident(), device)
-        stream = self._streams.get(of)
-        if ends_step and backlog.of is None:
-            backlog.of = of
-        if stream is None or of != backlog.of or self._accelerator.is_capturing(self._kinds):
-            return
-        self._look(stream, device)
-        keeps_up = not stream.pending or at - stream.pending[0][1] <= _JUST_PUT_NS
-        cycles = backlog.border(at, self._phase_ends, keeps_up=keeps_up, ends_step=ends_step)
-        if cycles and len(stream.pending) < _MAX_PENDING - 1 and not self._is_profiling():
-            self._hold_up(stream, backlog, at, cycles)
-
-    def _hold_up(self, stream: _Stream, backlog: Backlog, at: int, cycles: int) -> None:
-        make_event = self._make_event
-        if make_event is None:
-            return
-        before, after = (stream.spare.pop() if stream.spare else make_event() for _ in range(2))
-        before.record()
-        stream.pending.append((before, at, 0))
-        try:
-            self._wait(cycles)
-        except Exception as error:
-            if comes_from_signal_handler(error):
-                raise
-            self._without_backlog(f"it cannot be made to wait: {type(error).__name__}: {error}")
-            return
-        flags = DeviceMarkFlag.TRIED if backlog.held() else 0
-        put = self._session.now()
-        after.record()
-        stream.pending.append((after, put, DeviceMarkFlag.HELD_UP | flags))
-        stream.marked_until_ns = self._session.now()
-
-    def _without_backlog(self, reason: str) -> None:
-        self._backlog = None
-        self._session.log.note(Topic.ENVIRONMENT, {"no_backlog": reason})
-
-    def _is_profiling(self) -> bool:
-        """Whether the script's own profiler is on, which would show a kernel of ours."""
-        profiler = getattr(getattr(self._torch, "autograd", None), "profiler", None)
-        return bool(getattr(profiler, "_is_profiler_enabled", False))
 
     def _look_here(self) -> None:
         """Records what this thread's devices have reached."""
@@ -231,39 +152,21 @@ class DeviceMarksProbe:
             self._current_device = getattr(module, "current_device", self._current_device)
             self._make_event = partial(make, enable_timing=True)
             self._session.log.note(Topic.ENVIRONMENT, {"device": kind})
-            self._begin_backlog(kind, module)
             return self._make_event
         return None
-
-    def _begin_backlog(self, kind: str, module: Any) -> None:
-        if not self._session.options.get("backlog"):
-            return
-        wait = getattr(module, "_sleep", None)
-        if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
-            self._without_backlog("under CUDA_LAUNCH_BLOCKING=1 no work can pile up")
-        elif wait is None:
-            self._without_backlog(f"torch cannot make devices of type {kind} wait")
-        else:
-            self._wait, self._backlog = wait, Backlog(self._attached_ns)
 
     def _look(self, stream: _Stream, device: int) -> None:
         """Records the marks that the device has reached, in their order."""
         emit, now, pending = self._session.emit, self._session.now, stream.pending
         while pending and pending[0][0].query():
-            event, at, flags = pending.popleft()
+            event, at = pending.popleft()
             if stream.last is None:
                 emit(_MARK, at, now(), device, 0, DeviceMarkFlag.FIRST)
             else:
                 passed_ns = round(stream.last.elapsed_time(event) * _NS_PER_MS)
-                emit(_MARK, at, now(), device, passed_ns & _UNSIGNED, flags)
+                emit(_MARK, at, now(), device, passed_ns & _UNSIGNED)
                 stream.spare.append(stream.last)
-                if flags and self._backlog is not None:
-                    self._backlog.waited(passed_ns, now(), piled_up=len(pending))
             stream.last = event
-
-
-def _nothing(_: int) -> None:
-    return
 
 
 _MARK = int(Kind.DEVICE_MARK)

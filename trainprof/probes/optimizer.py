@@ -144,8 +144,6 @@ class OptimizerProbe:
                 session.at_countdown()
             for tell in session.step_watches:
                 tell(args[0])
-            if session.optimizer_has_stepped is not None:
-                session.optimizer_has_stepped()
             return result
 
         before_step = session.limit.before_step

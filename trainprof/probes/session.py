@@ -96,7 +96,6 @@ class Session:
         tell_modules: Has something called with each outermost call of a module: from when it is
             given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
-        optimizer_has_stepped: To be called after an optimizer's step, where that matters.
         threads_set_at: The site of what last said how many threads torch has; 0 where nothing has,
             and in a loader's worker where none of the script's code has said so there.
         looked_ns: What probes took to look closer at loaders, some passes and calls, besides their
@@ -135,7 +134,6 @@ class Session:
         self.at_created_graph: Callable[[], None] = _nothing
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
-        self.optimizer_has_stepped: Callable[[], None] | None = None
         self.threads_set_at = 0
         self.looked_ns = 0
         self.passes_timed = 0

@@ -210,7 +210,7 @@ class Topic(IntEnum):
     # {backward_nodes} of the first pass whose graph was gone through;
     # {detects_anomalies} once it was on for many backward passes;
     # {convolves_in_float64} once a module was called that does;
-    # {device} when it is first seen in use; {no_backlog}: why that one is not made to wait;
+    # {device} when it is first seen in use;
     # {rank, world_size, backend} on joining a process group;
     # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began; of
     # one of the loader's functions its name goes first ("collate_fn.rate");
@@ -306,9 +306,7 @@ class DeviceMarkFlag(IntEnum):
     """Bits of a DEVICE_MARK record's flags."""
 
     FIRST = 1  # there is none before it
-    # Between the mark before it and this one the device did nothing but wait, as it was told to,
-    HELD_UP = 2  # so that work piled up behind this one
-    TRIED = 4  # and only to learn how long that takes
+    # 2 and 4 told in older runs that the device had been made to wait.
 
 
 class SyncFlag(IntEnum):

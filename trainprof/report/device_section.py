@@ -14,7 +14,6 @@ from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (
     count,
-    counted,
     is_known,
     percent,
     rounded_parts,
@@ -45,9 +44,6 @@ _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
 _DEVICE_PHASES: Final = 3
-# Of training, in which looks tell how long the device works: most of it, and next to nothing.
-_MOSTLY_LOOKED: Final = 0.5
-_LEAST_LOOKED: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +128,10 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
         if phases:
             shown = phases if page.verbose else phases[:_DEVICE_PHASES]
-            gaps = "" if _looked_share(device) >= _MOSTLY_LOOKED else ", gaps in it included"
-            told.append(f"of a step{gaps}: {', '.join(shown)}")
+            told.append(f"of a step, gaps in it included: {', '.join(shown)}")
         if is_known(device.warmup_s) and device.warmup_s > 0:
             what = "libraries, kernels, algorithms that are tried"
             told.append(f"its warm-up took {seconds(device.warmup_s)} ({what})")
-        if device.looks:
-            told.append(_pauses(device))
         if page.verbose:
             told += _more(device)
     return page.labelled("Device", told) if told else []
@@ -150,15 +143,8 @@ def interval(shares: Sequence[float]) -> str:
 
 
 def _is_estimated(device: Device) -> bool:
-    """Whether looks, or the driver, tell what marks do not: very likely, and no more sure."""
-    return _looked_share(device) > 0 or (
-        device.kernel_share is not None and is_known(device.kernel_share)
-    )
-
-
-def _looked_share(device: Device) -> float:
-    """Returns of how much of training looks tell; a summary may be damaged."""
-    return device.looked_share if is_known(device.looked_share) else 0.0
+    """Whether its driver tells what marks do not: very likely, and no more sure."""
+    return device.kernel_share is not None and is_known(device.kernel_share)
 
 
 def _more(device: Device) -> list[str]:
@@ -180,20 +166,6 @@ def _more(device: Device) -> list[str]:
     if dry:
         told.append(f"nothing left to do at the end of: {', '.join(dry)}")
     return [*told, f"by {count(device.marks)} marks in its stream"]
-
-
-def _pauses(device: Device) -> str:
-    """What was done to the device, and what it told."""
-    times, in_all = counted(device.looks, "time"), seconds(device.paused_s)
-    if _looked_share(device) < _LEAST_LOOKED:
-        return (
-            f"made to wait {times}, {in_all} in all (so much was added at most): too little to "
-            "tell how long its work takes without gaps"
-        )
-    return (
-        f"made to wait {times}, {in_all} in all (so much was added at most), to see how long its "
-        f"work takes without gaps: known in {percent(device.looked_share)} of training"
-    )
 
 
 def _parts(device: Device) -> dict[str, float]:

@@ -359,8 +359,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     std::lock_guard<std::mutex> guard(lock);
     return synchronizations;
   });
-  // As torch.cuda._sleep: the stream does nothing but wait, and the host goes on. 1 cycle is 1 ns.
-  m.def("sleep", [](int64_t cycles) { book("sleep", current_device, cycles); });
   m.def("current_device", [] { return current_device; });
   m.attr("device_count") = DEVICES;
 }

@@ -25,7 +25,6 @@ class _Module:
     is_initialized = staticmethod(device.has_worked)
     device_count = staticmethod(lambda: device.device_count)
     current_device = staticmethod(device.current_device)
-    _sleep = staticmethod(device.sleep)
 
     def __init__(self) -> None:
         self.empty_cache = device.empty_cache  # its own, as a module's

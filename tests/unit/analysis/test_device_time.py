@@ -169,7 +169,7 @@ def test_without_marks_nothing_is_told_of_a_device(tmp_path: Path) -> None:
 
 def marks(*rows: tuple[int, int, int]) -> Marks:
     columns = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
-    return Marks(*columns, flags=np.zeros(len(rows), dtype=np.uint8))
+    return Marks(*columns)
 
 
 def test_when_marks_were_reached_is_bounded_by_all_of_a_stretch() -> None:
@@ -189,7 +189,7 @@ def damaged() -> Iterator[Marks]:
     random = np.random.default_rng(0)
     for _ in range(50):
         columns = random.integers(-(1 << 62), 1 << 62, size=(3, random.integers(0, 9)))
-        yield Marks(*columns, flags=np.zeros(columns.shape[1], dtype=np.uint8))
+        yield Marks(*columns)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

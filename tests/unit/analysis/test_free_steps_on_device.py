@@ -121,18 +121,3 @@ def test_where_devices_wait_for_one_another_nothing_is_taken_out(tmp_path: Path)
 def test_copies_that_take_next_to_nothing_leave_no_doubt(tmp_path: Path) -> None:
     free, _ = of(with_a_second_device(trained(value_each_step, MS)), tmp_path)
     assert not free.is_least
-
-
-def test_steps_that_were_held_up_are_left_out(tmp_path: Path) -> None:
-    run = DeviceRun()
-    run.start()
-    for _ in range(KEPT):
-        value_each_step(run, 30 * MS)
-    run.run.mark(Kind.FREE_DATA, site=run.loader, value=KEPT)
-    for number in range(FREE):
-        if number % 20 == 10:
-            run.pause(300 * MS)
-        value_each_step(run, COPY)
-    run.stop()
-    _, mean_s = of(run, tmp_path)
-    assert 0.100 - CLOCK_S <= mean_s <= 0.100 + HOST_S

@@ -25,7 +25,6 @@ def steps(
         {"other": part},
         Steady(everything, warmup),
         candidates=np.arange(len(part)) >= warmup,
-        paused=~everything,
         epoch_of=epoch_of,
         border=~everything,
         buffered=~everything,

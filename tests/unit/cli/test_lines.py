@@ -91,7 +91,7 @@ def test_lines_takes_all_that_run_does() -> None:
         return {name for parameter in COMMANDS[command].params for name in parameter.opts}
 
     # It finds nothing, and never makes a device wait.
-    assert names("run") - {"--lines", "--rule", "--no-backlog"} <= names("lines") | {"script"}
+    assert names("run") - {"--lines", "--rule"} <= names("lines") | {"script"}
 
 
 # -- errors -------------------------------------------------------------------------------------

@@ -5,15 +5,15 @@ it some 5 to 50 us, whatever the operator has to do. A device that is done with 
 next one comes goes at the host's pace: a faster device gains nothing then.
 
 How it is measured: marks in the device's stream tell when it had done all it was given; where it
-had at the end of nearly every forward, backward and update, the host's pace is its pace. Looks, for
-which it is made to wait for a moment so that work piles up, tell the gaps between its kernels. What
-torch compiles meanwhile, and what warm-up takes beyond as many usual steps, is not counted.
+had at the end of nearly every forward, backward and update, the host's pace is its pace. For how
+long a kernel ran in all, NVIDIA's driver tells. What torch compiles meanwhile, and what warm-up
+takes beyond as many usual steps, is not counted.
 
 When it is wrong: where the time in which the host gives out work is Python of the script's own,
 rather than operators: what looks at the host tell of that is python_in_model's, and not counted
 here; nor are updates parameter by parameter, which are slow_optimizer's, nor forwards that are
 computed again (recomputed_forward). How much of the rest the
-device works is not known where it was not made to wait: the gain is what cannot be exceeded.
+device works is not known where no driver tells: the gain is what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
 a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
