@@ -1,4 +1,4 @@
-"""Tables of embeddings that get whole gradients, as probes/unused_gradients.py told of them."""
+"""Tables of embeddings that get whole gradients, as probes/embedding_tables.py told of them."""
 
 from __future__ import annotations
 

@@ -12,14 +12,13 @@ from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_table
 from trainprof.analysis.facts import Facts, integer
 from trainprof.analysis.gradient_syncs import GradientSyncs, gradient_syncs
 from trainprof.analysis.names import Sites
-from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
-from trainprof.analysis.padding import Padding, padding
-from trainprof.analysis.unused_gradients import (
-    DiscardedGradients,
-    UnusedGradients,
+from trainprof.analysis.needless_gradients import (
+    NeedlessGradients,
     discarded_gradients,
     unused_gradients,
 )
+from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
+from trainprof.analysis.padding import Padding, padding
 from trainprof.record.schema import Topic
 
 
@@ -120,8 +119,8 @@ class TorchSettings:
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
     decomposes_in_float64: bool = False
-    unused: UnusedGradients | None = None
-    discarded: list[DiscardedGradients] = field(default_factory=list)
+    unused: NeedlessGradients | None = None
+    discarded: list[NeedlessGradients] = field(default_factory=list)
     gradient_syncs: list[GradientSyncs] = field(default_factory=list)
     tables: EmbeddingTables | None = None
     threads_set_at: str | None = None

@@ -12,12 +12,13 @@ from trainprof.probes.compilation import CompilationProbe
 from trainprof.probes.delivery import DeliveryProbe
 from trainprof.probes.device_marks import DeviceMarksProbe
 from trainprof.probes.device_memory import DeviceMemoryProbe
-from trainprof.probes.discarded_gradients import DiscardedGradientsProbe
+from trainprof.probes.embedding_tables import EmbeddingTablesProbe
 from trainprof.probes.emptied_caches import EmptiedCachesProbe
 from trainprof.probes.fetch import FetchProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.garbage import GarbageProbe
 from trainprof.probes.gradient_syncs import GradientSyncsProbe
+from trainprof.probes.gradient_use import GradientUseProbe
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.looks import LooksProbe
 from trainprof.probes.optimizer import OptimizerProbe
@@ -30,7 +31,6 @@ from trainprof.probes.sync_debug import FindSyncsProbe
 from trainprof.probes.synchronize import SynchronizeProbe
 from trainprof.probes.torch_settings import TorchSettingsProbe
 from trainprof.probes.transfer import TransferProbe
-from trainprof.probes.unused_gradients import UnusedGradientsProbe
 from trainprof.probes.warning_place import WarningPlaceProbe
 
 
@@ -60,8 +60,8 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         ForwardProbe(),
         TorchSettingsProbe(),  # this one and the next four are told by those behind them
         PaddingProbe(),
-        UnusedGradientsProbe(),
-        DiscardedGradientsProbe(),
+        EmbeddingTablesProbe(),
+        GradientUseProbe(),
         GradientSyncsProbe(),
         OwnUpdatesProbe(),
         BackwardProbe(),

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
+import weakref
+from _thread import get_ident
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.graph_walk import is_leaf
-from trainprof.probes.known_optimizers import parameters_in
+from trainprof.probes.gradient_reads import reads_gradients
+from trainprof.probes.graph_look import Autograd, GraphLook
+from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import named_modules_of
+from trainprof.probes.patcher import Patcher
+from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 from trainprof.probes.user_texts import lines_with
+from trainprof.record.schema import Topic
+
+# Backward passes: the first ones are cold, then the graphs of some are gone through.
+_SKIPPED, _ENOUGH_LOOKS, _LOOKS = 3, 4, 8
+_MOST_WINDOWS: Final = 3
+# Of all those graphs; to go through one takes some 5 us.
+_MOST_NODES: Final = 20_000
+_LEAF: Final = "AccumulateGrad"
 
 # A smaller table costs nothing to speak of.
 _LARGE_NUMBERS: Final = 100_000
@@ -20,6 +35,115 @@ _LOOKED_UP: Final = "EmbeddingBackward0"
 _CHANGES_ALL: Final = ("momentum", "weight_decay")
 _CHANGES_SOME: Final = ("SGD", "Adagrad")
 _BUILT: Final = r"\bEmbedding(?:\.from_pretrained)?\("
+
+
+class EmbeddingTablesProbe:
+    """Goes through the graph of a few backward passes, and times the nodes of tables in it."""
+
+    name = "embedding_tables"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session, self._process = torch, session, os.getpid()
+        self._autograd = Autograd(torch, session)
+        self._optimizers = KnownOptimizers(session)
+        self._windows = self._thread = 0
+        self._is_told = self._is_counted = False
+        self._clear()
+        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
+        self._meets = patcher.guarded(self._meet)
+        session.at_parameters.append(patcher.guarded(self._optimizers.note))
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _clear(self) -> None:
+        self._passes = self._depth = self._looks = self._nodes = 0
+        self._look: GraphLook | None = None
+        self._tables = MetTables()
+        self._models: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def _first_step(self, optimizer: Any) -> None:
+        self._optimizers.note(optimizer)
+        self._stop()
+        if self._is_told and os.getpid() == self._process:
+            self._is_told = False
+            self._session.note_state({self.name: None})
+        if self._windows < _MOST_WINDOWS:
+            self._windows += 1
+            self._thread = get_ident()
+            self._session.watch_backward(self._watch, is_on=True)
+
+    def _stop(self) -> None:
+        self._session.watch_backward(self._watch, is_on=False)
+        self._session.tell_modules(self._meets, False)
+        self._clear()
+
+    def _begins(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += get_ident() == self._thread
+        if get_ident() != self._thread or self._depth > 1:
+            return
+        self._passes += 1
+        if self._passes > _SKIPPED and self._autograd.may_look(args, kwargs):
+            began_ns = self._session.now()
+            with self._autograd.unseen():
+                plain = [one for one in outputs if self._autograd.is_plain(one)]
+                roots = [one.grad_fn for one in plain if one.grad_fn is not None]
+                nodes = _nodes_above(roots, _MOST_NODES - self._nodes)
+                of_tables = self._tables.nodes_in(nodes or ())
+            if nodes is None:
+                self._end()
+                return
+            if not self._is_counted:
+                self._is_counted = True
+                self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": len(nodes)})
+            self._nodes += len(nodes)
+            self._look = GraphLook(self._session, {node: node in of_tables for node in nodes})
+            self._session.looked_since(began_ns)
+
+    def _has_ended(self) -> None:
+        if get_ident() != self._thread or not self._depth:
+            return
+        self._depth -= 1
+        look = self._look
+        if self._depth or look is None:
+            return
+        self._look = None
+        began_ns = self._session.now()
+        took_ns = look.end(began_ns)
+        self._tables.took_ns += took_ns.get(True, 0)
+        self._tables.others_ns += took_ns.get(False, 0)
+        self._looks += 1
+        self._session.tell_modules(self._meets, bool(self._tables.tables))
+        if self._looks == _LOOKS:
+            self._end()
+        self._session.looked_since(began_ns)
+
+    def _meet(self, call: ModuleCall) -> None:
+        if self._torch.is_grad_enabled():
+            self._models[id(call.module)] = weakref.ref(call.module), call.site
+
+    def _end(self) -> None:
+        if self._looks >= _ENOUGH_LOOKS:
+            self._tell()
+        self._stop()
+
+    def _tell(self) -> None:
+        met, optimizers, sites = self._tables, self._optimizers.alive(), self._session.sites
+        models = [(one(), site) for one, site in self._models.values()]
+        with self._autograd.unseen():
+            met.sites |= places_of(met.tables.keys(), models, sites.is_user_file, sites.of_line)
+            tables = met.told(optimizers)
+            numbers = numbers_in(optimizers)
+        if tables:
+            self._is_told = True
+            told = {
+                "looks": self._looks,
+                "backward_share": met.took_ns / max(met.took_ns + met.others_ns, 1),
+                "tables": tables,
+                "numbers": numbers,
+                "reads_gradients": reads_gradients(sites.is_user_file),
+            }
+            self._session.note_state({self.name: told})
 
 
 @dataclass(slots=True)
@@ -64,7 +188,7 @@ class MetTables:
             for node in nodes
             if node not in weights
             for found, _ in node.next_functions
-            if found is not None and is_leaf(found)
+            if found is not None and _is_leaf(found)
         )
         indices: dict[int, int] = {}
         met: dict[Any, Any] = {}
@@ -133,13 +257,30 @@ def places_of(
     return found
 
 
+def _nodes_above(roots: list[Any], at_most: int) -> list[Any] | None:
+    """Returns the nodes of a graph but its leaves; None where there are more."""
+    known, waiting = set(roots), list(roots)
+    for node in waiting:
+        for found, _ in node.next_functions:
+            if found is not None and found not in known and not _is_leaf(found):
+                known.add(found)
+                waiting.append(found)
+        if len(waiting) > at_most:
+            return None
+    return waiting
+
+
+def _is_leaf(node: Any) -> bool:
+    return type(node).__name__ == _LEAF
+
+
 def _table_of(node: Any) -> Any:
     """Returns the large parameter that a node gives a whole gradient; None if it is none.
 
     Nor where torch cannot do so for rows alone.
     """
     [(leaf, _), *_] = node.next_functions or [(None, 0)]
-    if leaf is None or not is_leaf(leaf) or getattr(node, "_saved_sparse", True):
+    if leaf is None or not _is_leaf(leaf) or getattr(node, "_saved_sparse", True):
         return None
     if getattr(node, "_saved_scale_grad_by_freq", True):
         return None

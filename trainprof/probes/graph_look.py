@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import count, pairwise
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.function_modes import FunctionModes
-from trainprof.probes.graph_walk import Needs, needs_of
 from trainprof.probes.patcher import COMPILER, is_profiling, let_dynamo_skip
 from trainprof.probes.session import Session
 
@@ -78,13 +77,6 @@ class Autograd:
         self._transforms = getattr(functorch, "peek_interpreter_stack", lambda: None)
         self.opaque = torch.autograd.function.BackwardCFunction
         self.unseen = torch._C.DisableTorchFunction
-
-    def needs_in(
-        self, outputs: Iterable[Any], owners_of: Callable[[Any], int], at_most: int
-    ) -> dict[Any, Needs]:
-        """Goes through the graph of a pass; see graph_walk's `needs_of`."""
-        roots = [found for output in outputs if (found := output.grad_fn) is not None]
-        return needs_of(roots, owners_of, self.opaque, at_most)
 
     def may_look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether it is a `backward` that nothing of the script's would notice a look at."""

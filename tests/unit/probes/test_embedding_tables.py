@@ -15,9 +15,9 @@ from torch import nn
 from trainprof.probes.backward import BackwardProbe
 from trainprof.probes.call_site import CallSites
 from trainprof.probes.catalogue import default_probes
+from trainprof.probes.embedding_tables import EmbeddingTablesProbe
 from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
-from trainprof.probes.unused_gradients import UnusedGradientsProbe
 from trainprof.record.schema import Topic
 
 ROWS, WIDTH, BATCH = 20_000, 8, 16
@@ -69,7 +69,7 @@ def told(recorder: Recorder) -> dict[str, Any] | None:
 
 
 def start(recorder: Recorder) -> None:
-    probes = [UnusedGradientsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe()]
+    probes = [EmbeddingTablesProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe()]
     recorder.start(*probes, now=CLOCK)
 
 
@@ -97,7 +97,7 @@ def test_a_table_is_told_with_its_line_and_what_changes_it(recorder: Recorder) -
     [one] = found["tables"]
     assert (one["rows"], one["numbers"], one["indices"]) == (ROWS, ROWS * WIDTH, BATCH)
     assert (one["optimizer"], one["is_plain"]) == ("Adam", False)
-    assert (found["numbers"], found["looks"]) == (ROWS * WIDTH + WIDTH + 1, 12)
+    assert (found["numbers"], found["looks"]) == (ROWS * WIDTH + WIDTH + 1, 8)
     file, line, _ = recorder.read().texts[one["site"]][1].strip("[]").split(", ", 2)
     lines, first = inspect.getsourcelines(Scored)
     [built] = [first + at for at, text in enumerate(lines) if "nn.Embedding(rows" in text]
@@ -111,7 +111,7 @@ def test_whether_the_script_reads_gradients_is_told_with_them(
 ) -> None:
     """As clipping by hand does: sparse ones do not take all that whole ones do."""
     monkeypatch.setattr(
-        "trainprof.probes.unused_gradients.reads_gradients", lambda is_user_file: is_read
+        "trainprof.probes.embedding_tables.reads_gradients", lambda is_user_file: is_read
     )
     start(recorder)
     model = Scored()

@@ -167,8 +167,8 @@ def test_one_taken_away_is_told_and_the_others_work(
 # What torch imports as a part of `import torch`, and its parts that a probe looks into.
 LOOK_AT_GRAPHS = {
     "padding",
-    "unused_gradients",
-    "discarded_gradients",
+    "embedding_tables",
+    "gradient_use",
     "gradient_syncs",
 }
 PARTS: list[tuple[set[str], Any, str]] = [

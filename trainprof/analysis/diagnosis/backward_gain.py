@@ -8,6 +8,11 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
+from trainprof.analysis.diagnosis.plain import plain_finding
+from trainprof.analysis.diagnosis.wording import span
+from trainprof.analysis.finding import Finding
+from trainprof.analysis.needless_gradients import NeedlessGradients
+from trainprof.analysis.verdict_level import percent
 
 # What of those nodes' time went once the parameters were frozen, at least, likely, at most:
 # convolutions, linear layers, transformers, large and small, torch 2.13 on one core.
@@ -52,4 +57,47 @@ def gain_of(case: Case, savings_s: Sequence[float], *, is_of_whole_run: bool) ->
         training=(low.likely, high.likely),
         run=(low.run[1], high.run[1]),
         is_at_most=False,
+    )
+
+
+def needless_finding(
+    case: Case,
+    rule: str,
+    least_share: float,
+    gradients: Sequence[NeedlessGradients],
+    title: str,
+    *,
+    site: str | None,
+    advice: str,
+    cautions: list[str],
+    also: list[str] | None = None,
+) -> Finding | None:
+    """Returns a finding of gradients that nobody uses; None where they cost under `least_share`."""
+    unused, mixed = (
+        min(sum(getattr(one, name) for one in gradients), 1.0)
+        for name in ("unused_share", "mixed_share")
+    )
+    savings_s = saved_of_backward(case, unused, mixed)
+    part = savings_s[1] / case.training_s if case.training_s > 0 else 0.0
+    if part < least_share:
+        return None
+    is_whole = all(one.is_of_whole_run for one in gradients)
+    gain = gain_of(case, savings_s, is_of_whole_run=is_whole)
+    if gain is None:
+        return None
+    return plain_finding(
+        rule,
+        f"{title}: about {span(savings_s[1])}, {percent(part)} of training",
+        gain,
+        site=site,
+        advice=advice,
+        cautions=cautions,
+        also=also,
+        evidence={
+            "backward_s": case.training.get("backward", 0.0),
+            "unused_share_of_backward": unused,
+            "mixed_share_of_backward": mixed,
+            "parameters": sum(one.parameters for one in gradients),
+            "lines": len(gradients),
+        },
     )
