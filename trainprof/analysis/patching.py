@@ -1,386 +1,151 @@
-"""A finding's change of arguments as edits of the user's files, where that is mechanical."""
+"""Keyword arguments of the user's calls, set where a finding wants them, as a diff of the files."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import copy
+import difflib
+import io
+import os
+import re
+import tokenize
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
-from trainprof.analysis.call_arguments import set_arguments, with_argument_last
-from trainprof.analysis.call_search import (
-    call_at,
-    calls_at,
-    calls_of,
-    constructor_call,
-    has_call_at,
-    name_of,
-    names_given,
-)
-from trainprof.analysis.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
-from trainprof.analysis.loader_builder import settings_of
-from trainprof.analysis.loader_figures import Loader, LoaderCall
-from trainprof.analysis.source_text import Edit, NotMechanical, applied, parsed
+from trainprof.record.run_file import read_run_file
 
-# Arguments of a loader; `non_blocking` is one of the copying call instead.
-LOADER_ARGUMENTS: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
-_DATA_LOADER: Final = "DataLoader"
-# Of torch's own, in order.
-_TAKEN: Final = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
+LARGEST_SOURCE_BYTES: Final = 1 << 22
+_LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+_NO_LINE_END: Final = b"\n\\ No newline at end of file\n"
+_FOR_WORKERS: Final = {
+    "persistent_workers",
+    "prefetch_factor",
     "timeout",
-    "worker_init_fn",
     "multiprocessing_context",
-    "*",
-    "**",
-)
-_COPYING: Final = ("to", "cuda")
-_NON_BLOCKING: Final = "non_blocking"
+}
+_OF_WORKERS: Final = {"num_workers", *_FOR_WORKERS}
+
+
+class ByHand(Exception):
+    """Why a change is none of keyword arguments of one call, in words."""
 
 
 @dataclass(slots=True)
-class Changes:
-    """What is to be edited for a finding.
+class UsersFile:
+    """A file, its tree, and the keyword arguments that its calls are to have."""
 
-    Attributes:
-        edits: By file.
-        minds: What else to say of them.
-    """
+    name: str
+    data: bytes
+    tree: ast.Module
+    wanted: dict[ast.Call, dict[str, Any]] = field(default_factory=dict)
 
-    edits: dict[str, list[Edit]] = field(default_factory=dict)
-    minds: list[str] = field(default_factory=list)
-
-    def add(self, path: str, edits: list[Edit]) -> None:
-        self.edits[path] = [*self.edits.get(path, []), *edits]
-
-
-def changes_of(finding: Finding, loader: Loader | None, source_of: Callable[[str], str]) -> Changes:
-    """Returns a finding's change, written into the user's files.
-
-    Those are two where the loader is built in another file than the one that copies.
-
-    Args:
-        finding: With arguments to change.
-        loader: That it is about, None where that is not known.
-        source_of: Returns the text of a file.
-
-    Raises:
-        NotMechanical: If the change is more than setting arguments, or its place is not known.
-    """
-    if "fused" in finding.change:
-        return _of_optimizers(finding, source_of)
-    found = Changes()
-    of_call, of_loader = copy_and_loader(finding.change)
-    if loader is None and of_call and of_loader:
-        found.minds.append(f"not in it: {_told(of_loader)}, for it is not known which loader it is")
-        of_loader = {}
-    at_site = of_call if loader is not None or of_call else of_loader
-    if at_site:
-        path, _ = _place_of(finding.site)
-        found.add(path, edits_of(replace(finding, change=at_site), source_of(path)))
-    if loader is None or not of_loader:
-        return found
-    path, _ = _place_of(loader.site)
-    at_call, at_constructor = _by_place(loader, of_loader, source_of)
-    if at_call:
-        wanted = replace(finding, change=at_call, site=loader.site)
-        known: dict[str, Any] = {"loader_class": loader.kind, "built_by": loader.built_by}
-        found.add(path, edits_of(wanted, source_of(path), call=loader.call, **known))
-    if at_constructor and loader.call is not None:
-        path, line = _place_of(loader.call.constructors[0])
-        source = source_of(path)
-        found.add(path, _checked(source, _in_constructor(source, line, at_constructor)))
-        found.minds.append(f"it counts for every {_last_name(loader.kind)} that is made")
-    return found
-
-
-def _of_optimizers(finding: Finding, source_of: Callable[[str], str]) -> Changes:
-    """Returns the change of every optimizer that a finding names; what cannot be is to be minded.
-
-    Raises:
-        NotMechanical: If none can be changed so.
-    """
-    told = finding.evidence.get(OTHER_OPTIMIZERS)
-    others = [str(one).partition(" ") for one in told] if isinstance(told, list) else []
-    builders = finding.evidence.get(OPTIMIZER_BUILDERS)
-    builders = builders if isinstance(builders, dict) else {}
-    first = (str(finding.evidence.get("optimizer", "")), finding.site)
-    found = Changes()
-    failed: list[NotMechanical] = []
-    for name, site in [first, *((name, site) for name, _, site in others)]:
-        one = replace(finding, site=site, evidence={"optimizer": name})
+    @classmethod
+    def read(cls, root: Path, path: str, began_ns: int | None) -> UsersFile:
+        """Reads a file below `root` as it was when the run began, else raises ByHand."""
         try:
-            if site in builders:
-                raise NotMechanical(f"{builders[site]} builds it, by settings of its own")
-            path, _ = _place_of(site)
-            known = found.edits.get(path, [])
-            found.add(path, [edit for edit in edits_of(one, source_of(path)) if edit not in known])
-        except NotMechanical as error:
-            failed.append(error)
-            found.minds.append(f"not in it: {name} at {site}: {error}")
-    if not found.edits:
-        raise failed[0]
-    return found
+            # A diff changes no file through a link: it names the one that the link leads to.
+            real, root = (root / path).resolve(), root.resolve()
+            data = read_run_file(real, LARGEST_SOURCE_BYTES)
+            if began_ns is not None and real.stat().st_mtime_ns > began_ns:
+                raise ByHand(f"{real.name} has changed since the run")
+        except (OSError, ValueError, RuntimeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ByHand(f"{path or 'its file'} cannot be read: {why}") from None
+        if not real.is_relative_to(root):
+            raise ByHand(f"{real} is not below {root}, where the run began")
+        name = real.relative_to(root).as_posix()
+        if not name.isprintable() or '"' in name or "\\" in name:
+            raise ByHand("its name has signs that not every diff can hold")
+        return cls(name, data, _parsed(data))
 
+    def calls_at(self, line: int, names: Collection[str]) -> list[ast.Call]:
+        """Returns the calls of these names that stand on a line, or go over it."""
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        here = (one for one in calls if one.lineno <= line <= (one.end_lineno or one.lineno))
+        return [one for one in here if ast.unparse(one.func).rpartition(".")[2] in names]
 
-def edits_of(
-    finding: Finding,
-    source: str,
-    *,
-    loader_class: str = _DATA_LOADER,
-    built_by: str | None = None,
-    loader_line: int | None = None,
-    call: LoaderCall | None = None,
-) -> list[Edit]:
-    """Returns a finding's change, as far as it is of one file.
+    def give(self, call: ast.Call, change: Mapping[str, Any], by_place: int) -> None:
+        """Takes note of what a call is to be given; ByHand if that takes a decision.
 
-    Args:
-        finding: With arguments to change at its site.
-        source: Text of the file.
-        loader_class: What builds the loader.
-        built_by: The package that calls it, and has to be told its arguments.
-        loader_line: Where the loader is built; None: at the finding's site.
-        call: How it is built, as far as that is known.
-
-    Raises:
-        NotMechanical: If the change is more than setting arguments, or the call is not found.
-    """
-    _, line = _place_of(finding.site if finding.change else None, finding)
-    optimizer = str(finding.evidence.get("optimizer", ""))
-    builder = _Builder(loader_class, built_by, call)
-    of_loader = line if loader_line is None else loader_line
-    return _checked(source, _edits(source, line, finding.change, builder, optimizer, of_loader))
-
-
-def copy_and_loader(change: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the arguments of the call that copies, and those of the loader."""
-    of_loader = {name: value for name, value in change.items() if name in LOADER_ARGUMENTS}
-    return {name: value for name, value in change.items() if name not in of_loader}, of_loader
-
-
-def _place_of(site: str | None, finding: Finding | None = None) -> tuple[str, int]:
-    """Returns the file and the line of a place.
-
-    Raises:
-        NotMechanical: If it is not known, or a finding has nothing to change there.
-    """
-    path, _, line = (site or "").rpartition(":")
-    if finding is not None and not line.isdigit():
-        raise NotMechanical(f"{finding.id} is no matter of arguments: {finding.advice}")
-    if not line.isdigit():
-        raise NotMechanical("the line that is to change is not known")
-    return path, int(line)
-
-
-def _checked(source: str, edits: Iterator[Edit]) -> list[Edit]:
-    """Returns edits of a file that leave it one that Python takes.
-
-    Raises:
-        NotMechanical: If they do not, or change nothing.
-    """
-    found = list(edits)
-    if not found:
-        raise NotMechanical("it is written so already: what the run was given came from elsewhere")
-    parsed(applied(source, found), "with that the file would not parse")
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Builder:
-    """What builds a loader: a class, in the user's own code or in a package's."""
-
-    loader_class: str
-    package: str | None
-    call: LoaderCall | None
-
-    def edits(
-        self, source: str, tree: ast.AST, line: int, change: Mapping[str, Any]
-    ) -> Iterator[Edit]:
-        """Yields the edits that give the loader arguments.
-
-        Raises:
-            NotMechanical: If it is not known where the package is told them.
+        So many as `by_place` of its arguments may stand by position: none of these is among them.
         """
-        if self.package is None:
-            ends_at = None if self.call is None else self.call.ends_at
-            names = dict.fromkeys((_last_name(self.loader_class), _DATA_LOADER))
-            call = call_at(tree, line, names, ends_at)
-            yield from set_arguments(source, call, change, _taken_by(self.call))
-            return
-        settings = settings_of(self.package)
-        named = None if settings is None else settings.named(change)
-        if settings is None or named is None:
-            raise NotMechanical(f"{self.package} builds this loader, by settings of its own")
-        endings = {
-            name for node in ast.walk(tree) if (name := _called(node)).endswith(settings.call)
-        }
-        call = _only(tree, endings, settings.call, named)
-        yield from set_arguments(source, call, named, prefix=settings.prefix)
+        given, known = {one.arg: one.value for one in call.keywords}, self.wanted.get(call, {})
+        # Each may be right by itself, and both together be refused by torch.
+        if known.keys() & change.keys() or all(_OF_WORKERS & x.keys() for x in (known, change)):
+            raise ByHand("one above changes the same call; run it again with that")
+        if None in given or any(isinstance(one, ast.Starred) for one in call.args):
+            raise ByHand(f"line {call.lineno} passes arguments on with * or **")
+        if len(call.args) > by_place:
+            raise ByHand(f"line {call.lineno} may give it by position")
+        for name in change.keys() & given.keys():
+            if not isinstance(given[name], ast.Constant):
+                raise ByHand(f"{name}={ast.unparse(given[name])} stands there")
+        workers = change.get("num_workers", getattr(given.get("num_workers"), "value", 0))
+        if change.get("num_workers") == 0 and _FOR_WORKERS & given.keys():
+            raise ByHand("without workers torch refuses other arguments that stand there")
+        if any(map(change.get, _FOR_WORKERS)) and not (isinstance(workers, int) and workers > 0):
+            raise ByHand("how many workers there are does not stand there")
+        written = {name: getattr(given.get(name), "value", ...) for name in change}
+        changed = known | {name: x for name, x in change.items() if written[name] != x}
+        if changed == known:
+            raise ByHand("it is written so already: what the run was given came from elsewhere")
+        self._edited({**self.wanted, call: changed})
+        self.wanted[call] = changed
+
+    def diff(self) -> bytes:
+        """Returns what is wanted as a unified diff, which `git apply` and `patch -p1` take."""
+        tab = b"\t" if " " in self.name else b""  # else a blank ends the name
+        before, after = (os.fsencode(f"{side}/{self.name}") + tab for side in "ab")
+        old, new = (io.BytesIO(x).readlines() for x in (self.data, self._edited(self.wanted)))
+        lines = difflib.diff_bytes(difflib.unified_diff, old, new, before, after)
+        return b"".join(line if line.endswith(b"\n") else line + _NO_LINE_END for line in lines)
+
+    def _edited(self, wanted: Mapping[ast.Call, Mapping[str, Any]]) -> bytes:
+        """Returns the file with arguments; ByHand if Python would read more than these anew."""
+        edits, data = (self._edits(*one) for one in wanted.items()), self.data
+        for start, end, new in sorted(chain.from_iterable(edits), reverse=True):
+            data = data[:start] + new.encode() + data[end:]
+        try:
+            tree, calls = copy.deepcopy((self.tree, wanted))
+            for call, given in calls.items():
+                values = {name: ast.Constant(value) for name, value in given.items()}
+                for keyword in call.keywords:
+                    keyword.value = values.pop(str(keyword.arg), keyword.value)
+                call.keywords += [ast.keyword(name, value) for name, value in values.items()]
+            is_as_wanted = ast.dump(_parsed(data)) == ast.dump(tree)
+        except (RecursionError, ByHand):
+            is_as_wanted = False
+        if not is_as_wanted:
+            raise ByHand("the call is written in a way that is not understood")
+        return data
+
+    def _edits(self, call: ast.Call, given: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
+        written = {one.arg: one.value for one in call.keywords}
+        for name, value in given.items():
+            if name in written:
+                yield *self._span(written[name]), repr(value)
+        new = ", ".join(f"{name}={x!r}" for name, x in given.items() if name not in written)
+        ends = [self._span(one)[1] for one in (*call.args, *written.values())]
+        end = max(ends, default=self._span(call)[1] - 1)
+        yield end, end, f", {new}" if ends and new else new
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        starts = [0, *(line.end() for line in _LINE.finditer(self.data))]
+        end_line, end_column = node.end_lineno or 0, node.end_col_offset or 0
+        return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end_column
 
 
-def _edits(
-    source: str,
-    line: int,
-    change: Mapping[str, Any],
-    builder: _Builder,
-    optimizer_class: str,
-    loader_line: int,
-) -> Iterator[Edit]:
-    """Yields the edits of a change.
-
-    Args:
-        source: Of a file.
-        line: Of the call that is to change; of an optimizer's step, where it is not known where
-            that was built.
-        change: Arguments.
-        builder: Of the loader.
-        optimizer_class: Whose `fused` is to change.
-        loader_line: Of the call that builds the loader.
-    """
-    tree = parsed(source)
-    if "fused" in change:
-        call = _built(tree, line, optimizer_class, change)
-        yield from set_arguments(source, call, change)
-        return
-    of_copy, of_loader = copy_and_loader(change)
-    if of_copy:
-        yield from _of_copy(source, tree, line)
-    if of_loader:
-        yield from builder.edits(source, tree, loader_line, of_loader)
-
-
-def _by_place(
-    loader: Loader, change: Mapping[str, Any], source_of: Callable[[str], str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns which arguments go into the call that builds a loader, and which into its base's.
-
-    A class of the user's own may not take all that torch's loader does: what it calls torch's
-    constructor with then stands in its own.
-
-    Raises:
-        NotMechanical: If neither takes one.
-    """
-    call, kind = loader.call, _last_name(loader.kind)
-    if loader.built_by is not None or (call is None and kind == _DATA_LOADER):
-        return dict(change), {}
-    if call is None:
-        raise NotMechanical(f"what {kind} takes is not known of this run")
-    if call.constructors and change.get("num_workers") == 0:
-        raise NotMechanical(
-            f"{kind} has a constructor of its own, which may set what torch refuses without workers"
-        )
-    if all(name in call.takes for name in change):
-        return dict(change), {}
-    takes_others = "**" in call.takes
-    handed_on: list[str | None] = [None] if takes_others else []
-    if len(call.constructors) == 1:
-        path, line = _place_of(call.constructors[0])
-        base = constructor_call(parsed(source_of(path)), line)
-        handed_on = [] if base is None else [keyword.arg for keyword in base[0].keywords]
-    may_pass = takes_others and None in handed_on
-    at_call = {
-        name: value
-        for name, value in change.items()
-        if name in call.takes or (may_pass and name not in handed_on)
-    }
-    rest = {name: value for name, value in change.items() if name not in at_call}
-    if rest and len(call.constructors) != 1:
-        how = f", built through {len(call.constructors)} constructors" if call.constructors else ""
-        raise NotMechanical(f"{kind}{how}, takes no {' and no '.join(rest)}")
-    return at_call, rest
-
-
-def _in_constructor(source: str, line: int, change: Mapping[str, Any]) -> Iterator[Edit]:
-    """Yields the edits that have a constructor give its base arguments.
-
-    Raises:
-        NotMechanical: If it is not known where it calls its base's.
-    """
-    found = constructor_call(parsed(source), line)
-    if found is None:
-        raise NotMechanical(f"the constructor on line {line} does not call its base's in one place")
-    call, hands_self = found
-    yield from set_arguments(source, call, change, ("self", *_TAKEN) if hands_self else _TAKEN)
-
-
-def _taken_by(call: LoaderCall | None) -> tuple[str, ...]:
-    return _TAKEN if call is None else tuple(call.takes)
-
-
-def _last_name(kind: str) -> str:
-    return kind.rpartition(".")[2]
-
-
-def _called(node: ast.AST) -> str:
-    return name_of(node.func) if isinstance(node, ast.Call) else ""
-
-
-def _of_copy(source: str, tree: ast.AST, line: int) -> Iterator[Edit]:
-    """Yields the edits that have a line's copies not block.
-
-    Raises:
-        NotMechanical: If it holds none, or several that differ.
-    """
-    calls = calls_at(tree, line, _COPYING)
-    told = {tuple(map(ast.dump, (*call.args, *call.keywords))) for call in calls}
-    if len(told) > 1:
-        raise NotMechanical(
-            f"line {line} holds {len(calls)} copies, and it is not known which it is"
-        )
-    for call in calls:
-        yield from _unblocked(source, call)
-
-
-def _unblocked(source: str, call: ast.Call) -> Iterator[Edit]:
-    name = name_of(call.func)
-    by_place = [one for one in call.args[1:] if not _is_type(one)]
-    by_place += [one for one in call.args[:1] if isinstance(one, ast.Starred)]
-    if by_place or any(keyword.arg is None for keyword in call.keywords):
-        raise NotMechanical(f"line {call.lineno} may say by position how .{name}() is to copy")
-    if any(keyword.arg == _NON_BLOCKING for keyword in call.keywords):
-        yield from set_arguments(source, call, {_NON_BLOCKING: True})
-    else:
-        yield with_argument_last(source, call, f"{_NON_BLOCKING}=True")
-
-
-def _is_type(node: ast.expr) -> bool:
-    """Whether an argument is a type of numbers, as torch.float16 is."""
-    return isinstance(node, ast.Attribute) and (
-        node.attr == "dtype" or name_of(node.value) == "torch"
-    )
-
-
-def _built(tree: ast.AST, line: int, optimizer_class: str, change: Mapping[str, Any]) -> ast.Call:
-    """Returns the call that builds an optimizer: on a line, else the only one there is."""
-    names = names_given(tree, optimizer_class)
-    if has_call_at(tree, line, names):
-        return call_at(tree, line, (optimizer_class,))
-    if not has_call_at(tree, line, ("step",)):
-        told = f"line {line} builds {optimizer_class} in another way than by its name alone"
-        raise NotMechanical(f"{told}: give it {_told(change)} there")
-    return _only(tree, names, optimizer_class, change)
-
-
-def _only(tree: ast.AST, names: set[str], name: str, change: Mapping[str, Any]) -> ast.Call:
-    """Returns the call of one of some names, which is made in one place."""
-    calls = calls_of(tree, names)
-    if len(calls) == 1:
-        return calls[0]
-    if calls:
-        lines = " and ".join(str(call.lineno) for call in calls)
-        raise NotMechanical(f"{name} is called on lines {lines}, and it is not known which it is")
-    raise NotMechanical(
-        f"this file does not call {name} by its name: set {_told(change)} where that is done"
-    )
-
-
-def _told(change: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in change.items())
+def _parsed(data: bytes) -> ast.Module:
+    """Returns the tree of a text in UTF-8, else raises ByHand."""
+    try:
+        if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
+            raise ByHand("its encoding is not plain UTF-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a text that is not ours
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ByHand(f"it does not parse: {getattr(error, 'msg', None) or error}") from None

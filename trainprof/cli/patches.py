@@ -2,116 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+import ast
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
+from trainprof.analysis.finding import (
+    BESIDE,
+    LOADER_ID,
+    OTHER_OPTIMIZERS,
+    WITHOUT_LINE,
+    Finding,
+)
+from trainprof.analysis.loader_figures import Loader
+from trainprof.analysis.patching import ByHand, UsersFile
+from trainprof.analysis.recording import manifest_of_first
+from trainprof.analysis.summary import RunSummary
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
+from trainprof.report.gain_words import speedup_words, whole_of
+from trainprof.report.safe_text import one_line
 
-if TYPE_CHECKING:
-    from trainprof.analysis.finding import Finding
-    from trainprof.analysis.loader_figures import Loader
-    from trainprof.analysis.patching import Changes
-    from trainprof.analysis.source_text import Edit, SourceText
-    from trainprof.analysis.summary import RunSummary
-
-LARGEST_SOURCE_BYTES: Final = 1 << 22
-_OF_WORKERS: Final = ("num_workers", "persistent_workers", "prefetch_factor")
-_TAKEN: Final = "no patch: one above changes the same call; run it again with that"
+# Before `num_workers`, the first of those that findings change; of an optimizer `fused` comes last.
+_LOADERS_BY_PLACE, _OPTIMIZERS_BY_PLACE = 5, 9
 
 
-@dataclass(frozen=True, slots=True)
-class Patches:
-    """What is told of findings, and their changes.
-
-    Attributes:
-        remarks: Lines, without their ends.
-        diffs: One for each file.
-    """
-
-    remarks: list[str]
-    diffs: bytes
-
-    def written(self) -> bytes:
-        """Returns both; `git apply` and `patch -p1` pass over the lines ahead of the diffs."""
-        told = "".join(
-            f"# {remark}\n" for remark in self.remarks or ["nothing to change was found"]
-        )
-        return told.encode() + self.diffs
-
-
-@dataclass(slots=True)
-class _File:
-    """A file of the user's, and what is to be changed in it."""
-
-    name: str
-    source: SourceText
-    edits: list[Edit] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Files:
-    """Those that findings want to change: each gets one diff, so that all of them apply."""
-
-    root: Path
-    began_ns: int | None
-    known: dict[Path, _File] = field(default_factory=dict)
-    other_workers: list[Loader] = field(default_factory=list)
-
-    def source_of(self, path: str) -> str:
-        """Returns a file's text.
-
-        Raises:
-            NotMechanical: If it cannot be read, or is not the one that ran, or no diff can name it.
-        """
-        return self._file(path).source.text
-
-    def add(self, changes: Changes) -> bool:
-        """Takes up all of a finding's changes; False, and none, where one is another's place."""
-        for path, edits in changes.edits.items():
-            taken = self._file(path).edits
-            if any(one.clashes_with(other) for one in edits for other in taken):
-                return False
-        for path, edits in changes.edits.items():
-            self._file(path).edits += edits
-        return True
-
-    def diffs(self) -> Iterator[bytes]:
-        from trainprof.analysis.source_text import diff
-
-        return (diff(one.name, one.source, one.edits) for one in self.known.values() if one.edits)
-
-    def _file(self, path: str) -> _File:
-        from trainprof.analysis.source_text import NotMechanical, SourceText
-
-        try:
-            # A diff changes no file through a link: it names the one that the link leads to.
-            real, root = (self.root / path).resolve(), self.root.resolve()
-            if real not in self.known:
-                data = _unchanged(real, self.began_ns)
-                self.known[real] = _File(_name_below(root, real), SourceText.of(data))
-            return self.known[real]
-        except (OSError, ValueError, RuntimeError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise NotMechanical(f"{path or 'its file'} cannot be read: {why}") from None
-
-
-def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
-    """Returns what findings change, with what is to be minded of each.
-
-    Of findings without a change of their own it says why. Paths are as seen from where the run
-    began.
-    """
-    from trainprof.analysis.finding import WITHOUT_LINE
-    from trainprof.analysis.recording import manifest_of_first
-    from trainprof.report.gain_words import speedup_words, whole_of
-    from trainprof.report.safe_text import one_line
-
+def patches(directory: RunDirectory, summary: RunSummary) -> tuple[list[str], bytes]:
+    """Returns what is to be told of each finding, in lines, and what they change as a diff."""
     manifest = manifest_of_first(directory)
-    cwd = manifest.get("cwd")
-    files = _Files(Path(cwd) if isinstance(cwd, str) else Path(), _began_ns(manifest))
+    cwd, times = manifest.get("cwd"), manifest.get("times")
+    began = times.get("spawned_time_ns") if isinstance(times, dict) else None
+    root = Path(cwd) if isinstance(cwd, str) else Path()
+    suggested = _Suggested(root, began if isinstance(began, int) else None, summary)
     told: list[str] = []
     for finding in summary.findings:
         at = f" at {finding.site}" if finding.site else ""
@@ -121,99 +42,108 @@ def patches(directory: RunDirectory, summary: RunSummary) -> Patches:
         if gives and (finding.change or WITHOUT_LINE in finding.evidence):
             told.append(f"gives: {gives}")
         told += [f"mind: {caution}" for caution in finding.cautions]
-        told += _taken_up(finding, files, summary)
-    return Patches([one_line(remark) for remark in told], b"".join(files.diffs()))
+        told += suggested.add(finding)
+    return [one_line(remark) for remark in told], suggested.diffs()
 
 
-def _taken_up(finding: Finding, files: _Files, summary: RunSummary) -> list[str]:
-    """Adds a finding's change to those of its files; returns what has to be said of it."""
-    from trainprof.analysis.patching import changes_of
-    from trainprof.analysis.source_text import NotMechanical
+class _Suggested:
+    """What findings change: each file gets one diff, so that all of them apply."""
 
-    if not finding.change:
-        return ["no patch: to be changed by hand"]
-    loader = _loader(finding, summary)
-    is_of_workers = loader is not None and any(name in finding.change for name in _OF_WORKERS)
-    # Each may be right by itself, and both together be refused by torch.
-    if is_of_workers and any(_same_call(loader, other) for other in files.other_workers):
-        return [_TAKEN]
-    try:
-        changes = changes_of(finding, loader, files.source_of)
-        if not files.add(changes):
-            return [_TAKEN]
-    except NotMechanical as error:
-        return [f"no patch: {error}"]
-    if is_of_workers and loader is not None:
-        files.other_workers.append(loader)
-    told = [f"mind: {one}" for one in (*changes.minds, *_built_there(loader, summary))]
-    return [*told, *_of_others(finding, files, summary)]
+    def __init__(self, root: Path, began_ns: int | None, summary: RunSummary) -> None:
+        self._root, self._began_ns, self._loaders = root, began_ns, summary.loaders
+        self._files: dict[str, UsersFile] = {}
+
+    def add(self, finding: Finding) -> Iterator[str]:
+        """Takes up a finding's changes; yields what has to be said of them."""
+        evidence = finding.evidence
+        if "fused" in finding.change:
+            of_others, of_first = evidence.get(OTHER_OPTIMIZERS), evidence.get("optimizer", "")
+            others = map(str, of_others if isinstance(of_others, list) else ())
+            for one in dict.fromkeys([f"{of_first} {finding.site}", *others]):
+                try:
+                    self._fuse(*one.partition(" ")[::2])
+                except ByHand as error:
+                    yield f"edit by hand: {one.replace(' ', ' at ', 1)}: {error}"
+            return
+        first: Any = {
+            "site": finding.site,
+            LOADER_ID: evidence.get(LOADER_ID),
+            "change": finding.change,
+        }
+        beside = evidence.get(BESIDE)
+        for told in (first, *(beside if isinstance(beside, list) else ())):
+            site, change = told.get("site"), told.get("change")
+            try:
+                if not isinstance(change, dict) or not change:
+                    raise ByHand("it is more than arguments of a call")
+                yield from self._of_loader(site, self._loader(site, told.get(LOADER_ID)), change)
+            except ByHand as error:
+                yield f"{'' if told is first else f'{site}: '}edit by hand: {error}"
+
+    def diffs(self) -> bytes:
+        return b"".join(one.diff() for one in self._files.values() if one.wanted)
+
+    def _fuse(self, optimizer: str, site: str) -> None:
+        file, line = self._place(site)
+        file.give(_only(file, line, (optimizer,)), {"fused": True}, _OPTIMIZERS_BY_PLACE)
+
+    def _of_loader(
+        self, site: str | None, loader: Loader | None, change: Mapping[str, Any]
+    ) -> Iterator[str]:
+        """Changes a line's copies, and the call that builds a loader: all of it, or none."""
+        calls: list[tuple[UsersFile, ast.Call, Mapping[str, Any], int]] = []
+        if "non_blocking" in change:
+            file, line = self._place(site)
+            copies = file.calls_at(line, ("to", "cuda"))
+            if len({str([ast.dump(x) for x in (*one.args, *one.keywords)]) for one in copies}) != 1:
+                raise ByHand(f"which copy of line {line} it is, is not known")
+            calls += [(file, one, {"non_blocking": True}, 1) for one in copies]
+        rest = {name: value for name, value in change.items() if name != "non_blocking"}
+        if rest:
+            calls.append((*self._constructor(loader), rest, _LOADERS_BY_PLACE))
+        before = [(file, dict(file.wanted)) for file, *_ in calls]
+        try:
+            for file, call, given, by_place in calls:
+                file.give(call, given, by_place)
+        except ByHand:
+            for file, wanted in before:
+                file.wanted = wanted
+            raise
+        if rest and loader is not None:
+            built = (loader.site, loader.call)
+            alike = [one for one in self._loaders if (one.site, one.call) == built]
+            if (count := sum(one.taking_turns for one in alike)) > 1:
+                roles = ", ".join(dict.fromkeys(one.role for one in alike))
+                yield f"mind: its line builds {count} loaders ({roles}): it counts for all of them"
+
+    def _constructor(self, loader: Loader | None) -> tuple[UsersFile, ast.Call]:
+        if loader is None:
+            raise ByHand("which loader it is, is not known")
+        kind, call = loader.kind.rpartition(".")[2], loader.call
+        if loader.built_by is not None:
+            raise ByHand(f"{loader.built_by} builds this loader, by settings of its own")
+        if (kind != "DataLoader" and call is None) or (call is not None and call.constructors):
+            raise ByHand(f"{kind} has a constructor of its own")
+        file, line = self._place(loader.site)
+        return file, _only(file, line, (kind, "DataLoader"), None if call is None else call.ends_at)
+
+    def _place(self, site: str | None) -> tuple[UsersFile, int]:
+        path, _, line = (site or "").rpartition(":")
+        if not line.isdigit():
+            raise ByHand("the line that is to change is not known")
+        found = UsersFile.read(self._root, path, self._began_ns)
+        return self._files.setdefault(found.name, found), int(line)
+
+    def _loader(self, site: str | None, number: Any) -> Loader | None:
+        at_site = [one for one in self._loaders if one.site == site]
+        return next((x for x in [*at_site, *self._loaders] if number in (None, x.id)), None)
 
 
-def _of_others(finding: Finding, files: _Files, summary: RunSummary) -> list[str]:
-    """Adds what a finding changes of other loaders; returns what has to be said of that."""
-    from trainprof.analysis.finding import BESIDE, LOADER_ID
-
-    told, others = [], finding.evidence.get(BESIDE)
-    for other in others if isinstance(others, list) else ():
-        site, number, change = (other.get(name) for name in ("site", LOADER_ID, "change"))
-        its = replace(finding, site=site, change=change, evidence={LOADER_ID: number}, cautions=[])
-        told += [f"{site}: {one}" for one in _taken_up(its, files, summary)]
-    return told
-
-
-def _built_there(loader: Loader | None, summary: RunSummary) -> list[str]:
-    """Says so where one call builds several loaders."""
-    alike = [one for one in summary.loaders if _same_call(loader, one)]
-    count = sum(one.taking_turns for one in alike)
-    if count < 2:
-        return []
-    roles = ", ".join(dict.fromkeys(one.role for one in alike))
-    return [f"its line builds {count} loaders ({roles}): it counts for all of them"]
-
-
-def _same_call(loader: Loader | None, other: Loader) -> bool:
-    return loader is not None and (loader.site, loader.call) == (other.site, other.call)
-
-
-def _loader(finding: Finding, summary: RunSummary) -> Loader | None:
-    """Returns the loader that a finding is about: by its number, else by its line."""
-    from trainprof.analysis.finding import LOADER_ID
-
-    number = finding.evidence.get(LOADER_ID)
-    at_site = [loader for loader in summary.loaders if loader.site == finding.site]
-    by_number = (one for one in [*at_site, *summary.loaders] if one.id == number)
-    return next(by_number, at_site[0] if at_site else None)
-
-
-def _unchanged(path: Path, began_ns: int | None) -> bytes:
-    """Returns what a file holds.
-
-    Raises:
-        NotMechanical: If it has changed since the run, so that its lines are others.
-        OSError, ValueError: If it cannot be read.
-    """
-    from trainprof.analysis.source_text import NotMechanical
-
-    data = read_run_file(path, LARGEST_SOURCE_BYTES)
-    if began_ns is not None and path.stat().st_mtime_ns > began_ns:
-        raise NotMechanical(f"{path.name} has changed since the run")
-    return data
-
-
-def _name_below(root: Path, path: Path) -> str:
-    """Returns how a diff names a file.
-
-    Raises:
-        NotMechanical: If it lies elsewhere: neither `git apply` nor `patch` would change it.
-    """
-    from trainprof.analysis.source_text import NotMechanical
-
-    if not path.is_relative_to(root):
-        raise NotMechanical(f"{path} is not below {root}, where the run began: change it by hand")
-    return path.relative_to(root).as_posix()
-
-
-def _began_ns(manifest: dict[str, Any]) -> int | None:
-    times = manifest.get("times")
-    began = times.get("spawned_time_ns") if isinstance(times, dict) else None
-    return began if isinstance(began, int) else None
+def _only(
+    file: UsersFile, line: int, names: tuple[str, ...], ends_at: list[int] | None = None
+) -> ast.Call:
+    found = file.calls_at(line, names)
+    found = [x for x in found if [x.end_lineno, x.end_col_offset] == ends_at] or found
+    if len(found) != 1:
+        raise ByHand(f"line {line} holds {len(found) or 'no'} calls of {names[0]} by its name")
+    return found[0]

@@ -14,7 +14,6 @@ import typer
 from trainprof.cli import run_options
 from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import is_terminal, style_of, write, write_bytes
-from trainprof.cli.patches import Patches, patches
 from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
@@ -112,7 +111,7 @@ def report(
         index = None if epoch is None else epoch - 1
         summary = _rebuilt_summary(directory, index, chosen_steps, rules or None)
     if suggest_patch:
-        _write_patches(patches(directory, summary))
+        _write_patches(directory, summary)
     elif asked is not None:
         write(sys.stdout, _reasons(summary, asked, rules or _rules_of(directory)))
     elif loader is None:
@@ -121,14 +120,19 @@ def report(
         write(sys.stdout, _rendered_loader(summary, find_loader(summary, loader), format))
 
 
-def _write_patches(found: Patches) -> None:
-    """Writes a diff with its remarks; those to stderr, too, where what reads it passes them over.
+def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:
+    """Writes a diff with its remarks, which `git apply` and `patch -p1` pass over.
 
-    Files need not be in the encoding of stdout: their bytes go there as they are.
+    They go to stderr, too, where a program reads it. Files need not be in the encoding of stdout:
+    their bytes go there as they are.
     """
+    from trainprof.cli.patches import patches
+
+    remarks, diffs = patches(directory, summary)
     if not is_terminal(sys.stdout):
-        write(sys.stderr, "".join(f"trainprof: {remark}\n" for remark in found.remarks))
-    write_bytes(sys.stdout, found.written())
+        write(sys.stderr, "".join(f"trainprof: {remark}\n" for remark in remarks))
+    told = "".join(f"# {remark}\n" for remark in remarks or ["nothing to change was found"])
+    write_bytes(sys.stdout, told.encode() + diffs)
 
 
 def find_run(name: str) -> RunDirectory:

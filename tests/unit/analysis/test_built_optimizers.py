@@ -13,14 +13,11 @@ from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.facts import Facts
 from trainprof.analysis.finding import OPTIMIZER_BUILDERS, Finding
 from trainprof.analysis.optimizer_builder import OptimizerCall, minded_of
-from trainprof.analysis.patching import changes_of
-from trainprof.analysis.source_text import NotMechanical
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings, torch_settings
 from trainprof.experiments.candidates import plan
 from trainprof.record.schema import Topic
 
 HEALTHY = {"workers": 2, "fetch_s": 0.002, "compute_s": 0.01}
-SCRIPT = "optimizer = torch.optim.Adam(model.parameters())\ntrainer.train()\n"
 
 
 @pytest.mark.parametrize(
@@ -85,22 +82,12 @@ def test_one_that_a_package_builds_is_not_patched_into_the_users_line() -> None:
     assert own.evidence[OPTIMIZER_BUILDERS] is None
 
 
-def test_of_several_the_users_own_alone_are_patched() -> None:
+def test_of_several_each_is_advised_by_its_own_settings() -> None:
     by_package = looped("Adam", built_by="stable_baselines3")
     finding = told(case_with(by_package, looped("Adam", line=1)))
     assert "policy_kwargs=dict(optimizer_kwargs=dict(fused=True)), for Adam" in finding.advice
     assert "torch.optim.Adam(..., fused=True)" in finding.advice
     assert any("eps=1e-5" in caution for caution in finding.cautions)
-    changes = changes_of(finding, None, lambda path: SCRIPT)
-    [[edit]] = changes.edits.values()
-    assert "fused=True" in edit.new
-    assert changes.minds == [
-        "not in it: Adam at train.py:2: stable_baselines3 builds it, by settings of its own"
-    ]
-    alone = replace(finding, evidence={**finding.evidence, "other_optimizers": None})
-    alone = replace(alone, site="train.py:2")
-    with pytest.raises(NotMechanical, match="stable_baselines3 builds it"):
-        changes_of(alone, None, lambda path: SCRIPT)
 
 
 @pytest.mark.parametrize("built_by", [None, "transformers"])

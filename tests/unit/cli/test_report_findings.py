@@ -139,7 +139,7 @@ def test_a_file_that_changed_since_has_no_patch(
     later = time.time() + 60
     os.utime(saved.parent / "train.py", (later, later))
     assert report(str(saved), "--suggest-patch") == 0
-    assert "# no patch: train.py has changed since the run" in capsys.readouterr().out
+    assert "# edit by hand: train.py has changed since the run" in capsys.readouterr().out
     (saved.parent / "train.py").unlink()
     assert report(str(saved), "--suggest-patch") == 0
     assert "cannot be read" in capsys.readouterr().out
@@ -170,7 +170,7 @@ def test_several_changes_of_one_file_apply_together(
     lines = ["a = DataLoader(data, 8,", "    num_workers=4)", "b = DataLoader(other,", "    8)", ""]
     (tmp_path / "train.py").write_text("\n".join(lines))
     loaders = [summaries.loader(f"train.py:{line}", id=line) for line in (1, 3)]
-    changes = [(1, {"num_workers": 0}), (3, {"num_workers": 2}), (3, {"persistent_workers": True})]
+    changes = [(1, {"num_workers": 0}), (3, {"num_workers": 2}), (3, {"prefetch_factor": 4})]
     findings = [
         summaries.finding(site=f"train.py:{line}", change=change, evidence={LOADER_ID: line})
         for line, change in changes
@@ -179,7 +179,7 @@ def test_several_changes_of_one_file_apply_together(
     assert report(str(save(summary, tmp_path)), "--suggest-patch") == 0
     diff = capsys.readouterr().out
     assert diff.count("--- a/train.py") == 1
-    assert "# no patch: one above changes the same call" in diff
+    assert "# edit by hand: one above changes the same call" in diff
     subprocess.run(["git", "apply", "-p1", "-"], input=diff, text=True, cwd=tmp_path, check=True)
-    lines[1], lines[3] = "    num_workers=0)", "    8,\n    num_workers=2)"
+    lines[1], lines[3] = "    num_workers=0)", "    8, num_workers=2)"
     assert (tmp_path / "train.py").read_text() == "\n".join(lines)
