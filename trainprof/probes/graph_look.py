@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from itertools import count, pairwise
 from types import ModuleType
 from typing import Any, Final
@@ -17,8 +16,6 @@ from trainprof.probes.session import Session
 _OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
 _COMPILED_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
 _NONE_COMPILED: Final = count()
-# So few that one thread sums them up, always in the same order.
-_SUMMED_NUMBERS: Final = 16_384
 
 
 class GraphLook:
@@ -108,47 +105,9 @@ class Autograd:
         kind = type(tensor)  # by identity: a class of the script's may have an == of its own
         return any(kind is plain for plain in self._plain_types)
 
-    def is_parameter(self, leaf: Any) -> bool:
-        return type(leaf) is self._torch.nn.Parameter
-
-    def numbers_of(self, parameter: Any) -> Numbers:
-        """Returns what tells whether a parameter is written in between, without waiting for it."""
-        return Numbers(parameter._version, self._sum_of(parameter))
-
-    def _sum_of(self, parameter: Any) -> float | None:
-        if parameter.device.type != "cpu" or is_profiling():
-            return None
-        with self._torch.no_grad():
-            some = parameter.detach()
-            try:
-                if some.dim():
-                    some = some[: max(1, _SUMMED_NUMBERS * len(some) // max(some.numel(), 1))]
-                if some.is_complex():
-                    some = self._torch.view_as_real(some)
-                return float(self.value_of(some.sum(dtype=self._torch.float32)))
-            except RuntimeError:  # of a kind that nobody sums up
-                return None
-
     def value_of(self, tensor: Any) -> Any:
         """Returns the number in a tensor of the host's; the script's `item` is watched."""
         return self._torch._C.TensorBase.item(tensor)
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A parameter at a moment: how often it had been written, and a sum.
-
-    That is None on a device, and where a profiler of the script's would show it.
-    """
-
-    version: int
-    total: float | None
-
-    def differ_from(self, others: Numbers) -> bool:
-        """Whether it has been written in between: by its numbers, where they are known."""
-        if self.total is None or others.total is None:
-            return self.version != others.version
-        return self.total != others.total
 
 
 def _is_backward_compiled() -> bool:
