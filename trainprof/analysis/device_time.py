@@ -120,11 +120,6 @@ class Copies:
     spans: Int64
     is_beside: Bool
 
-    @property
-    def is_timed(self) -> Bool:
-        timed: Bool = self.spans[:, 1] > self.spans[:, 0]
-        return timed
-
 
 @dataclass(frozen=True, slots=True)
 class Activity:

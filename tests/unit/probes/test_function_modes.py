@@ -178,8 +178,6 @@ def test_what_a_mode_of_the_scripts_would_see_is_not_asked(recorder: Recorder) -
     assert not told.keys() & set(ASKED)
 
 
-
-
 @pytest.mark.usefixtures("default_device")
 def test_batches_are_looked_at(recorder: Recorder) -> None:
     assert BatchScale(torch).of([torch.zeros(4), torch.zeros(2)]) == (24, 2)

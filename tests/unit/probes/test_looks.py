@@ -238,7 +238,7 @@ def burn_briefly() -> int:
 
 
 @pytest.mark.usefixtures("alone")
-def test_who_lets_go_for_moments_is_met_where_it_works(
+def test_who_lets_go_for_moments_is_met_late_or_where_it_works(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each moment makes whoever waits for the interpreter begin anew, until a longer one comes."""
@@ -257,11 +257,14 @@ def test_who_lets_go_for_moments_is_met_where_it_works(
         recording = recorder.read()
         met = recording.of(Kind.LOOK)[begin:]
         begin += len(met)
-        burning = [one for one in met if {"burn_briefly", "<genexpr>"} & {*frames(recording, one)}]
-        if len(burning) > 0.6 * len(met):
+        known = [one for one in met if one.flags & LookFlag.KNOWN]
+        burning = {"burn_briefly", "<genexpr>"}
+        elsewhere = [one for one in known if not burning & {*frames(recording, one)}]
+        # It sleeps for about a fifth of the time, and has no core for some of the rest.
+        if len(elsewhere) < 0.4 * len(met):
             break
     else:
-        where = [tuple(frames(recording, one)[:2]) for one in met]
+        where = [(one.flags & LookFlag.KNOWN, *frames(recording, one)[:2]) for one in met]
         raise AssertionError({place: where.count(place) for place in where})
 
 
