@@ -109,11 +109,10 @@ class GradientUseProbe:
             return
         began_ns, its = self._session.now(), parameters_in(optimizer)
         self._updates += 1
-        for number in [n for n, some in enumerate(self._samples()) if id(some[0]) in its]:
-            for one in self._passes:
-                if number in one.pending:
-                    one.pending.discard(number)
-                    one.used.add(number)
+        stepped = {n for n, some in enumerate(self._samples()) if id(some[0]) in its}
+        for one in self._passes:
+            one.used |= one.pending & stepped
+            one.pending -= stepped
         with self._autograd.unseen():
             if self._updates == _SKIPPED:
                 self._open()
@@ -146,6 +145,10 @@ class GradientUseProbe:
         groups = [[group["params"] for group in one.param_groups] for one in alive]
         return [[one[0][0], one[0][len(one[0]) // 2], one[-1][-1]] for one in groups]
 
+    def _gradients(self) -> list[list[Any]]:
+        with self._autograd.unseen():
+            return [list(map(_place_of, some)) for some in self._samples()]
+
     def _parameters(self) -> list[Any]:
         modules = [one() for one in self._modules.values()]
         every = {id(p): p for module in modules for p in parameters_of(module)}
@@ -168,13 +171,11 @@ class GradientUseProbe:
         self._depth += get_ident() == self._thread
         if get_ident() != self._thread or self._depth > 1:
             return
-        with self._autograd.unseen():
-            self._states = [list(map(_place_of, some)) for some in self._samples()]
-        for number in [n for n, state in enumerate(self._states) if not any(state)]:
-            for one in self._passes:
-                if number in one.pending:
-                    one.pending.discard(number)
-                    one.gone.add(number)
+        self._states = self._gradients()
+        gone = {number for number, state in enumerate(self._states) if not any(state)}
+        for one in self._passes:
+            one.gone |= one.pending & gone
+            one.pending -= gone
         self._began_ns = self._session.now()
 
     def _has_ended(self) -> None:
@@ -184,9 +185,7 @@ class GradientUseProbe:
         if self._depth:
             return
         took_ns = self._session.now() - self._began_ns
-        with self._autograd.unseen():
-            states = [list(map(_place_of, some)) for some in self._samples()]
-        both = enumerate(zip(self._states, states, strict=False))
+        both = enumerate(zip(self._states, self._gradients(), strict=False))
         wrote = {number for number, (before, after) in both if before != after}
         lines = tuple(self._session.sites.frames(sys._getframe(1))[:_LINES])
         self._passes.append(_Pass(lines, took_ns, self._calls, wrote))

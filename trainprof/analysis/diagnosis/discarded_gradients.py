@@ -1,9 +1,8 @@
 """Backward computes gradients that are set back before their optimizer makes a step.
 
-What it means: a script with several optimizers has passes of backward that are meant for one of
-them, and go through what others train: the discriminator's pass that goes on into the generator, as
-nobody called .detach(), or the actor's that computes the gradients of the critic it goes through.
-zero_grad() throws them away before their optimizer steps.
+What it means: a pass that is meant for one optimizer goes through what others train: the
+discriminator's goes on into the generator, as nobody called .detach(), or the actor's computes the
+gradients of the critic. zero_grad() throws them away before their optimizer steps.
 
 How it is measured: over some 20 updates it is compared which optimizers' gradients a pass writes,
 and whether they are gone before that optimizer steps. Told are lines whose passes always lose one
@@ -17,9 +16,8 @@ script does, nothing is told.
 What to do: where a pass goes on into another model, .detach() what that one gave to its loss; where
 it goes through one, which has to stay, .requires_grad_(False) on that one's parameters for as long.
 Or loss.backward(inputs=[p for p in model.parameters() if p.requires_grad]) with what that pass is
-to train: nothing else is then computed. What is trained stays the same to the bit, unless gradients
-are clipped together with those. inputs= does not work under DistributedDataParallel, nor where
-activations are checkpointed.
+to train, which does not work under DistributedDataParallel, nor where activations are checkpointed.
+What is trained stays the same to the bit, unless gradients are clipped together with those.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Backward computes gradients of parameters that no optimizer updates.
 
-What it means: whatever requires a gradient gets one, whether somebody uses it or not. A teacher
-that was not frozen, a network that a loss is computed with, a backbone of which the last layer
-alone is trained: backward goes through all of them, keeps their activations until then, and adds
-the results up in .grad.
+What it means: whatever requires a gradient gets one. Backward goes through a teacher that was not
+frozen, or a backbone of which the last layer alone is trained, and adds the results up in .grad.
 
 How it is measured: once, over some 20 updates, the parameters of the modules that the script calls
 are compared with those of its optimizers. A parameter counts that is in none, and whose gradient
@@ -14,10 +12,7 @@ that can be.
 When it is wrong: where a library reads these gradients without changing the parameters.
 
 What to do: .requires_grad_(False) on these parameters, once, before training. Gradients still go
-through them to what is trained. torch.no_grad() around the call does the same where nothing that is
-trained lies before it. If they were meant to learn, give them to the optimizer. Under activation
-checkpointing with use_reentrant=True whatever goes into a checkpoint has to need a gradient, or
-nothing inside learns: x.requires_grad_() there, or use_reentrant=False, ahead of freezing.
+through them to what is trained. If they were meant to learn, give them to the optimizer.
 """
 
 from __future__ import annotations
