@@ -13,6 +13,7 @@ from trainprof.report.layout import Column, Page
 from trainprof.report.units import percent
 
 _SHOWN_LINES: Final = 3
+# Of a step, at least.
 _SHOWN_FROM_SHARE: Final = 0.05
 # Of a step: a narrower interval is shown as its middle.
 _NARROW: Final = 0.05
@@ -22,7 +23,7 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns the hottest lines in a row, on a verbose page a table of all."""
     if page.verbose:
         return _table(summary.hot_lines, page)
-    shown = [line for line in summary.hot_lines if line.middle >= _SHOWN_FROM_SHARE]
+    shown = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
     named = [_named(line, page) for line in shown[:_SHOWN_LINES]]
     return page.labelled("Hot lines", named) if named else []
 
