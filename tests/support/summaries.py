@@ -467,9 +467,9 @@ def several_findings() -> RunSummary:
         of_steps=False,
     )
     hot_lines = [
-        HottestLine("data.py:28", "decode", "data_wait", "training", [0.52, 0.56], 1240),
-        HottestLine("data.py:35", "augment", "data_wait", "training", [0.18, 0.29], 530),
+        HottestLine("data.py:28", "decode", "data_wait", "training", [0.46, 0.56], 1240),
         HottestLine("train.py:64", "main", "backward", "training", [0.087, 0.09], 214),
+        HottestLine("train.py:64", "main", "optimizer", "training", [0.055, 0.065], 140),
         HottestLine("train.py:61", "main", "forward", "training", [0.03, 0.04], 80),
     ]
     findings = [finding(), optimizer, collector]

@@ -20,6 +20,7 @@ from trainprof.analysis.looks import (
     Looks,
     PartsOfLoop,
     Stack,
+    distinct,
     function_of,
     is_more,
 )
@@ -275,11 +276,13 @@ class LooksAtMaking:
     Attributes:
         asked: How many were wanted.
         stacks, late: That those met which came in time, and those which came late.
+        distinct: How many of `stacks` were taken, as looks.py's `distinct` counts them.
     """
 
     asked: int
     stacks: Counter[Stack]
     late: Counter[Stack]
+    distinct: int
 
 
 def looks_at_making(
@@ -290,7 +293,7 @@ def looks_at_making(
     Args:
         fetches, loader, looks_by: As `lines_of_making` has them.
     """
-    asked, stacks, late = 0, Counter[Stack](), Counter[Stack]()
+    asked, taken, stacks, late = 0, 0, Counter[Stack](), Counter[Stack]()
     is_mine = fetches.loader == loader
     for (pid, thread), (looks, names) in looks_by.items():
         chosen = is_mine & (fetches.pid == pid) & (fetches.thread == thread)
@@ -308,8 +311,9 @@ def looks_at_making(
         asked += int(np.count_nonzero(is_fetching(looks.wanted_ns)))
         is_met = is_fetching(looks.taken_ns)
         stacks += names.stacks(looks.stack[is_met & looks.is_known], of_dataset=True)
+        taken += distinct(looks.where(is_met & looks.is_known))
         late += names.stacks(looks.stack[is_met & ~looks.is_known], of_dataset=True)
-    return LooksAtMaking(asked, stacks, late)
+    return LooksAtMaking(asked, stacks, late, taken)
 
 
 def _where_both_agree(known: Counter[Stack], late: Counter[Stack]) -> list[HotLine]:

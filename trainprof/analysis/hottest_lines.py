@@ -12,7 +12,15 @@ import numpy as np
 from trainprof.analysis.code_figures import HottestLine
 from trainprof.analysis.hot_lines import LooksAtMaking
 from trainprof.analysis.ledger import KEY
-from trainprof.analysis.looks import MIN_LOOKS, LineNames, Looks, PartsOfLoop, Stack, least_share
+from trainprof.analysis.looks import (
+    MIN_LOOKS,
+    LineNames,
+    Looks,
+    PartsOfLoop,
+    Stack,
+    distinct,
+    least_share,
+)
 from trainprof.analysis.names import UNKNOWN_SITE
 
 FETCH: Final = "fetch"
@@ -21,8 +29,6 @@ WORKER_THREAD: Final = "worker"
 _MOST_LINES: Final = 20
 # A step, in the middle of the interval: less is noise on the page.
 _SHOWN_FROM_SHARE: Final = 0.01
-# Their time is no part of a step.
-_OUTSIDE_OF_STEPS: Final = ("evaluation", "checkpoint", "startup", "shutdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,10 @@ def hottest_lines(
     looks = looks.where(looks.wanted_ns >= settled_ns)
     wanted, taken = parts.at(looks.wanted_ns), parts.at(looks.taken_ns)
     asked = {key: int(np.count_nonzero(wanted == KEY[key])) for key in step_s}
-    whole_s = sum(s for key, s in step_s.items() if key not in _OUTSIDE_OF_STEPS)
+    whole_s = sum(step_s.values())
     found: list[HottestLine] = []
     for part, seconds in _with_device_waits(step_s, asked).items():
-        if part not in _OUTSIDE_OF_STEPS and seconds > 0:
+        if seconds > 0:
             here = looks.where((taken == KEY[part]) & looks.is_known)
             found += lines_of_part(
                 names.stacks(here.stack),
@@ -74,11 +80,13 @@ def hottest_lines(
                 part,
                 TRAINING_THREAD,
                 seconds / whole_s,
-                each_stands_for=len(here) / max(len(np.unique(here.taken_ns)), 1),
+                independent=distinct(here),
             )
     for of in fetches:
-        stacks, due = of.samples.stacks, of.samples.asked
-        found += lines_of_part(stacks, due, FETCH, WORKER_THREAD, of.busy_share)
+        met = of.samples
+        found += lines_of_part(
+            met.stacks, met.asked, FETCH, WORKER_THREAD, of.busy_share, independent=met.distinct
+        )
     return sorted(found, key=lambda line: -sum(line.share))[:_MOST_LINES]
 
 
@@ -101,7 +109,7 @@ def lines_of_part(
     thread: str,
     of_step: float,
     *,
-    each_stands_for: float = 1.0,
+    independent: int,
 ) -> list[HottestLine]:
     """Returns the lines of one part, with their shares of a step.
 
@@ -110,21 +118,21 @@ def lines_of_part(
         asked: How many samples were due: those that came too late may have been anywhere in it.
         part, thread: Where that was.
         of_step: What share of a step the part is.
-        each_stands_for: How many of them: one that waited for long stands for all that were due.
+        independent: How many stacks were taken: one stands for all samples due while it waited.
     """
     known = stacks.total()
     total = max(asked, known)
     if known < MIN_LOOKS:
         return []
-    independent = total / each_stands_for
+    effective = total * independent / known
     counted = Counter[tuple[str, str]]()
     for frames, count in stacks.items():
         if frames and frames[0][0] != UNKNOWN_SITE:
             counted[frames[0]] += count
     lines = []
     for (site, function), count in counted.items():
-        low = least_share(count / total, independent)
-        high = 1 - least_share((known - count) / total, independent)
+        low = least_share(count / total, effective)
+        high = 1 - least_share((known - count) / total, effective)
         if (low + high) / 2 * of_step >= _SHOWN_FROM_SHARE:
             share = [low * of_step, high * of_step]
             lines.append(HottestLine(site, function, part, thread, share, count))

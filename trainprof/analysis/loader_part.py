@@ -20,6 +20,7 @@ from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, w
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.loaders import BatchMaking, loaders_in_loop, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
+from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.pipeline import PipelineInputs
 from trainprof.analysis.pipeline_fit import pipeline_inputs
 from trainprof.analysis.reading_states import StateSamples, with_sampled_reading
@@ -45,7 +46,8 @@ class LoaderPart:
         in_loop: As its training phase has them, without those that have no pass in it.
         samples: How many were trained on, None where that is not told.
         known_of: Returns the model of a loader, by its id.
-        making_of: What stack samples met while its workers made batches, by id of a loader.
+        making_of: What stack samples met while its workers made batches, by id of a loader
+            that feeds training.
     """
 
     loaders: list[Loader]
@@ -100,7 +102,7 @@ def loader_part(run: Analysed) -> LoaderPart:
     making_of = {
         one.id: looks_at_making(making.fetches, one.id, making.looks)
         for one in in_loop
-        if one.num_workers
+        if one.num_workers and one.role == TRAINING
     }
     return LoaderPart(loaders, in_loop, samples, known_of, making_of)
 

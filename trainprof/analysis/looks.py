@@ -99,6 +99,11 @@ def looks_of(details: Details, thread: int) -> Looks:
     )
 
 
+def distinct(looks: Looks) -> int:
+    """Returns how many were taken: one that had to wait stands for all that were due meanwhile."""
+    return len(np.unique(looks.taken_ns))
+
+
 def looked_at(details: Details) -> list[int]:
     """Returns the threads that were looked at."""
     threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.LOOK]).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from rich.text import Text
@@ -23,17 +24,22 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns the hottest lines in a row, on a verbose page a table of all."""
     if page.verbose:
         return _table(summary.hot_lines, page)
-    shown = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
-    named = [_named(line, page) for line in shown[:_SHOWN_LINES]]
-    return page.labelled("Hot lines", named) if named else []
+    sure = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
+    shown = sure[:_SHOWN_LINES]
+    if not shown:
+        return []
+    times = Counter(line.site for line in shown)
+    return page.labelled("Hot lines", [_named(x, page, times[x.site] > 1) for x in shown])
 
 
-def _named(line: HottestLine, page: Page) -> str:
+def _named(line: HottestLine, page: Page, names_part: bool) -> str:
+    """Returns the line with its share, and the part where the line stands in several."""
     who = " of each worker" if line.thread == WORKER_THREAD else ""
-    return f"{page.site(line.site)} {line.function} {share_words(line)}{who}"
+    part = f" ({line.part.replace('_', ' ')})" if names_part else ""
+    return f"{page.site(line.site)} {line.function}{part} {_share_words(line)}{who}"
 
 
-def share_words(line: HottestLine) -> str:
+def _share_words(line: HottestLine) -> str:
     """Returns "31 %", or "20 to 45 %" where that is not known well."""
     low, high = line.share
     if high - low <= _NARROW:
@@ -49,7 +55,7 @@ def _table(lines: list[HottestLine], page: Page) -> list[Text]:
         Column("function", [line.function for line in lines], is_number=False, dropped=2),
         Column("part", [line.part for line in lines], is_number=False),
         Column("thread", [line.thread for line in lines], is_number=False, dropped=1),
-        Column("of a step", [share_words(line) for line in lines]),
+        Column("of a step", [_share_words(line) for line in lines]),
         Column("samples", [str(line.samples) for line in lines], dropped=3),
     ]
     return [Text(), *page.table(columns)]

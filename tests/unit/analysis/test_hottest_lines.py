@@ -77,7 +77,16 @@ def test_samples_that_came_late_widen_the_interval(tmp_path: Path) -> None:
 
 def test_lines_of_workers_are_of_their_own_time() -> None:
     stacks: Counter[Stack] = Counter({(("data.py:7", "__getitem__"),): 60, (): 40})
-    [line] = lines_of_part(stacks, 100, FETCH, WORKER_THREAD, 0.5)
+    [line] = lines_of_part(stacks, 100, FETCH, WORKER_THREAD, 0.5, independent=100)
     assert (line.site, line.part, line.thread, line.samples) == ("data.py:7", "fetch", "worker", 60)
     assert line.share[0] < 0.3 < line.share[1]
     assert line.share[1] - line.share[0] < 0.15
+
+
+def test_a_stack_that_stands_for_several_samples_is_one_observation() -> None:
+    stacks: Counter[Stack] = Counter({(("train.py:7", "f"),): 60, (): 40})
+    [few], [many] = (
+        lines_of_part(stacks, 100, "other", "training", 0.5, independent=taken)
+        for taken in (10, 100)
+    )
+    assert few.share[0] < many.share[0] < 0.3 < many.share[1] < few.share[1]
