@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -35,6 +36,11 @@ def _expect_signals() -> None:
 
 
 _expect_signals()
+
+_PR_SET_PDEATHSIG = 1  # Linux
+_prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)
+# A forked child that hangs would hold xdist's pipe open beyond the end of its parent.
+os.register_at_fork(after_in_child=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
