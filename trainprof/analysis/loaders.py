@@ -144,7 +144,6 @@ def loaders_of(
         replace(
             x,
             changed_between_passes=facts.changed_attributes(x.id),
-            changed_in_sampler=facts.learning_attributes(x.id),
             touches_device=x.id in making.copying or x.id in given,
         )
         for x in found
@@ -348,9 +347,6 @@ def _loader_of(
         built_by=builder_of(facts),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
-        samplers=_different(of_loader, Kind.LOADER_SAMPLER),
-        collates=_different(of_loader, Kind.LOADER_COLLATE),
-        has_own_sampler=facts.get("has_own_sampler") is True,
         whole_batches=whole_batches(facts),
         draws_all=None if _has_parts(p) else _draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
@@ -380,12 +376,6 @@ def _evaluation_ns(p: Passes, calls: Events, evaluation: Int64 | None) -> Int64:
     if evaluation is None:
         return (p.end - p.start)[p.of_stage(EVALUATION)]
     return evaluation_ns(p, calls, evaluation)
-
-
-def _different(of_loader: Details, kind: Kind) -> int | None:
-    """Counts what loaders built anew had of something; None where torch makes it."""
-    numbers = of_loader["value"][of_loader["kind"] == kind]
-    return len(np.unique(numbers)) or None
 
 
 def _seconds_within(details: Details, p: Passes) -> float:

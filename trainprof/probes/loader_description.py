@@ -16,7 +16,6 @@ from trainprof.probes.changed_datasets import whole_of
 from trainprof.probes.collate_code import own_function
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable, look_closer
-from trainprof.probes.sampling_facts import samplers_of
 from trainprof.probes.user_texts import any_text
 from trainprof.probes.worker_asking import asks_for_worker, says_worker
 from trainprof.probes.worker_start import reaches_dataset
@@ -108,7 +107,6 @@ class LoaderDescriptions:
         reached = self._reached_as_workers_start(loader)
         facts["set_up_as_workers_start"] = reached
         facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
-        facts["has_own_sampler"] = any(self.is_own_class(type(x)) for x in samplers_of(loader))
         facts.update(self._closer(loader, facts))
         if reached is not False:
             facts["generators"] = []
