@@ -311,7 +311,7 @@ def _loader_of(
         role=p.role,
         kind=str(facts.get("kind", "unknown")),
         is_iterable=_flag(facts.get("is_iterable")),
-        shares_samples=_flag(facts.get("shares_samples")),
+        shares_samples=_shares_samples(facts, has_asked=has_asked(making.streams, fetch)),
         set_up_as_workers_start=_flag(facts.get("set_up_as_workers_start")),
         dataset=_word(facts.get("dataset")),
         length=None if _has_parts(p) else integer(facts.get("length")),
@@ -406,6 +406,13 @@ def _draws_in_order(facts: Mapping[str, Any]) -> bool | None:
     if sampler not in TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
         return None
     return bool(sampler == "SequentialSampler")
+
+
+def _shares_samples(facts: Mapping[str, Any], *, has_asked: bool) -> bool | None:
+    """Whether a stream of the user's asks for its worker, or is set up as one starts."""
+    if facts.get("is_own_stream") is not True:
+        return None
+    return has_asked or _flag(facts.get("set_up_as_workers_start"))
 
 
 def _flag(value: Any) -> bool | None:
