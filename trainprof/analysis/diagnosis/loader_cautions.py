@@ -6,19 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import LoaderCase
-from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share, reading_share
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import OTHER
 
-# Of the fetch time: a disk that takes this share of it may have no more to give.
-_READING_SHARE: Final = 0.2
-# While workers sleep: from here on they likely wait for what they read.
-_MUCH_READ_BYTES_PER_S: Final = 50e6
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
-# Where indices are to be worked out once.
+# Where indices are to be worked out beforehand.
 DRAWN_ANEW: Final = (
-    "keep only what stays the same (lengths, a sorting): what is random (an order, negatives) must "
-    "be drawn again each epoch"
+    "what is random in it (an order, negatives) has to be drawn anew in each pass: only what stays "
+    "the same may be kept (lengths, a sorting)"
 )
 # Of an IterableDataset, whose workers each have a copy.
 SHARE_THE_STREAM: Final = (
@@ -110,17 +105,6 @@ def _one_of_all(loader: Loader) -> str:
     if not loader.is_of_new_parts:
         return _ONE_ITERATOR
     return f"where all steps may have one dataset, not each another as now, {_ONE_ITERATOR}"
-
-
-def shares_a_disk(fed: LoaderCase) -> bool:
-    """Whether workers wait for a disk, or likely do: much is read meanwhile."""
-    fetch = fed.loader.fetch
-    if fetch is None or fetch.wall_s is None:
-        return False
-    if reading_share(fetch) >= _READING_SHARE:
-        return True
-    much = _MUCH_READ_BYTES_PER_S * (fetch.asleep_s or 0.0)
-    return asleep_share(fetch) >= ASLEEP_SHARE and (fetch.read_bytes or 0) >= much
 
 
 def others_of_line(loader: Loader) -> str:
