@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainprof.probes.call_site import KeepTrack
@@ -14,21 +13,12 @@ from trainprof.record.schema import Topic
 
 # What a dataset's attributes are compared by, by name.
 Marks = dict[str, Any]
-
+# Of a dataset: its marks in each loader's last epoch and whether the next may be compared; and the
+# names that preparing samples changed in this process, of a cache say.
+_Watched = tuple[dict[int, tuple[Marks, bool]], set[str]]
 # By id: the script's classes may have an `==` of their own.
 _PLAIN: Final = frozenset(map(id, (bool, int, float, str)))
 _ITEMS, _MAX_SUBSETS, _MAX_LOADERS = 8, 8, 16
-
-
-@dataclass(slots=True)
-class _Watched:
-    """A dataset: its marks in each loader's last epoch, and whether the next may be compared.
-
-    `own` are the names that preparing samples changed in this process: of a cache, say.
-    """
-
-    last: dict[int, tuple[Marks, bool]] = field(default_factory=dict)
-    own: set[str] = field(default_factory=set)
 
 
 class ChangedDatasets:
@@ -47,29 +37,30 @@ class ChangedDatasets:
 
     def epoch_begins(self, loader: int, dataset: Any, *, has_workers: bool) -> None:
         dataset = whole_of(dataset)
-        watched, now = self._watched.get(id(dataset)), self._marks(dataset)
-        if watched is None:
-            watched = self._watched[id(dataset)] = _Watched()
+        if id(dataset) not in self._watched:
+            self._watched[id(dataset)] = {}, set()
             if not self._keep_track(dataset, self._watched, id(dataset)):
                 del self._watched[id(dataset)]
                 return
-        before, is_ready = watched.last.pop(loader, ({}, False))
-        for name in _differing(before, now) - watched.own:
+        (last, own), now = self._watched[id(dataset)], self._marks(dataset)
+        before, is_ready = last.pop(loader, ({}, False))
+        for name in sorted(_differing(before, now) - own):
             if is_ready and (loader, name) not in self._noted:
                 self._noted.add((loader, name))
                 changed = {"loader": loader, "attribute": name}
                 self._log.note(Topic.ENVIRONMENT, {"changed_dataset": changed})
-        if len(watched.last) >= _MAX_LOADERS:
-            watched.last.clear()
-        watched.last[loader] = now, has_workers
+        if len(last) >= _MAX_LOADERS:
+            last.clear()
+        last[loader] = now, has_workers
 
     def epoch_ended(self, loader: int, dataset: Any) -> None:
         dataset = whole_of(dataset)
-        watched = self._watched.get(id(dataset))
-        if watched is not None and loader in watched.last and not watched.last[loader][1]:
+        last, own = self._watched.get(id(dataset), ({}, set()))
+        began, is_ready = last.get(loader, ({}, True))
+        if not is_ready:
             now = self._marks(dataset)
-            watched.own |= _differing(watched.last[loader][0], now)
-            watched.last[loader] = now, True
+            own |= _differing(began, now)
+            last[loader] = now, True
 
     def _marks(self, dataset: Any) -> Marks:
         marks = {}
