@@ -56,15 +56,8 @@ class Facts:
         return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
     def changed_attributes(self, loader: int) -> list[str]:
-        """Returns what training changes between passes in what a loader makes batches by."""
-        return self._attributes("changed_dataset", loader)
-
-    def learning_attributes(self, loader: int) -> list[str]:
-        """Returns what training changes in a loader's sampler within a pass."""
-        return self._attributes("learning_sampler", loader)
-
-    def _attributes(self, name: str, loader: int) -> list[str]:
-        told = [x.get(name) for x in self.environment()]
+        """Returns the attributes of a loader's dataset that training changes between passes."""
+        told = [x.get("changed_dataset") for x in self.environment()]
         own = [x for x in told if isinstance(x, dict) and x.get("loader") == loader]
         return words([x.get("attribute") for x in own])
 

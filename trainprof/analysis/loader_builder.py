@@ -21,7 +21,6 @@ class BuilderSettings:
         call: What is called; heirs of it end in the same name.
         prefix: Of each argument's name there.
         arguments: Of a DataLoader, which it has.
-        counts_for_all: Evaluation's loaders are built by the same ones.
         evaluates: Arguments by which it evaluates less often, as one says it.
         keeps_workers: It has persistent_workers=True unless it is told otherwise.
         copies: The argument that has it copy batches with non_blocking, as one writes it.
@@ -35,7 +34,6 @@ class BuilderSettings:
     call: str
     prefix: str
     arguments: tuple[str, ...]
-    counts_for_all: bool = False
     evaluates: str | None = None
     keeps_workers: bool = False
     copies: str | None = None
@@ -75,7 +73,6 @@ _KNOWN: Final = {
         "TrainingArguments",
         "dataloader_",
         _ALL,
-        counts_for_all=True,
         evaluates=_HF_EVALUATES,
         copies=_HF_COPIES,
         compiles=_HF_COMPILES,
@@ -87,7 +84,6 @@ _KNOWN: Final = {
         "SentenceTransformerTrainingArguments",
         "dataloader_",
         _ALL,
-        counts_for_all=True,
         evaluates=_HF_EVALUATES,
         copies=_HF_COPIES,
         compiles=_HF_COMPILES,

@@ -117,10 +117,6 @@ class Loader:
         built: How many DataLoaders of that line were used one after the other, each built anew as
             the last.
         datasets: How many datasets those had, each as long as the last; None where nobody knows.
-        samplers, collates: Likewise, of samplers that were made for them, and of collate functions
-            of the user's that differ in code or values; None without any.
-        has_own_sampler: What draws its samples, or puts them into batches, is of the user's class.
-        changed_in_sampler: Attributes of that one which training changes within a pass.
         whole_batches: The arguments with which torch would ask the dataset for all of a batch at
             once, None where it does or they are not known.
         holds_tensors: Its dataset is torch's TensorDataset.
@@ -131,8 +127,7 @@ class Loader:
         open_files: Attributes of the dataset that hold one, with their class.
         workers_started_by: fork|spawn|forkserver, if it had any.
         unpicklable: What workers that are no forks could not be given, with what it is.
-        changed_between_passes: What training changes then: attributes of the dataset, or what
-            follows the name of one of the loader's functions ("collate_fn.rate").
+        changed_between_passes: Attributes of the dataset that training changes then.
         generators: Attributes of the user's dataset that are random generators, of which workers
             would have equal copies.
         guards_main: Whether the script may be imported by such workers; None where it need not be.
@@ -239,10 +234,6 @@ class Loader:
     worker_threads: WorkerThreads | None = None
     overlaps: bool = False
     begun_ahead: bool = False
-    samplers: int | None = None
-    collates: int | None = None
-    has_own_sampler: bool = False
-    changed_in_sampler: list[str] = field(default_factory=list)
     equal_workers: int | None = None
     has_asked_for_worker: bool = False
 
@@ -301,27 +292,9 @@ class Loader:
         return first.n * min(first.mean, fetch.wall_s.mean)
 
     @property
-    def has_new_datasets(self) -> bool:
-        """Whether it is built anew of another dataset each time: workers cannot keep their copy."""
-        return self._has_new(self.datasets)
-
-    @property
-    def has_new_samplers(self) -> bool:
-        """Whether each time something else draws its samples: the first would go on for ever."""
-        return self._has_new(self.samplers)
-
-    @property
-    def has_new_collates(self) -> bool:
-        """Whether each time something else puts its samples together."""
-        return self._has_new(self.collates)
-
-    @property
     def is_of_new_parts(self) -> bool:
-        """Whether building it once alters what it gives."""
-        return self.has_new_datasets or self.has_new_samplers or self.has_new_collates
-
-    def _has_new(self, different: int | None) -> bool:
-        return self.is_rebuilt and 4 * (different or 1) > 3 * self.built
+        """Whether it is built anew of another dataset each time: workers cannot keep their copy."""
+        return self.is_rebuilt and 4 * (self.datasets or 1) > 3 * self.built
 
     @property
     def shares_stream(self) -> bool | None:

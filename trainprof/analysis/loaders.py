@@ -144,7 +144,6 @@ def loaders_of(
         replace(
             x,
             changed_between_passes=facts.changed_attributes(x.id),
-            changed_in_sampler=facts.learning_attributes(x.id),
             touches_device=x.id in making.copying or x.id in given,
         )
         for x in found
@@ -312,7 +311,7 @@ def _loader_of(
         role=p.role,
         kind=str(facts.get("kind", "unknown")),
         is_iterable=_flag(facts.get("is_iterable")),
-        shares_samples=_flag(facts.get("shares_samples")),
+        shares_samples=_shares_samples(facts, has_asked=has_asked(making.streams, fetch)),
         set_up_as_workers_start=_flag(facts.get("set_up_as_workers_start")),
         dataset=_word(facts.get("dataset")),
         length=None if _has_parts(p) else integer(facts.get("length")),
@@ -348,9 +347,6 @@ def _loader_of(
         built_by=builder_of(facts),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
-        samplers=_different(of_loader, Kind.LOADER_SAMPLER),
-        collates=_different(of_loader, Kind.LOADER_COLLATE),
-        has_own_sampler=facts.get("has_own_sampler") is True,
         whole_batches=whole_batches(facts),
         draws_all=None if _has_parts(p) else _draws_all(facts),
         holds_tensors=_flag(facts.get("holds_tensors")),
@@ -382,12 +378,6 @@ def _evaluation_ns(p: Passes, calls: Events, evaluation: Int64 | None) -> Int64:
     return evaluation_ns(p, calls, evaluation)
 
 
-def _different(of_loader: Details, kind: Kind) -> int | None:
-    """Counts what loaders built anew had of something; None where torch makes it."""
-    numbers = of_loader["value"][of_loader["kind"] == kind]
-    return len(np.unique(numbers)) or None
-
-
 def _seconds_within(details: Details, p: Passes) -> float:
     """Sums up what began in some pass over a loader."""
     place = np.searchsorted(p.start, details["start"], side="right") - 1
@@ -416,6 +406,13 @@ def _draws_in_order(facts: Mapping[str, Any]) -> bool | None:
     if sampler not in TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
         return None
     return bool(sampler == "SequentialSampler")
+
+
+def _shares_samples(facts: Mapping[str, Any], *, has_asked: bool) -> bool | None:
+    """Whether a stream of the user's asks for its worker, or is set up as one starts."""
+    if facts.get("is_own_stream") is not True:
+        return None
+    return has_asked or _flag(facts.get("set_up_as_workers_start"))
 
 
 def _flag(value: Any) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainprof.analysis.loader_figures import Loader
@@ -31,19 +31,17 @@ def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) ->
             ),
             # The arguments of one call are those of all.
             overlaps=any(one.overlaps for one in (loader, *_of_call(loader, loaders))),
-            changed_between_passes=_all(loader, loaders, lambda one: one.changed_between_passes),
-            changed_in_sampler=_all(loader, loaders, lambda one: one.changed_in_sampler),
+            changed_between_passes=_changed(loader, loaders),
         )
         for loader, serial in numbered
     ]
 
 
-def _all(
-    loader: Loader, loaders: Sequence[Loader], names: Callable[[Loader], list[str]]
-) -> list[str]:
-    """Returns the names of a loader, and further ones of those that its call builds."""
-    found = (name for one in (loader, *_of_call(loader, loaders)) for name in names(one))
-    return list(dict.fromkeys(found))
+def _changed(loader: Loader, loaders: Sequence[Loader]) -> list[str]:
+    """Returns what training changes of a loader's dataset, and of those that its call builds."""
+    all_of_call = (loader, *_of_call(loader, loaders))
+    names = (name for one in all_of_call for name in one.changed_between_passes)
+    return list(dict.fromkeys(names))
 
 
 def _of_call(loader: Loader, loaders: Sequence[Loader]) -> list[Loader]:

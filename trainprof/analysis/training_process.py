@@ -21,8 +21,6 @@ _OF_LOADER: Final = (
     Kind.WORKER,
     Kind.WORKER_LOST,
     Kind.LOADER_BUILT,
-    Kind.LOADER_SAMPLER,
-    Kind.LOADER_COLLATE,
     Kind.LOADER_PASS,
     Kind.FREE_DATA,
 )

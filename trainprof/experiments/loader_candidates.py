@@ -12,7 +12,6 @@ from trainprof.analysis.diagnosis.loader_cautions import (
     cautions_of,
     needed_first,
     shards_of,
-    too_few_shards,
 )
 from trainprof.analysis.diagnosis.loader_change import with_workers
 from trainprof.analysis.diagnosis.loader_forecast import (
@@ -82,7 +81,7 @@ def left_out(case: Case) -> tuple[str, ...]:
         elif first:
             told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
         elif shards is not None and (fed.loader.num_workers or 0) >= shards:
-            told.append(f"{fed.loader.site}: more workers are not tried: {too_few_shards(shards)}")
+            told.append(f"{fed.loader.site}: more workers are not tried: {shards} shard(s)")
     return (*told, *_not_kept(case))
 
 
@@ -287,16 +286,10 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
                     PREFETCHING,
                     {"prefetch_factor": factor},
                     (speed.low, speed.high),
-                    cautions=_of_more_ahead([one.fed for one in changed], factor),
                     sites=_lines([one.fed for one in changed]),
                 )
             ]
     return []
-
-
-def _of_more_ahead(fed: Sequence[LoaderCase], factor: int) -> tuple[str, ...]:
-    change = {"prefetch_factor": factor}
-    return tuple(dict.fromkeys(said for one in fed for said in cautions_of(one, change)))
 
 
 def _of_persistence(case: Case, starts: float) -> list[Candidate]:

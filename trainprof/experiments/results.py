@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.diagnosis.loader_cautions import counts_for_all
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
@@ -227,7 +226,6 @@ def recommended_of(
         return None
     changed = _changed_loaders(found.best, base)
     minded = to_be_minded(found, found.best, [loader for loader, _ in changed])
-    for_all = [said for loader, change in changed for said in counts_for_all(loader, change)]
     return Recommended(
         overrides=row.overrides,
         speedup=row.speedup,
@@ -237,7 +235,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(found.best, found.plan),
         ],
-        cautions=list(dict.fromkeys((*minded, *row.cautions, *for_all, *_of_builders(found)))),
+        cautions=list(dict.fromkeys((*minded, *row.cautions, *_of_builders(found)))),
     )
 
 

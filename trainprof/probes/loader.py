@@ -10,14 +10,11 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.call_site import Birthplace, LoaderBirthplaces
-from trainprof.probes.changed_datasets import ChangedDatasets, Making
-from trainprof.probes.collate_numbers import CollateNumbers
+from trainprof.probes.changed_datasets import ChangedDatasets
 from trainprof.probes.dataset_numbers import DatasetNumbers, LowestFree
 from trainprof.probes.function_modes import FunctionModes
-from trainprof.probes.learning_samplers import LearningSamplers
 from trainprof.probes.loader_description import LoaderDescriptions
 from trainprof.probes.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
-from trainprof.probes.sampling_facts import given_sampler
 from trainprof.probes.session import Session
 from trainprof.probes.worker_needs import is_on_device
 from trainprof.record.schema import Kind, Topic
@@ -63,11 +60,8 @@ class LoaderProbe:
         self._tensor = getattr(torch, "Tensor", None)
         self._modes = FunctionModes(torch)
         self._datasets = DatasetNumbers(session.keep_track)
-        self._datasets_between = ChangedDatasets(session.log, session.keep_track, session.sites)
-        self._samplers = DatasetNumbers(session.keep_track)
-        self._collates = CollateNumbers()
         self._descriptions = LoaderDescriptions(session.sites)
-        self._learning = LearningSamplers(
+        self._datasets_between = ChangedDatasets(
             session.log, session.keep_track, self._descriptions.is_own_class
         )
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
@@ -128,8 +122,6 @@ class LoaderProbe:
         unwritten = log.unwritten
         check_limit = self._session.limit.before_batch
         ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
-        learning = self._learning.watched
-        asked, given = patcher.guarded(self._asked), patcher.guarded(self._given)
 
         def make(original: Wrapped) -> Wrapped:
             def __next__(self: Any) -> Any:
@@ -138,9 +130,6 @@ class LoaderProbe:
                 loader = loader_of.get(id(self), 0)
                 if loader in unwritten:  # an iterator of the parent's
                     log.refer(loader)
-                is_watched = id(self) in learning
-                if is_watched:
-                    asked(self)
                 start = now()
                 try:
                     batch = original(self)
@@ -155,8 +144,6 @@ class LoaderProbe:
                 emit(_NEXT, start, now(), loader, number)
                 if number == 1:
                     began(self, batch)
-                elif is_watched:
-                    given(self)
                 return batch
 
             return __next__
@@ -291,14 +278,12 @@ class LoaderProbe:
     def _ended(self, iterator: Any) -> None:
         number = self._loader_of.get(id(iterator))
         if number is not None:
-            self._datasets_between.pass_ended(number, _making(iterator, "_"))
+            self._datasets_between.epoch_ended(number, getattr(iterator, "_dataset", None))
 
     def _began(self, iterator: Any, batch: Any) -> None:
         """Notes, once for each loader, that its batches are on a device when it gives them."""
         number = self._loader_of.get(id(iterator))
         # A mode of the script's would see us ask.
-        if number is not None and not self._modes.would_notice():
-            self._learning.begins(number, iterator)
         if number is None or number in self._looked_at or self._modes.would_notice():
             return
         self._looked_at.add(number)
@@ -307,26 +292,15 @@ class LoaderProbe:
         if is_there:
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
-    def _asked(self, iterator: Any) -> None:
-        if not self._modes.would_notice():
-            self._learning.asked(iterator)
-
-    def _given(self, iterator: Any) -> None:
-        if self._modes.would_notice():
-            self._learning.watched.pop(id(iterator), None)
-        else:
-            self._learning.given(iterator)
-
     def _begins(self, frame: FrameType | None, loader: Any, number: int) -> None:
         """Records that a pass begins, and who goes through it."""
-        self._datasets_between.pass_begins(number, _making(loader))
+        dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
+        self._datasets_between.epoch_begins(number, dataset, has_workers=bool(workers))
         now, stack = self._session.now(), self._session.sites.stack(frame)
         self._session.emit(_PASS, now, now, number, stack)
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)
-        # What a pass that was left has been given is no matter of the next one's.
-        self._learning.watched.pop(key, None)
         if key in self._loader_of:
             return
         number = self._numbers.get(id(loader))
@@ -351,16 +325,9 @@ class LoaderProbe:
         self._numbers[key] = number
         session.keep_track(loader, self._numbers, key)
         session.keep_track(loader, self._serials[site], serial)
-        sampler, collate = given_sampler(loader), getattr(loader, "collate_fn", None)
-        drawn_by = 0 if sampler is None else self._samplers.of_run(number, sampler)
-        is_own = facts["collate_site"] is not None
-        collated_by = self._collates.of_run(number, collate) if is_own else 0
         now = session.now()
         session.looked_ns += now - began
         session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
-        for kind, which in ((_DRAWN_BY, drawn_by), (_COLLATED_BY, collated_by)):
-            if which:
-                session.emit(kind, now, now, number, which)
         return number
 
     def _take_serial(self, site: int) -> int:
@@ -371,18 +338,7 @@ class LoaderProbe:
         return serial
 
 
-def _making(of: Any, prefix: str = "") -> Making:
-    """Returns what a loader makes batches by; an iterator has the same by names of its own."""
-    has_workers = bool(getattr(of, f"{prefix}num_workers", 0))
-    dataset, collate, init = (
-        getattr(of, f"{prefix}{name}", None) for name in ("dataset", "collate_fn", "worker_init_fn")
-    )
-    return Making(dataset, collate, init if has_workers else None, has_workers)
-
-
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE: Final = int(Kind.LOADER_CLOSE)
 _BUILT: Final = int(Kind.LOADER_BUILT)
-_DRAWN_BY: Final = int(Kind.LOADER_SAMPLER)
-_COLLATED_BY: Final = int(Kind.LOADER_COLLATE)
 _PASS: Final = int(Kind.LOADER_PASS)

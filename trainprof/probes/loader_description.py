@@ -16,9 +16,7 @@ from trainprof.probes.changed_datasets import whole_of
 from trainprof.probes.collate_code import own_function
 from trainprof.probes.loader_call import constructor_sites, taken_by
 from trainprof.probes.loader_facts import describe, is_iterable, look_closer
-from trainprof.probes.sampling_facts import samplers_of
 from trainprof.probes.user_texts import any_text
-from trainprof.probes.worker_asking import asks_for_worker, says_worker
 from trainprof.probes.worker_start import reaches_dataset
 
 # So many loaders of a kind are looked at closer, each of which takes up to 0.4 ms (a dataset with
@@ -75,11 +73,6 @@ class LoaderDescriptions:
         self._sites = sites
         self._kinds: dict[_Key, _Kind] = {}
         self._found: dict[_Key, dict[str, Any]] = {}
-        # Whether any code of the user's asks which worker it is, and what the script is like; None
-        # until somebody wants to know.
-        self._says: bool | None = None
-        # The same of what a class of datasets comes to; by id: its metaclass may not let it hash.
-        self._asks: dict[int, tuple[type, bool]] = {}
         self._guards: list[bool | None] = []
 
     def of(
@@ -104,11 +97,10 @@ class LoaderDescriptions:
         facts["constructors"] = constructor_sites(type(loader), sites)
         if facts["workers_started_by"] != "fork":
             facts["guards_main"] = self._guards_main()
-        facts["shares_samples"] = self._shares_samples(loader)
+        facts["is_own_stream"] = self._is_own_stream(getattr(loader, "dataset", None))
         reached = self._reached_as_workers_start(loader)
         facts["set_up_as_workers_start"] = reached
         facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
-        facts["has_own_sampler"] = any(self.is_own_class(type(x)) for x in samplers_of(loader))
         facts.update(self._closer(loader, facts))
         if reached is not False:
             facts["generators"] = []
@@ -138,35 +130,11 @@ class LoaderDescriptions:
         own = own_function(function, sites.is_user_code)
         return None if own is None else sites.beginning_of(own[0].__code__)
 
-    def _shares_samples(self, loader: Any) -> bool | None:
-        """Whether each worker gives its own part of an iterable dataset; None where that is not so.
-
-        Told of the user's datasets: of a library's nobody knows. It is shared out where the code
-        that the dataset comes to asks for its worker, or a function of the user's that is called as
-        one starts does; where that function may do so by something else of the user's, or only
-        other code asks, nobody knows.
-        """
-        dataset = getattr(loader, "dataset", None)
-        if not (is_iterable(dataset) and self._is_own_stream(type(dataset))):
-            return None
-        if self._says is None:
-            self._says = any_text(self._sites.is_user_file, says_worker)
-        if self._says and self._asks_for_worker(dataset):
-            return True
-        reached = self._reached_as_workers_start(loader)
-        return reached or None if self._says else reached
-
-    def _is_own_stream(self, kind: type) -> bool:
-        """Whether code of the user's gives a dataset's samples."""
-        begins = getattr(getattr(kind, "__iter__", None), "__code__", None)
-        return isinstance(begins, CodeType) and self._sites.is_user_code(begins)
-
-    def _asks_for_worker(self, dataset: Any) -> bool:
-        kind, sites = type(dataset), self._sites
-        if id(kind) not in self._asks:
-            asks = asks_for_worker(dataset, sites.is_user_code, sites.is_user_file)
-            self._asks[id(kind)] = kind, asks
-        return self._asks[id(kind)][1]
+    def _is_own_stream(self, dataset: Any) -> bool:
+        """Whether code of the user's gives the samples of an iterable dataset."""
+        begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
+        is_own = isinstance(begins, CodeType) and self._sites.is_user_code(begins)
+        return is_own and is_iterable(dataset)
 
     def _reached_as_workers_start(self, loader: Any) -> bool | None:
         """Whether a function of the user's then changes each worker's dataset; None: it may."""

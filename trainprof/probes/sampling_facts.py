@@ -9,16 +9,6 @@ from trainprof.probes.static_lookup import of_class
 _TORCHS: Final = "torch"
 _LOADERS: Final = "loader"
 _ANOTHERS: Final = "other"
-# Of torch's samplers those that draw alike whenever they are made anew of one dataset.
-_PLAIN: Final = (
-    "SequentialSampler",
-    "RandomSampler",
-    "DistributedSampler",
-    "_InfiniteConstantSampler",
-)
-_BATCHES: Final = "BatchSampler"
-# Of each other.
-_MOST_INNER: Final = 4
 
 
 def sampling(loader: Any) -> dict[str, Any]:
@@ -42,31 +32,6 @@ def sampling(loader: Any) -> dict[str, Any]:
         "samples_by_generator": draws_all and is_loaders,
         "sampler_takes_epoch": takes_epoch,
     }
-
-
-def samplers_of(loader: Any) -> list[Any]:
-    """Returns what draws a loader's samples, the innermost last."""
-    batches = getattr(loader, "batch_sampler", None)
-    return with_inner(getattr(loader, "sampler", None) if batches is None else batches)
-
-
-def with_inner(drawn: Any) -> list[Any]:
-    """Returns a sampler and, where it is torch's for batches, the one that it goes by."""
-    found: list[Any] = []
-    while drawn is not None and len(found) < _MOST_INNER:
-        found.append(drawn)
-        drawn = getattr(drawn, "sampler", None) if _is_torchs(drawn, _BATCHES) else None
-    return found
-
-
-def given_sampler(loader: Any) -> Any:
-    """Returns what a loader draws by that somebody has made for it; None of what torch makes."""
-    drawn = next((x for x in samplers_of(loader) if not _is_torchs(x, _BATCHES)), None)
-    return None if drawn is None or _is_torchs(drawn, *_PLAIN) else drawn
-
-
-def _is_torchs(thing: Any, *names: str) -> bool:
-    return _package_of(thing) == _TORCHS and type(thing).__name__ in names
 
 
 def _origin(sampler: Any, loader: Any) -> str:

@@ -147,12 +147,8 @@ class Kind(IntEnum):
     # When that mode was on, from `start` to `end` (equal: not yet off); site = steps before it,
     # value = steps in it. Cumulative, so that the last counts
     SYNC_WINDOW = 92
-    # At LOADER_BUILT, where a sampler was made for the loader, or it has a collate function of the
-    # user's; site = loader id, value = a number: of another sampler, or of one that does otherwise
-    # by its code or values, it is another
-    LOADER_SAMPLER = 94
-    LOADER_COLLATE = 95
-    CACHE_EMPTIED = 93  # torch gave memory that it had kept back to a device; site
+    # torch gave memory that it had kept back to a device; site
+    CACHE_EMPTIED = 93  # 94 and 95 numbered samplers and collate functions, in older runs
 
 
 # In the order of their numbers: new ones come last.
@@ -212,10 +208,7 @@ class Topic(IntEnum):
     # {convolves_in_float64} once a module was called that does;
     # {device} when it is first seen in use;
     # {rank, world_size, backend} on joining a process group;
-    # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began; of
-    # one of the loader's functions its name goes first ("collate_fn.rate");
-    # {learning_sampler: {loader, attribute}}: of a sampler of the user's, which was another when
-    # a batch was asked for than as the last one had been given;
+    # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began;
     # {worker_threads: {torch, set_at, opencv}, number} in a loader's worker: those that libraries
     # compute with, and the script's line that set torch's there (0: none), from then on;
     # {first_samples: {base_seed, checksums}} of an IterableDataset, in one of several workers;

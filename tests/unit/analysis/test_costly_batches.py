@@ -212,25 +212,11 @@ def test_cores_that_are_half_idle_are_not_what_is_short() -> None:
     assert not [told for told in finding.cautions if "disk" in told]
 
 
-def test_more_workers_share_the_disk_that_they_read_from() -> None:
-    planted = Planted(workers=1, fetch_s=0.06, running=0.6, reading=0.35, compute_s=0.006, cores=2)
+@pytest.mark.parametrize("how", [{"running": 0.6, "reading": 0.35}, {}])
+def test_what_a_disk_or_sleep_gives_to_more_workers_is_unknown(how: dict[str, float]) -> None:
+    planted = Planted(workers=1, fetch_s=0.06, compute_s=0.006, cores=2, **how)
     finding = only(case_of(planted))
-    assert finding.id == "too_few_workers"
-    assert any(told.startswith("35 % of making a batch is reading") for told in finding.cautions)
-
-
-def test_what_a_disk_gives_to_more_workers_nobody_knows() -> None:
-    """The kernel does not tell what was waited for, but much was read meanwhile."""
-    planted = Planted(workers=1, fetch_s=0.08, compute_s=0.01)
-    assert planted.loader.fetch is not None
-    asleep = 0.08 * STEPS
-    for read_bytes, is_likely in ((round(200e6 * asleep), True), (round(1e6 * asleep), False)):
-        fetch = replace(planted.loader.fetch, read_bytes=read_bytes)
-        planted.loader = replace(planted.loader, fetch=fetch)
-        finding = only(case_of(planted))
-        assert (finding.id, finding.is_at_most) == ("too_few_workers", True)
-        told = [x for x in finding.cautions if "read from disk meanwhile, which more" in x]
-        assert bool(told) is is_likely
+    assert (finding.id, finding.is_at_most) == ("too_few_workers", True)
 
 
 def test_much_reading_is_named_where_neither_workers_nor_cores_are_short() -> None:
@@ -314,8 +300,6 @@ def test_batches_of_uneven_cost_want_more_of_them_ahead() -> None:
     assert finding.advice == "DataLoader(..., prefetch_factor=8)"
     assert "3.00 ms" in finding.title
     assert "39.9 ms" in finding.title
-    (caution,) = finding.cautions
-    assert caution.startswith("up to 16 batches wait in memory")
     low, high = finding.predicted_speedup or (0, 0)
     # Without any wait a step would take 12.6 ms.
     assert low < planted.step_s.mean() / 0.0126 < high

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cases import Planted, case_of
+from support.events import FakeRun
 
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.loader_figures import Fetch
 from trainprof.analysis.stream_samples import WorkerStream, equal_workers, recorded_stream
+from trainprof.record.schema import Topic
 
 SAMPLES = tuple(range(8))
 
@@ -89,3 +92,27 @@ def test_a_stream_that_each_worker_yields_comes_first(
     is_shared = changes.get("is_iterable") is False or not is_found
     is_shared &= changes != {"equal_workers": None, "shares_samples": False}
     assert all(bool(x.change) is is_shared for x in more)
+
+
+@pytest.mark.parametrize(
+    ("facts", "asks", "shares"),
+    [
+        ({"is_own_stream": True}, False, False),
+        ({"is_own_stream": True}, True, True),
+        ({"is_own_stream": True, "set_up_as_workers_start": True}, False, True),
+        ({"is_own_stream": True, "set_up_as_workers_start": None}, False, None),
+        ({"is_own_stream": False}, True, None),  # of a library
+        ({}, True, None),  # an older recording
+    ],
+)
+def test_whether_a_stream_asks_for_its_worker(
+    tmp_path: Path, facts: dict[str, bool | None], asks: bool, shares: bool | None
+) -> None:
+    run = FakeRun()
+    plain = {"is_iterable": True, "num_workers": 0, "set_up_as_workers_start": False}
+    loader, optimizer = run.loader(**plain | facts), run.optimizer()
+    if asks:
+        run.text(Topic.ENVIRONMENT, {"asked_for_worker": True})
+    run.train_pass(loader, optimizer, 4, samples=[4] * 4)
+    (found,) = run.summary(tmp_path).loaders
+    assert found.shares_samples is shares

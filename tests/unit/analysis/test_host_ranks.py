@@ -145,33 +145,6 @@ def of_ranks(ranks: int, **planted: Any):
     return Planted(**plain | planted, ranks=ranks)
 
 
-def test_the_workers_of_all_ranks_are_counted():
-    case = case_of(of_ranks(8))
-    [finding] = diagnose(case).findings
-    workers = finding.change["num_workers"]
-    said = f"each of the 8 ranks on this host has as many: {8 * workers} workers in all"
-    assert said in finding.cautions
-    [alone] = diagnose(case_of(of_ranks(1))).findings
-    assert alone.change == finding.change
-    assert not any("rank" in one for one in alone.cautions)
-
-
-def test_workers_of_ranks_that_outnumber_the_cores_are_more_than_cores():
-    one_each = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01}
-    cautions = {
-        ranks_per_core: [
-            caution
-            for finding in diagnose(
-                case_of(of_ranks(8, ranks_per_core=ranks_per_core, **one_each))
-            ).findings
-            for caution in finding.cautions
-            if "more workers in all ranks than cores" in caution
-        ]
-        for ranks_per_core in (1.0, 2.0)
-    }
-    assert [len(x) for x in cautions.values()] == [0, 1]
-
-
 def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: Any) -> Case:
     plain = summaries.system()
     changed = replace(plain, cpu={**plain.cpu, **cpu}, memory={**plain.memory, **(memory or {})})
@@ -180,21 +153,6 @@ def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: An
 
 def first(case: Case) -> Finding:
     return diagnose(case).findings[0]
-
-
-def test_batches_of_all_ranks_wait_in_shared_memory():
-    # Of one rank no more than 16 MiB wait.
-    memory = {"shm_total_bytes": 40 * summaries.MIB, "shm_used_bytes": {"min": 0}}
-
-    def told(ranks: int) -> str:
-        planted = of_ranks(ranks, batch_bytes=float(summaries.MIB))
-        finding = first(of_system(planted, memory=memory))
-        assert finding.change["num_workers"] <= 8
-        return "; ".join(finding.cautions)
-
-    assert "of 8 ranks" in told(8)
-    assert "wait in shared memory (/dev/shm), where 40.0 MiB are free" in told(8)
-    assert "shared memory" not in told(1)
 
 
 def test_fewer_workers_are_as_many_as_a_rank_has_cores():

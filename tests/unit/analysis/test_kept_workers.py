@@ -12,12 +12,6 @@ from support.cases import Planted, case_of
 from support.events import US, FakeRun
 
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.diagnosis.loader_cautions import (
-    cautions_of,
-    cautions_of_one_iterator,
-    one_iterator,
-)
-from trainprof.analysis.diagnosis.tuneable import may_have_ahead, may_have_workers
 from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.loader_figures import Loader
@@ -164,127 +158,36 @@ def test_workers_of_passes_that_overlap_are_not_to_be_kept() -> None:
     planted.loader = replace(planted.loader, overlaps=True)
     finding = only(planted)
     assert (finding.id, finding.change) == ("worker_restart", {})
-    assert finding.advice.startswith("give each use of the loader a loader of its own")
     planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
     assert only(planted).change.keys() == {"num_workers", "persistent_workers"}
     planted.loader = replace(planted.loader, overlaps=True)
     assert only(planted).change.keys() == {"num_workers"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        (["level"], "keep the dataset's level, which"),
-        (["collate_fn.rate"], "keep collate_fn's rate, which"),
-        (
-            ["collate_fn.rate", "transform.p", "level", "collate_fn.mask.length"],
-            "keep the dataset's transform.p and level and collate_fn's rate and mask.length, which",
-        ),
-        (["worker_init_fn.epoch"], "keep worker_init_fn's epoch, which"),
-    ],
-)
-def test_what_training_changes_is_named(changed: list[str], told: str) -> None:
+def test_what_training_changes_is_to_be_shared_first() -> None:
     planted = Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)
-    planted.loader = replace(planted.loader, changed_between_passes=changed)
+    planted.loader = replace(planted.loader, changed_between_passes=["transform.p", "level"])
     finding = only(planted)
     assert (finding.id, finding.change) == ("worker_restart", {})
-    assert finding.advice.startswith(told)
-    assert "and of what collate_fn uses" in " ".join(finding.cautions)
+    assert "the dataset's transform.p and level" in finding.advice
 
 
 @pytest.mark.parametrize(
-    ("kind", "has_new"),
-    [(Kind.LOADER_SAMPLER, "has_new_samplers"), (Kind.LOADER_COLLATE, "has_new_collates")],
+    ("numbers", "is_new"), [((1, 2, 3, 4), True), ((1, 1, 1, 1), False), ((1, 1, 2, 2), False)]
 )
-@pytest.mark.parametrize(
-    ("numbers", "is_new"),
-    [((1, 2, 3, 4), True), ((1, 1, 1, 1), False), ((1, 1, 2, 2), False), ((), False)],
-)
-def test_what_loaders_built_anew_draw_and_collate_by(
-    tmp_path, kind: Kind, has_new: str, numbers: tuple[int, ...], is_new: bool
+def test_whether_loaders_built_anew_have_new_datasets(
+    tmp_path, numbers: tuple[int, ...], is_new: bool
 ) -> None:
     run = FakeRun()
     loader, optimizer = run.loader(num_workers=2), run.optimizer()
-    for place in range(4):
-        run.mark(Kind.LOADER_BUILT, site=loader, value=1)
-        if numbers:
-            run.mark(kind, site=loader, value=numbers[place])
+    for number in numbers:
+        run.mark(Kind.LOADER_BUILT, site=loader, value=number)
+        # What older runs had besides: numbers of samplers and collate functions.
+        run.mark(94, site=loader, value=number)
         run.train_pass(loader, optimizer, 4)
     (found,) = run.summary(tmp_path).loaders
     assert found.is_rebuilt
-    assert not found.has_new_datasets
-    assert getattr(found, has_new) is found.is_of_new_parts is is_new
-
-
-def built_anew(planted: Planted, **facts: Any) -> Planted:
-    planted.loader = replace(planted.loader, built=planted.loader.passes, **facts)
-    return planted
-
-
-def test_the_sampler_of_one_pass_is_not_to_be_kept_for_all() -> None:
-    slow = {"fetch_s": 0.018, "compute_s": 0.01, "passes": 10, "start_s": 0.1}
-    finding = only(built_anew(Planted(workers=2, **slow), samplers=10, datasets=1))
-    assert (finding.id, finding.change) == ("worker_restart", {})
-    assert finding.advice.startswith("where one sampler will do, whose weights or indices are")
-    assert finding.advice.endswith("now each pass builds another, with another sampler")
-    finding = only(built_anew(Planted(workers=2, **slow), samplers=10, collates=10))
-    assert ", and where one collate_fn will do, with what is new" in finding.advice
-    finding = only(built_anew(Planted(workers=2, **slow), samplers=1, collates=7))
-    assert finding.advice.startswith("build it once, ahead of all passes")
-
-
-def test_passes_that_are_left_go_on_by_their_own_samplers() -> None:
-    slow = {"workers": 2, "fetch_s": 0.06, "compute_s": 0.005, "start_s": 0.2, "passes": 10}
-    for facts, is_advised in (({}, True), ({"samplers": 10}, False)):
-        found = diagnose(case_of(built_anew(Planted(**slow, left=1000), **facts))).findings
-        [told] = [one for one in found if one.id == "worker_restart"]
-        assert ("one iterator" in told.advice) is is_advised
-
-
-def test_a_loader_for_each_step_has_its_own_sampler() -> None:
-    loader = built_anew(Planted(workers=2, passes=10), samplers=10).loader
-    assert one_iterator(loader).startswith("where not each step has to have another sampler, one")
-    assert cautions_of_one_iterator(loader) == []
-
-
-def test_more_workers_are_started_as_often_for_other_samplers() -> None:
-    finding = only(built_anew(Planted(fetch_s=0.03, compute_s=0.01, passes=10), samplers=10))
-    said = " ".join(finding.cautions)
-    assert "it is built anew for each pass, with another sampler, and its workers with it" in said
-    assert "built once" not in said
-
-
-def test_workers_are_ahead_of_a_sampler_of_the_users() -> None:
-    planted = Planted(fetch_s=0.03, compute_s=0.01)
-    finding = only(planted)
-    workers = finding.change["num_workers"]
-    assert "drawn ahead" not in " ".join(finding.cautions)
-    planted.loader = replace(planted.loader, has_own_sampler=True)
-    finding = only(planted)
-    assert finding.change["num_workers"] == workers
-    [said] = [one for one in finding.cautions if "drawn ahead" in one]
-    assert said.startswith(f"indices of up to {2 * workers} batches are drawn ahead: a sampler")
-
-
-def test_a_sampler_that_learns_within_a_pass_is_to_learn_by_the_batch_first() -> None:
-    planted = Planted(fetch_s=0.03, compute_s=0.01)
-    learning = {"has_own_sampler": True, "changed_in_sampler": ["w"]}
-    planted.loader = replace(planted.loader, **learning)
-    finding = only(planted)
-    assert (finding.id, finding.change) == ("serial_loading", {})
-    assert finding.advice.startswith("have the sampler's w, which training changes within a pass")
-    (fed,) = case_of(planted).feeding
-    assert not may_have_workers(fed, 2)
-    more = Planted(workers=2, fetch_s=0.03, compute_s=0.01)
-    (fed,) = case_of(more).feeding
-    assert may_have_ahead(fed, 4)
-    said = cautions_of(fed, {"prefetch_factor": 4})
-    assert not any("drawn ahead" in one for one in said)
-    more.loader = replace(more.loader, **learning)
-    (fed,) = case_of(more).feeding
-    assert not may_have_ahead(fed, 4)
-    said = cautions_of(fed, {"prefetch_factor": 4})
-    assert any("indices of up to 8 batches are drawn ahead" in one for one in said)
+    assert found.is_of_new_parts is is_new
 
 
 @pytest.mark.parametrize("line", [10, 11])
@@ -294,8 +197,6 @@ def test_what_one_loader_of_a_line_forbids_counts_for_all(tmp_path, line: int) -
     other = run.loader(line, num_workers=2, length=3)
     changed = {"loader": other, "attribute": "level"}
     run.text(Topic.ENVIRONMENT, {"changed_dataset": changed})
-    learning = {"loader": other, "attribute": "w"}
-    run.text(Topic.ENVIRONMENT, {"learning_sampler": learning})
     for _ in range(2):
         run.train_pass(train, optimizer, 4)
         in_pairs(run, other)
@@ -303,7 +204,6 @@ def test_what_one_loader_of_a_line_forbids_counts_for_all(tmp_path, line: int) -
     is_one = line == 10
     assert found.overlaps is is_one
     assert found.changed_between_passes == (["level"] if is_one else [])
-    assert found.changed_in_sampler == (["w"] if is_one else [])
     assert found.may_keep_workers is not is_one
 
 

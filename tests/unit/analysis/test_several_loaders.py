@@ -119,7 +119,7 @@ def test_how_many_datasets_loaders_built_anew_had(tmp_path, numbers, datasets, i
     (found,) = run.summary(tmp_path).loaders
     assert (found.built, found.datasets, found.passes) == (4, datasets, 4)
     assert found.is_rebuilt
-    assert found.has_new_datasets is is_new
+    assert found.is_of_new_parts is is_new
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def _over_parts(tmp_path, lengths, **facts):
 def test_many_loaders_over_parts_of_the_data_are_one(tmp_path):
     (found,) = _over_parts(tmp_path, [4, 6, 5, 7, 4], num_workers=2)
     assert (found.passes, found.iterations, found.built, found.datasets) == (5, 26, 5, 5)
-    assert found.has_new_datasets
+    assert found.is_of_new_parts
     assert found.length is None
     assert found.draws_all is None
 

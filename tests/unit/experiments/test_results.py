@@ -84,17 +84,6 @@ def test_where_a_package_builds_the_loader_the_change_is_that_of_its_own_setting
     loader = replace(base.loaders[0], built_by="transformers")
     told = recommended_of(found, trials_of(found), replace(base, loaders=[loader]))
     assert told.change == ["train.py:9: TrainingArguments(..., dataloader_num_workers=2)"]
-    assert "it counts for the loaders of training and of evaluation" in told.cautions
-
-
-@pytest.mark.parametrize("also", [["evaluation"], []])
-def test_what_else_a_line_builds_is_changed_with_it(also):
-    found = found_with(Planted(twice))
-    base = base_summary()
-    loader = replace(base.loaders[0], also_builds=also)
-    told = recommended_of(found, trials_of(found), replace(base, loaders=[loader]))
-    caution = "it counts for the loader of evaluation, built by the same line"
-    assert (caution in told.cautions) is bool(also)
 
 
 def test_rows_stand_in_the_order_in_which_they_were_tried() -> None:

@@ -661,11 +661,6 @@ def test_an_iterable_dataset(same_with_us: Compare, recorder: Recorder) -> None:
 SEED = 3
 
 
-class SharedStream(Stream):
-    def __iter__(self) -> Any:
-        return iter([]) if torch.utils.data.get_worker_info() else super().__iter__()
-
-
 def seed_worker(worker_id: int) -> None:
     """PyTorch's recipe."""
     np.random.seed(SEED + torch.initial_seed() % 2**32)
@@ -680,51 +675,20 @@ def give_share_elsewhere(worker_id: int) -> None:
     give_share(worker_id)
 
 
-def closing_over(stream: Any) -> Callable[[int], None]:
-    def give(worker_id: int) -> None:
-        stream.first = worker_id
-
-    return give
-
-
 @pytest.mark.parametrize(
-    ("make", "asks", "expected"),
+    ("make", "expected"),
     [
-        (lambda: DataLoader(Stream()), False, False),
-        (lambda: DataLoader(SharedStream()), True, True),
-        # Other code does: nobody knows what for.
-        (lambda: DataLoader(Stream()), True, None),
-        (lambda: DataLoader(Stream(), worker_init_fn=give_share), True, True),
-        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), False, False),
-        (lambda: DataLoader(Stream(), worker_init_fn=seed_worker), True, None),
-        (lambda: DataLoader(SharedStream(), worker_init_fn=seed_worker), True, True),
-        # A library's, as Lightning's seed_everything(1, workers=True) gives to every loader.
-        (lambda: DataLoader(Stream(), worker_init_fn=partial(torch.save, 1)), False, False),
-        (lambda: DataLoader(Stream(), worker_init_fn=give_share), False, True),
-        (lambda: DataLoader(Stream(), worker_init_fn=partial(give_share)), False, True),
-        (lambda: DataLoader(Stream(), worker_init_fn=give_share_elsewhere), False, None),
-        (lambda: DataLoader(Stream(), worker_init_fn=closing_over(Stream())), False, None),
-        (lambda: DataLoader(Numbers()), False, None),
-        (lambda: DataLoader(ChainDataset([Stream()])), False, None),  # torch's own
+        (lambda: DataLoader(Stream()), True),
+        (lambda: DataLoader(Numbers()), False),
+        (lambda: DataLoader(ChainDataset([Stream()])), False),  # torch's own
     ],
 )
-def test_whether_workers_share_a_stream(
-    recorder: Recorder,
-    monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[], Any],
-    asks: bool,
-    expected: bool | None,
+def test_whether_a_stream_is_the_users(
+    recorder: Recorder, make: Callable[[], Any], expected: bool
 ) -> None:
-    def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) -> bool:
-        assert is_it("info = get_worker_info()")
-        assert not is_it("for line in file:")
-        assert not is_it("def seed_worker(worker_id):")
-        return asks
-
-    monkeypatch.setattr("trainprof.probes.loader_description.any_text", any_text)
     recorder.start(LoaderProbe())
     next(iter(make()))
-    assert recorder.read().notes(Topic.LOADER)[0]["shares_samples"] is expected
+    assert recorder.read().notes(Topic.LOADER)[0]["is_own_stream"] is expected
 
 
 class Augmented(Numbers):

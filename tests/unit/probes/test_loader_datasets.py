@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from support.session import Recorder
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     Dataset,
-    RandomSampler,
-    Sampler,
     Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    default_collate,
 )
 
 from trainprof.probes.loader import LoaderProbe
@@ -119,88 +112,3 @@ def test_lists_of_other_loaders_are_told_apart(recorder: Recorder) -> None:
     assert found[::2] == found[:1] * 2
     assert found[1::2] == found[1:2] * 2
     assert found[0] != found[1]
-
-
-def _numbers_of(recorder: Recorder, kind: Kind, make: Callable[[int], Any]) -> list[int]:
-    recorder.start(LoaderProbe())
-    for epoch in range(4):
-        for _ in make(epoch):
-            pass
-    recording = recorder.read()
-    assert recording.notes(Topic.PROBE_FAILED) == []
-    return [event.value for event in recording.of(kind)]
-
-
-class Own(Sampler[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(6))
-
-
-HELD = SubsetRandomSampler([1, 2])
-
-
-@pytest.mark.parametrize(
-    ("make", "numbers"),
-    [
-        (lambda epoch: {}, []),
-        (lambda epoch: {"shuffle": True}, []),
-        (lambda epoch: {"sampler": RandomSampler(Numbers())}, []),
-        (lambda epoch: {"sampler": SubsetRandomSampler([epoch])}, [1, 2, 3, 4]),
-        (lambda epoch: {"sampler": WeightedRandomSampler([1.0] * 6, 6)}, [1, 2, 3, 4]),
-        (lambda epoch: {"sampler": Own()}, [1, 2, 3, 4]),
-        (lambda epoch: {"sampler": HELD}, [1, 1, 1, 1]),
-        (lambda epoch: {"batch_sampler": BatchSampler(Own(), 2, False)}, [1, 2, 3, 4]),
-        (lambda epoch: {"batch_sampler": BatchSampler(HELD, 2, False)}, [1, 1, 1, 1]),
-    ],
-)
-def test_samplers_made_anew_have_other_numbers(
-    make: Callable[[int], dict[str, Any]], numbers: list[int], recorder: Recorder
-) -> None:
-    def loader(epoch: int) -> Any:
-        return DataLoader(Numbers(), **make(epoch))
-
-    assert _numbers_of(recorder, Kind.LOADER_SAMPLER, loader) == numbers
-
-
-def collate(samples: Any, longest: int = 8, held: Any = None) -> Any:
-    return samples[:longest]
-
-
-class Collator:
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-
-    def __call__(self, samples: Any) -> Any:
-        return samples[: self.longest]
-
-    def method(self, samples: Any) -> Any:
-        return self(samples)
-
-
-def closing_over(longest: int) -> Callable[[Any], Any]:
-    return lambda samples: samples[:longest]
-
-
-@pytest.mark.parametrize(
-    ("make", "numbers"),
-    [
-        (lambda epoch: default_collate, []),
-        (lambda epoch: collate, [1, 1, 1, 1]),
-        (lambda epoch: lambda samples: samples, [1, 1, 1, 1]),
-        (lambda epoch: partial(collate, longest=8), [1, 1, 1, 1]),
-        (lambda epoch: partial(collate, longest=epoch), [1, 2, 3, 4]),
-        (lambda epoch: Collator(8), [1, 1, 1, 1]),
-        (lambda epoch: Collator(8).method, [1, 1, 1, 1]),
-        (lambda epoch: Collator(epoch), [1, 2, 3, 4]),
-        (lambda epoch: Collator(epoch).method, [1, 2, 3, 4]),
-        (lambda epoch: closing_over(8), [1, 1, 1, 1]),
-        (lambda epoch: closing_over(epoch % 2), [1, 2, 1, 2]),
-    ],
-)
-def test_collate_functions_that_do_otherwise_have_other_numbers(
-    make: Callable[[int], Any], numbers: list[int], recorder: Recorder
-) -> None:
-    def loader(epoch: int) -> Any:
-        return DataLoader(Numbers(), collate_fn=make(epoch))
-
-    assert _numbers_of(recorder, Kind.LOADER_COLLATE, loader) == numbers

@@ -38,7 +38,7 @@ from typing import Any, Final
 from trainprof.analysis.device_figures import Transfer
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
-from trainprof.analysis.diagnosis.loader_cautions import OFF_DEVICE, counts_for_all
+from trainprof.analysis.diagnosis.loader_cautions import OFF_DEVICE
 from trainprof.analysis.diagnosis.loader_change import call_with
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
@@ -258,10 +258,8 @@ def _training_loaders(case: Case) -> list[Loader]:
 
 
 def _cautions(case: Case, change: dict[str, Any]) -> list[str]:
-    pinning = {name: value for name, value in change.items() if name == "pin_memory"}
-    for_all = [said for fed in case.feeding for said in counts_for_all(fed.loader, pinning)]
     takes = ["pinned batches take memory that cannot be swapped out"]
-    return [*takes, *(_pinning_takes(case) if pinning else []), *dict.fromkeys(for_all)]
+    return [*takes, *(_pinning_takes(case) if "pin_memory" in change else [])]
 
 
 def _pinning_takes(case: Case) -> list[str]:

@@ -11,7 +11,6 @@ import numpy as np
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.waiting import Limits, cause_of, runnable_share
-from trainprof.analysis.facts import number_at
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
@@ -66,7 +65,7 @@ def build_case(
         steps_shares: Of each loader, by its id, as `LoaderCase.steps_share` has it; None: all.
     """
     here = [one for one in loaders if one.thread == "training"]
-    shared_memory, on_device = _free_shared_memory(summary), summary.run.is_on_device
+    on_device = summary.run.is_on_device
     shares, taken = steps_shares or {}, _taken_cores(summary)
 
     def models_of(number: int) -> LoaderModel | None:
@@ -78,9 +77,7 @@ def build_case(
     cases = {
         role: [
             replace(
-                _loader_case(
-                    one, models_of, training_s, _limits(settings), exposed, shared_memory, on_device
-                ),
+                _loader_case(one, models_of, training_s, _limits(settings), exposed, on_device),
                 steps_share=shares.get(one.id, 1.0),
             )
             for one in _costliest([one for one in here if one.role == role])
@@ -128,14 +125,6 @@ def _exposed_share(
     return min(told[0].get(cause, 0.0) / waited_s, 1.0)
 
 
-def _free_shared_memory(summary: RunSummary) -> float | None:
-    """Returns what is free of it, as far as that is known, while no batches of the run's wait."""
-    memory = summary.system.memory if summary.system else {}
-    total = number_at(memory, "shm_total_bytes")
-    used = number_at(memory, "shm_used_bytes", "min")
-    return None if total is None or used is None else max(total - used, 0.0)
-
-
 def _taken_cores(summary: RunSummary) -> float:
     """Returns how many of the run's cores other programs kept busy; 0 where it hardly felt that."""
     cpu = shared_cpu(summary.system.cpu) if summary.system else None
@@ -168,10 +157,9 @@ def _loader_case(
     training_s: float,
     limits: Limits,
     exposed: float,
-    shared_memory: float | None,
     on_device: bool,
 ) -> LoaderCase:
-    unknown = LoaderCase(loader, None, None, None, None, training_s, exposed, shared_memory)
+    unknown = LoaderCase(loader, None, None, None, None, training_s, exposed)
     is_cheap = unknown.cost_s < _LOOKED_AT_FROM_SHARE * training_s
     if is_cheap and not (_may_crowd(loader, training_s) or _may_be_hidden(loader, training_s)):
         return unknown

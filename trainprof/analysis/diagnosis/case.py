@@ -41,7 +41,6 @@ class LoaderCase:
             had run dry.
         cause: Why training waits for it, None where it hardly does or that is not known.
         training_s: Of the run's training phase.
-        shared_memory_bytes: What the run found free of it, None where nobody knows.
         steps_share: Of training's steps, by their time, those that its batches go into.
     """
 
@@ -52,7 +51,6 @@ class LoaderCase:
     cause: Cause | None
     training_s: float
     exposed: float = 1.0
-    shared_memory_bytes: float | None = None
     steps_share: float = 1.0
 
     @property

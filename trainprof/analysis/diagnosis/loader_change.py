@@ -17,7 +17,6 @@ from trainprof.analysis.diagnosis.constructor_words import own_call
 from trainprof.analysis.diagnosis.gains import Gain, of_setting
 from trainprof.analysis.diagnosis.loader_cautions import (
     cautions_of,
-    cautions_of_needed,
     needed_first,
     ranks_of,
 )
@@ -148,7 +147,6 @@ def finding(
         is_of_making: It is about the making of batches.
     """
     measured, loader, altered = fed.measured, fed.loader, alters or change or {}
-    minded = [*cautions_of_needed(loader, altered), *cautions_of(fed, altered)]
     of_making = _where_it_goes(case, fed, is_unsure=gain.training[0] < 1)
     numbers = {
         LOADER_ID: loader.id,
@@ -172,7 +170,7 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=[*(cautions or []), *minded],
+        cautions=[*(cautions or []), *cautions_of(fed, altered)],
         also=[
             *(also or []),
             *_of_turns(loader),

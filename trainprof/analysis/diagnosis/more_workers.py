@@ -15,7 +15,7 @@ from trainprof.analysis.diagnosis.cheaper_samples import (
     without_line,
 )
 from trainprof.analysis.diagnosis.gains import Gain
-from trainprof.analysis.diagnosis.loader_cautions import cautions_of, shares_a_disk
+from trainprof.analysis.diagnosis.loader_cautions import cautions_of
 from trainprof.analysis.diagnosis.loader_change import (
     advised,
     call_with,
@@ -27,7 +27,7 @@ from trainprof.analysis.diagnosis.loader_change import (
 )
 from trainprof.analysis.diagnosis.side_by_side import SideBySide, side_by_side
 from trainprof.analysis.diagnosis.tuneable import rerun_words
-from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share
+from trainprof.analysis.diagnosis.waiting import ASLEEP_SHARE, asleep_share, reading_share
 from trainprof.analysis.diagnosis.wording import place
 from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import (
@@ -42,6 +42,8 @@ from trainprof.analysis.finding import (
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
 
+# Of the fetch time: a disk that takes this share of it may have no more to give.
+_READING_SHARE: Final = 0.2
 # Of what workers give at most: a line that would give so much more comes ahead of them.
 _MUCH_MORE: Final = 1.3
 # Of steps: workers that may lose, and most likely give no more than that, come behind a function
@@ -77,8 +79,9 @@ def more_workers(
         setting, gain = beside.setting, beside.gain
     if setting is None or gain is None:
         return None
-    if shares_a_disk(fed) or asleep_share(fed.loader.fetch) >= ASLEEP_SHARE:
-        # Nobody knows what it gives to more of them at once: it may be one lock, or a rate limit.
+    fetch = fed.loader.fetch
+    if reading_share(fetch) >= _READING_SHARE or asleep_share(fetch) >= ASLEEP_SHARE:
+        # Nobody knows what it gives to more of them at once: one disk, a lock, a rate limit.
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )

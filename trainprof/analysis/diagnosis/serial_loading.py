@@ -40,12 +40,14 @@ share its place. Where workers are spawned: make a lambda or a local class pickl
 dataset or the collate function copies to the device: move that into the loop, for a forked worker
 cannot, and what is on a device cannot be pinned.
 
-What is minded: a random generator that the dataset keeps (self.rng), of which workers have equal
-copies, as torch seeds the global ones alone; shared memory that does not hold the batches that
-would wait (docker gives 64 MiB); other loaders that the same line builds. A stream of Hugging
-Face's gets no more workers than it has shards. Where training changes the dataset between passes,
-workers are not advised to live on (see worker_restart). A loader class of the script's own that
-does not take an argument is given it where its constructor calls its base's.
+What is noted: a random generator that the dataset keeps (self.rng), of which workers have equal
+copies, as torch seeds the global ones alone. A stream of Hugging Face's gets no more workers than
+it has shards. Where training changes the dataset between epochs, workers are not advised to be
+persistent (see worker_restart). A loader class of the script's own that does not take an argument
+is given it where its constructor calls its base's. No run is searched for the rest: each rank, and
+each loader that the same line builds, has workers of its own, with their memory and batches in
+/dev/shm (docker gives 64 MiB); workers have copies of the dataset; and a sampler that learns from
+training is ahead of it by the batches that wait.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import (
     DRAWN_ANEW,
-    cautions_of_one_iterator,
     one_iterator,
 )
 from trainprof.analysis.diagnosis.loader_change import costliest, finding
@@ -173,9 +172,7 @@ def _is_of_few(fed: LoaderCase) -> bool:
 
 
 def _cautions(loader: Loader) -> list[str]:
-    if loader.is_each_step:
-        return cautions_of_one_iterator(loader)
-    return [] if loader.draws_in_order else [DRAWN_ANEW]
+    return [] if loader.is_each_step or loader.draws_in_order else [DRAWN_ANEW]
 
 
 def _advice(loader: Loader, spent_s: float, *, is_each_step: bool, is_of_few: bool) -> str:

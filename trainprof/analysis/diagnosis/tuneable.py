@@ -92,7 +92,7 @@ def may_have_ahead(fed: LoaderCase, factor: int) -> bool:
     """Whether so many batches ahead of each worker are more than now, and give the same."""
     now = fed.loader.prefetch_factor or USUAL_PREFETCH
     is_more = bool(fed.loader.num_workers) and factor > now and factor in TRIED_PREFETCH
-    return is_more and keeps_multiplicity(fed) and not fed.loader.changed_in_sampler
+    return is_more and keeps_multiplicity(fed)
 
 
 def may_be_kept(case: Case, fed: LoaderCase) -> bool:

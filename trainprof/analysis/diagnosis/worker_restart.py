@@ -17,7 +17,8 @@ takes its workers with it. The workers then keep their memory between epochs, an
 the dataset: a change made to it in the training process does not reach them, nor one to what
 collate_fn uses. They serve one iterator at a time: where two go through a loader at once, each
 needs a loader of its own. Where each pass has another sampler, one that is changed in place: the
-training process draws by it. Where each pass has another dataset, fewer workers, or none; or one
+training process draws by it; where each has another collate_fn, one with what is new in a tensor in
+shared memory. Where each pass has another dataset, fewer workers, or none; or one
 dataset, whose new content is drawn in __getitem__ or lies in shared memory.
 
 Where an iterator is made for each step, as next(iter(loader)) does, or is left after so many of
@@ -26,12 +27,10 @@ it is with passes that are left by break, unless persistent_workers=True saves n
 for all steps gives other batches: all of a pass in turn, where each step had the first of a new
 one.
 
-Where two passes of a loader overlap, or training changes between passes what the dataset,
-collate_fn or worker_init_fn reads, it is said what to do first, nothing is patched, and trainprof
-tune does not try it; so it is with workers for a sampler that training changes within a pass. Seen
-are attributes of the script's own objects and plain variables: another number, word or object, a
-list or dict of another length, some of a list's items; not what is changed in place in an array or
-a tensor, nor what lies deeper.
+Where two passes of a loader overlap, or training changes attributes of the dataset between passes,
+it is said what to do first, nothing is patched, and trainprof tune does not try it. Seen is another
+number, word or object, and a list or dict of another length; not what is changed in place in an
+array or a tensor, nor in what else makes batches.
 """
 
 from __future__ import annotations
@@ -42,9 +41,6 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import (
-    KEEP_THE_DATASET,
-    another_part,
-    cautions_of_one_iterator,
     needed_first,
     one_iterator,
     others_of_line,
@@ -89,16 +85,9 @@ _MUCH_ONCE: Final = 0.05
 _MUCH_OF_IT: Final = 0.1
 _KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
 _BUILD_ONCE: Final = (
-    "build it once, ahead of all passes, with persistent_workers=True: now each pass builds another"
+    "if its sampler and collate_fn may stay the same, build it once, ahead of all epochs, with "
+    "persistent_workers=True: now each epoch builds another"
 )
-_NEW_SAMPLERS: Final = (
-    "where one sampler will do, whose weights or indices are changed in place between passes (each "
-    "draws anew by them, also of workers that live on)"
-)
-_NEW_COLLATES: Final = (
-    "where one collate_fn will do, with what is new in each pass in a tensor in shared memory"
-)
-_ONE_LOADER: Final = "one loader for all passes, built ahead of them, with persistent_workers=True"
 _NEW_DATASETS: Final = (
     "where all passes may have the same samples, or what is new in each is drawn in __getitem__ or "
     "lies in a tensor in shared memory, one dataset and one loader for all, with "
@@ -216,7 +205,7 @@ def _again(loader: Loader) -> str:
         which = f"each of {later} passes after the first" if later > 1 else "a second pass"
         return f"{which} in {'each' if later > 1 else 'one'} of {loader.built} loaders"
     over = ""
-    if loader.has_new_datasets:
+    if loader.is_of_new_parts:
         over = ", each over another dataset" if later > 1 else ", over another dataset"
     if loader.begun_ahead:
         which = f"each of the {later} passes" if later > 1 else "the pass"
@@ -236,17 +225,12 @@ def _worthwhile_without(case: Case, fed: LoaderCase) -> Prediction | None:
 
 def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
     """Returns what has workers live on, in words, and its arguments where it takes no more."""
-    if loader.has_new_datasets:
+    if loader.is_of_new_parts:
         fewer = _FEWER if (loader.num_workers or 0) > 1 else ""
         return f"{_NEW_DATASETS}{fewer}{_NOT_SEEN}", {}
     if not loader.is_rebuilt:
         return advised(loader, dict(_KEPT))
     told = "".join(f"{one}, then " for one in needed_first(loader, _KEPT))
-    if loader.is_of_new_parts:
-        may = [_NEW_SAMPLERS] if loader.has_new_samplers else []
-        may += [_NEW_COLLATES] if loader.has_new_collates else []
-        now = f"now each pass builds another, with {another_part(loader)}"
-        return f"{told}{', and '.join(may)}, {_ONE_LOADER}: {now}", {}
     return f"{told}{_BUILD_ONCE}", {}
 
 
@@ -266,7 +250,6 @@ def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
         f"{percent(fed.exposed * later * each_s / case.training_s)} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=one_iterator(loader),
-        cautions=cautions_of_one_iterator(loader),
         also=[
             f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
             "persistent_workers=True the others would be waited for, and thrown away"
@@ -301,7 +284,7 @@ def _for_left_passes(
         f"{title}; each is left after {number_of(inputs.batches, 'batch', 'batches')}",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=f"{once}{one_iterator(loader)}",
-        cautions=[_GOES_ON, KEEP_THE_DATASET],
+        cautions=[_GOES_ON],
         also=[
             f"with persistent_workers=True alone each pass would begin with {batches} that the one "
             f"before had asked for, about {span(kept.reset_s.mid)}, to be thrown away"
