@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from trainprof.analysis.line_times import LineProfile
     from trainprof.analysis.summary import RunSummary
 
-LPROF_SUFFIX: Final = ".lprof"
-LPROF_NAME: Final = f"lines{LPROF_SUFFIX}"
+LPROF_NAME: Final = "lines.lprof"
 SHOWN_BY: Final = ("trainprof", "lines")
 _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
@@ -106,7 +105,7 @@ def lines(
         str | None,
         typer.Argument(
             metavar="SCRIPT|RUN",
-            help="A Python file or a command to run; or a saved run, or an .lprof file, to show.",
+            help="A Python file or a command to run; or a saved run to show.",
         ),
     ] = None,
     arguments: run_options.Arguments = None,
@@ -176,7 +175,7 @@ def saved_lines(
         str,
         typer.Argument(
             metavar="RUN",
-            help="A run directory, a run's name under trainprof-runs, latest, or an .lprof file.",
+            help="A run directory, a run's name under trainprof-runs, or latest.",
         ),
     ],
     per_process: PerProcess = False,
@@ -188,12 +187,17 @@ def saved_lines(
     verbose: run_options.Verbose = False,
     debug: run_options.Debug = False,
 ) -> None:
-    """Show the line times of a saved run, or of line_profiler's .lprof file."""
+    """Show the line times of a saved run."""
+    from trainprof.analysis.line_recording import read_line_profile
+
     view = LineView(per_process, unit, skip_zero, sort, top, verbose)
-    is_foreign = run.endswith(LPROF_SUFFIX)
-    if is_foreign and lprof:
-        raise typer.BadParameter(f"{run} is an .lprof file already", param_hint="'--lprof'")
-    profile, directory = _read(run, is_foreign=is_foreign)
+    try:
+        directory = find_run(run)
+        profile = read_line_profile(directory)
+    except OSError as error:
+        raise NoLineTimes(
+            f"{run} cannot be read: {error.strerror or error}", hint="check its path"
+        ) from error
     if not profile.functions:
         why = f": {profile.damage[0]}" if profile.damage else ""
         raise NoLineTimes(
@@ -201,28 +205,12 @@ def saved_lines(
         )
     write(sys.stdout, view.text(profile, sys.stdout, [*SHOWN_BY, run]))
     write(sys.stderr, _remarks(view.notes(profile, sys.stdout)))
-    if lprof and directory is not None:
+    if lprof:
         _write_lprof(profile, directory)
 
 
-def _read(run: str, *, is_foreign: bool) -> tuple[LineProfile, RunDirectory | None]:
-    from trainprof.analysis.line_recording import lprof_profile, read_line_profile
-
-    try:
-        if is_foreign:
-            return lprof_profile(Path(run)), None
-        directory = find_run(run)
-        return read_line_profile(directory), directory
-    except OSError as error:
-        raise NoLineTimes(
-            f"{run} cannot be read: {error.strerror or error}", hint="check its path"
-        ) from error
-
-
 def names_saved_run(word: str) -> bool:
-    """Tells whether a SCRIPT or RUN means what was recorded before: a run, or an .lprof file."""
-    if word.endswith(LPROF_SUFFIX):
-        return True
+    """Returns whether a SCRIPT or RUN is a saved run."""
     try:
         if os.path.isfile(word):
             return False
@@ -269,12 +257,14 @@ def _export(finished: FinishedRun) -> None:
 
 
 def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
-    from trainprof.analysis.line_recording import lprof_stats
-    from trainprof.analysis.lprof import write_lprof
+    from line_profiler.line_profiler import LineStats
 
     path = directory.path / LPROF_NAME
+    temporary = path.with_name(f"{LPROF_NAME}.tmp")
     try:
-        write_lprof(path, lprof_stats(profile))
+        temporary.unlink(missing_ok=True)  # a link there is not followed
+        LineStats(profile.timings(), profile.unit_s).to_file(temporary)
+        temporary.replace(path)
     except OSError as error:
         complain(
             f"{path} cannot be written: {error.strerror or error}", hint="check its permissions"
