@@ -6,7 +6,6 @@ import io
 import os
 import stat
 import tokenize
-from collections.abc import Iterable
 from typing import Final
 
 from trainprof.analysis.facts import integer
@@ -14,8 +13,8 @@ from trainprof.analysis.faults import RECORDING_STOPPED, faults_of
 from trainprof.analysis.line_times import (
     LineProfile,
     Source,
-    TimedProcess,
     line_profile,
+    source_name,
     timed_functions,
 )
 from trainprof.analysis.process_name import process_names
@@ -28,12 +27,8 @@ from trainprof.record.run_file import read_run_file
 MAX_SOURCE_BYTES: Final = 1 << 24
 MAX_SOURCES_BYTES: Final = 1 << 26
 _OF_LINES: Final = ("probe lines ", RECORDING_STOPPED)
-ONLY: Final = ("workers", "main")
-# A codec may take any time, or be no encoding of text at all.
-_ENCODINGS: Final = frozenset(
-    {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1251", "cp1252", "koi8-r"}
-    | {"gbk", "gb18030", "big5", "shift_jis", "euc-jp", "euc-kr"}
-)
+# Another codec may take any time, or be no encoding of text at all.
+_ENCODINGS: Final = ("utf-8", "utf-8-sig", "ascii", "iso-8859-1")
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -45,10 +40,17 @@ def read_line_profile(directory: RunDirectory) -> LineProfile:
     """
     recordings = [] if directory.manifest.exists() else rank_recordings(directory)
     recordings = recordings or [read_recording(directory)]
-    processes = [process for one in recordings for process in _processes(one)]
+    processes = [
+        pair for one in recordings for pair in zip(process_names(one.logs), one.logs, strict=True)
+    ]
     cwd = recordings[0].manifest.get("cwd")
+    lines = recordings[0].section("options").get("lines")
+    only = lines.get("only") if isinstance(lines, dict) else None
     return line_profile(
-        processes,
+        # The script's own first, whose order of functions is then that of all.
+        sorted(processes, key=lambda pair: pair[0].order),
+        {name: source for one in recordings for name, source in _saved_sources(one).items()},
+        only=only if isinstance(only, str) else None,
         cwd=cwd if isinstance(cwd, str) else None,
         damage=[fault for one in recordings for fault in _faults(one)],
     )
@@ -74,23 +76,21 @@ def _faults(recording: Recording) -> list[str]:
     return [one for one in faults if one in recording.damage or one.startswith(_OF_LINES)]
 
 
-def _processes(recording: Recording) -> list[TimedProcess]:
-    sources = _saved_sources(recording)
-    lines = recording.section("options").get("lines")
-    only = lines.get("only") if isinstance(lines, dict) else None
-    processes = [
-        TimedProcess(log, name, sources, only if only in ONLY else None)
-        for log, name in zip(recording.logs, process_names(recording.logs), strict=True)
-    ]
-    # The script's own first, whose order of functions is then that of all.
-    return sorted(processes, key=lambda process: process.name.order)
-
-
 def _saved_sources(recording: Recording) -> dict[str, Source]:
-    """Returns the texts in the run's sources/ by their names there, as far as they are named."""
+    """Returns the texts in the run's sources/ by their names there, of functions that were timed.
+
+    Only plain names: nothing outside of sources/ is read.
+    """
+    files = {
+        source_name(one) or "": one["file"]
+        for log in recording.logs
+        for one in timed_functions(log).values()
+    }
     room = MAX_SOURCES_BYTES
-    found: dict[str, Source] = {}
-    for name, file in _named_sources(recording):
+    texts: dict[str, Source] = {}
+    for name, file in files.items():
+        if name in ("", "..") or name != os.path.basename(name):
+            continue
         try:
             text = read_run_file(recording.directory.sources / name, MAX_SOURCE_BYTES)
         except (OSError, ValueError):
@@ -98,22 +98,12 @@ def _saved_sources(recording: Recording) -> dict[str, Source]:
         room -= len(text)
         if room < 0:
             break
-        found[name] = Source(decoded_lines(text), _has_changed(file, text))
-    return found
-
-
-def _named_sources(recording: Recording) -> Iterable[tuple[str, str]]:
-    named: dict[str, str] = {}
-    for log in recording.logs:
-        for facts in timed_functions(log).values():
-            name = facts.get("source")
-            if isinstance(name, str) and name == os.path.basename(name) and name not in ("", ".."):
-                named.setdefault(name, facts["file"])
-    return named.items()
+        texts[name] = Source(decoded_lines(text), _has_changed(file, text))
+    return texts
 
 
 def _has_changed(file: str, text: bytes) -> bool:
-    """Tells whether the file holds another text now; one that is gone says nothing."""
+    """Returns whether the file holds another text now; False for one that is gone."""
     if not os.path.isabs(file):
         return False
     try:

@@ -259,11 +259,13 @@ def _export(finished: FinishedRun) -> None:
 def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
     from line_profiler.line_profiler import LineStats
 
+    from trainprof.analysis.line_times import NS_S
+
     path = directory.path / LPROF_NAME
     temporary = path.with_name(f"{LPROF_NAME}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # a link there is not followed
-        LineStats(profile.timings(), profile.unit_s).to_file(temporary)
+        LineStats(profile.timings(), NS_S).to_file(temporary)
         temporary.replace(path)
     except OSError as error:
         complain(
