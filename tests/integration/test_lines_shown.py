@@ -75,7 +75,7 @@ def test_what_the_table_has_no_place_for_goes_to_stderr(recorded: LineRun) -> No
         "shows each.",
         "trainprof: Timing cost about 120 ns a timed line, 81,200 times: about 9.74 ms in all. "
         "It slows some parts of the script more than others: for a verdict use trainprof run.",
-        "trainprof: Photos.never at data.py:13 has no times: never called.",
+        "trainprof: Photos.never at data.py:13 has no times: not called in a recorded process.",
     ]
 
 
