@@ -90,8 +90,7 @@ def _lasting(keys: Int64, times: Int64, once: Coverage) -> Int64:
 def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
     """Returns which share of the looks at a line's function met it waiting for somebody."""
     here = is_met_at(line, looks, names)
-    waits = looks.waits & ~looks.is_pooled
-    return float(waits[here].mean()) if here.any() else 0.0
+    return float(looks.waits[here].mean()) if here.any() else 0.0
 
 
 def is_met_at(line: HotLine, looks: Looks, names: LineNames) -> Bool:

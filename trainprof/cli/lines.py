@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
@@ -37,20 +36,10 @@ if TYPE_CHECKING:
     from trainprof.analysis.summary import RunSummary
 
 LPROF_NAME: Final = "lines.lprof"
+# The processes whose lines are timed.
+ONLY: Final = ("workers", "main")
 SHOWN_BY: Final = ("trainprof", "lines")
 _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-
-
-class Only(str, Enum):
-    """The processes whose lines are timed."""
-
-    WORKERS = "workers"
-    MAIN = "main"
-
-    __str__ = str.__str__  # as formats.Format's
-
-
-ONLY: Final = tuple(only.value for only in Only)
 
 
 class NoLineTimes(TrainprofError):
@@ -58,10 +47,10 @@ class NoLineTimes(TrainprofError):
     exit_code: ClassVar[int] = 2
 
 
-def _only(text: str) -> Only:
+def _only(text: str) -> str:
     if text not in ONLY:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(ONLY)}")
-    return Only(text)
+    return text
 
 
 def _unit_s(text: str | float) -> float:
@@ -118,7 +107,7 @@ def lines(
         ),
     ] = None,
     only: Annotated[
-        Only | None,
+        str | None,
         typer.Option(
             parser=_only, metavar="|".join(ONLY), help="Time lines in these processes alone."
         ),
@@ -161,7 +150,7 @@ def lines(
             cuda_sync=cuda_sync,
             find_syncs=find_syncs,
             progress=progress,
-            lines=LineOptions(tuple(functions or ()), None if only is None else only.value),
+            lines=LineOptions(tuple(functions or ()), only),
         ),
         lambda summary, finished: _after_the_run(summary, finished, view),
         then=_export if lprof else None,

@@ -278,8 +278,6 @@ class LooksProbe:
             self._last_look_ns, self._had = got, had
             for of, stack in seen.watched.items():
                 told = flags | seen.flags(of, is_running=of in running)
-                if of in seen.waiting and self._has_a_librarys_pool(stack):
-                    told |= LookFlag.POOLED
                 number = self._stack(stack)
                 for at in wanted:
                     still_ns = max(held_ns - (at - wanted[0]), 0)
@@ -348,12 +346,6 @@ class LooksProbe:
         is_own = sites.is_user_code(code) or sites.is_ours_or_torch(code)
         return is_own or self._torch_users.has(code, partial(globals_of, of, code))
 
-    def _has_a_librarys_pool(self, frame: CopiedFrame | None) -> bool:
-        """Whether a library waits for threads of its own, as pandas' read_csv does."""
-        while frame is not None and frame.f_code.co_filename in _POOL_FILES:
-            frame = frame.f_back
-        return frame is not None and self._session.sites.package_of(frame.f_code) is not None
-
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
         begins = beginning_of_child()
@@ -414,10 +406,6 @@ def _of_python(*names: str) -> frozenset[str]:
 
 _LOOK: Final = int(Kind.LOOK)
 _BESIDE: Final = int(Kind.BESIDE)
-# What a pool of threads is made of, and waited for with.
-_POOL_FILES: Final = _of_python(
-    "threading.py", "concurrent/futures/_base.py", "concurrent/futures/thread.py"
-)
 # Their own Python code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING_FILES: Final = _of_python(
     "threading.py",

@@ -40,7 +40,7 @@ another in DistributedDataParallel or in calls of torch.distributed, which are n
 GPU, such code costs nothing while the device still has work queued.
 
 Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
-wait; not where a library that it calls waits for threads of its own, which do that call's work.
+wait.
 Where such a wait ends beside another thread of the script's at work, while the training thread
 slept for about as long, that thread is named as what it waits for: for what it makes, or for
 Python's interpreter, which lets one thread at a time run. What processes that the script started
