@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -278,15 +277,6 @@ def test_screens_are_the_golden_ones(golden: Any) -> None:
     golden("lines_per_process_80.txt", page(photos(), per_process=True))
 
 
-def test_hot_lines_are_marked_without_colour_too() -> None:
-    marked = [row for row in page(photos()).splitlines() if " > " in row]
-    assert [row.split(" > ")[1].strip() for row in marked] == [
-        "step()",
-        "picture.load()",
-        "small = picture.resize((64, 64))",
-    ]
-
-
 def test_hot_lines_are_red_where_colour_is_allowed() -> None:
     text = page(photos(), color=True)
     (hot,) = [row for row in text.splitlines() if "picture.load()" in row]
@@ -345,12 +335,6 @@ def test_why_a_function_has_no_times_is_said() -> None:
     assert unseen_notes(photos()) == ["Photos.flip at data.py:1 has no times: compiled."]
 
 
-def test_each_process_by_itself() -> None:
-    text = page(photos(), per_process=True)
-    assert re.findall(r"== (.+) ==", text) == ["main", "worker 0", "worker 1"]
-    assert "added up" not in text
-
-
 def test_an_edited_file_is_pointed_out() -> None:
     (function, *_) = photos().functions
     edited = FunctionTimes(
@@ -360,24 +344,33 @@ def test_an_edited_file_is_pointed_out() -> None:
     assert told[0] == "train.py has changed since the run: the lines are shown as they ran."
 
 
-def test_the_price_is_told() -> None:
-    assert line_notes(photos())[1].startswith(
-        "Timing cost about 110 ns a timed line, 8,020 times: about 882 µs in all."
-    )
-    assert "is slowed as well" not in line_notes(photos())[1]
-    traced = line_notes(photos(cost=LineCost(1, 1, 5, 110.0, 5e-7, traces_callees=True)))[1]
-    assert "Python code that timed lines call (a library's, say) is slowed as well" in traced
-    unknown = LineCost(1, 1, 5, None, None)
-    assert "a timed line not measured, 5 times" in line_notes(photos(cost=unknown))[1]
+@pytest.mark.parametrize(
+    ("cost", "is_noted"),
+    [
+        (LineCost(1, 1, 5, 110.0, 5e-7), (True, False)),
+        (LineCost(1, 1, 5, 110.0, 5e-7, traces_callees=True), (True, True)),
+        (LineCost(1, 1, 5, None, None), (False, False)),
+    ],
+)
+def test_the_price_is_noted(cost: LineCost, is_noted: tuple[bool, bool]) -> None:
+    note = line_notes(photos(cost=cost))[1]
+    assert ("110 ns" in note, "before Python 3.12" in note) == is_noted
 
 
-def test_processes_in_words() -> None:
-    workers = [ProcessName(worker=number) for number in range(4)]
-    assert processes_in_words([MAIN]) == "main"
-    assert processes_in_words(workers[:1]) == "worker 0"
-    assert processes_in_words([MAIN, *workers]) == "main, 4 workers"
-    ranks = [ProcessName(rank=rank) for rank in range(2)]
-    of_rank = ProcessName(rank=1, worker=3)
-    assert processes_in_words([*ranks, of_rank, ProcessName(pid=7)]) == (
-        "2 ranks, 1 worker, 1 other process"
-    )
+RANKS = [ProcessName(rank=rank) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([MAIN], "main"),
+        ([WORKER], "worker 0"),
+        ([MAIN, *(ProcessName(worker=number) for number in range(4))], "main, 4 workers"),
+        (
+            [*RANKS, ProcessName(rank=1, worker=3), ProcessName(pid=7)],
+            "2 ranks, 1 worker, 1 other process",
+        ),
+    ],
+)
+def test_processes_in_words(names: list[ProcessName], words: str) -> None:
+    assert processes_in_words(names) == words
