@@ -24,7 +24,6 @@ from trainprof.probes.copied_frames import (
     stack_of,
 )
 from trainprof.probes.last_stacks import LastStacks
-from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
     collect_again,
     core_times,
@@ -127,7 +126,6 @@ class LooksProbe:
             session.unavailable(self.name, reason)
             return
         self._session, self._patcher = session, patcher
-        self._long = LongOperations(session.sites.is_user_code)
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
         if not session.options.get("lines"):  # they tell more, and looks would be timed with them
@@ -348,9 +346,7 @@ class LooksProbe:
 
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        begins = beginning_of_child()
-        frame, line = self._long.before(stack)
-        found = self._session.sites.frames(frame, begins, self._fetch_file, line)
+        found = self._session.sites.frames(stack, beginning_of_child(), self._fetch_file)
         key = tuple(found)
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
