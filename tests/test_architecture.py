@@ -22,7 +22,11 @@ ROOMS = {
     "analysis": ({"record"}, {"numpy"}),
     "report": ({"analysis"}, {"rich"}),
     "experiments": ({"launch", "analysis", "record"}, {"numpy"}),
-    "cli": ({"launch", "experiments", "analysis", "report", "record"}, {"typer", "click"}),
+    # cli/lines.py writes an .lprof by line_profiler's own LineStats.
+    "cli": (
+        {"launch", "experiments", "analysis", "report", "record"},
+        {"typer", "click", "line_profiler"},
+    ),
 }
 # launch starts the tracee; of its code it may know only where the hook directory lies.
 LAUNCH_SEES_OF_TRACEE = "trainprof.tracee"
@@ -70,6 +74,11 @@ def test_launch_knows_only_where_the_tracee_lies():
     for path in files_of("launch"):
         names = {n for n in imports_of(path) if n.startswith(LAUNCH_SEES_OF_TRACEE)}
         assert names <= {LAUNCH_SEES_OF_TRACEE, f"{LAUNCH_SEES_OF_TRACEE}.site_directory"}
+
+
+def test_one_file_of_cli_imports_line_profiler():
+    files = {p.stem for p in files_of("cli") if "line_profiler" in top_level(imports_of(p))}
+    assert files == {"lines"}
 
 
 def test_one_file_imports_line_profiler_and_others_import_that_file_only_where_lines_are_timed():

@@ -26,7 +26,6 @@ class HotLine:
             process; None in older runs, and where it was not asked for.
         is_end: Most of the part ends there, where Python lets others run: what takes long stands
             there or before it. `share` is of the looks that were wanted in the part.
-        with_calls: The line with all that it calls: no single function below takes most of it.
         torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
             met torch computing, anywhere and as the model's own work; None in older runs, where
             that is not known, and of what is no code between the parts of a step.
@@ -44,7 +43,6 @@ class HotLine:
     is_likely: bool = False
     waits_share: float | None = None
     is_end: bool = False
-    with_calls: bool = False
     torch_share: float | None = None
     loss_share: float | None = None
     is_line_known: bool = True

@@ -36,21 +36,8 @@ SHOWN_FROM_SHARE: Final = 0.05
 LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
-# Of the looks that came in time, and of those that came late.
-_AGREED_SHARE: Final = 0.6
-# Looks that waited for a line until it was made to let go: so many, of those that were wanted, and
-# of them so many in one function.
-_MIN_SURE: Final = 4
-_SURE_SHARE: Final = 0.1
-_SURE_AGREE: Final = 0.75
 # Of the looks that were wanted in a part, those that were taken in one function.
 _ENDS_SHARE: Final = 0.6
-# Where the function that is met most has less of a part, a line above all of them may call for it:
-# so much of the part, hardly any of the others, and so many times what that function has.
-_SCATTERED_BELOW: Final = 0.5
-_CALLS_FOR_SHARE: Final = 0.6
-_CALLS_ELSEWHERE: Final = 0.05
-_MORE_THAN_LINES: Final = 1.5
 MAKING: Final = "making batches"
 
 
@@ -84,12 +71,8 @@ def lines_of_training(
         met = looks.stack[(taken == key) & looks.is_known]
         lines = lines_met(name, names.stacks(met), asked, seconds.get(name))
         if name == "other":
-            elsewhere = looks.stack[(taken >= 0) & (taken != key) & looks.is_known]
-            stacks = names.stacks(met), names.stacks(elsewhere)
-            lines = _with_common_caller(lines, *stacks, asked, seconds.get(name))
             here = looks.where(taken == key)
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
-            lines = lines or _line_that_was_waited_for(name, here, names, asked)
             if not lines:
                 here = looks.where(in_order[wanted == key])
                 lines = _where_it_ends(name, here, names)
@@ -104,85 +87,20 @@ def _lasting(keys: Int64, times: Int64, once: Coverage) -> Int64:
     return np.where(comes_once, -1, keys)
 
 
-def _with_common_caller(
-    lines: list[HotLine],
-    met: Counter[Stack],
-    elsewhere: Counter[Stack],
-    asked: int,
-    seconds: float | None,
-) -> list[HotLine]:
-    """Puts the line that calls for most of "other" first, where its lines themselves are scattered.
-
-    Args:
-        lines: Of that part.
-        met: Stacks in it.
-        elsewhere: In the other parts of the loop: what is above all of them calls for no one part.
-        asked: How many looks were wanted in it; nothing is added where too few could be taken.
-        seconds: Of the part, None where that is not known.
-    """
-    known, others = met.total(), elsewhere.total()
-    if known < max(_MIN_KNOWN_SHARE * asked, MIN_LOOKS):
-        return lines
-    is_at_least = known < _FAIR_KNOWN_SHARE * asked
-    counted = asked if is_at_least else known
-    most = lines[0].share * counted / known if lines else 0.0
-    if most >= _SCATTERED_BELOW:
-        return lines
-    here, there = _lines_above(met), _lines_above(elsewhere)
-    common = {
-        line
-        for line, count in here.items()
-        if count >= _CALLS_FOR_SHARE * known and there[line] <= _CALLS_ELSEWHERE * others
-    }
-    through = {frames: count for frames, count in met.items() if common.intersection(frames)}
-    if not others or not through:
-        return lines
-    stack = max(through, key=lambda frames: through[frames])
-    depth = next(depth for depth, line in enumerate(stack) if line in common)
-    (site, function), *outer = stack[depth:]
-    if here[stack[depth]] < _MORE_THAN_LINES * most * known:
-        return lines
-    share = here[stack[depth]] / counted
-    caller = HotLine(
-        part="other",
-        site=site,
-        function=function,
-        called_from=[of for of, _ in outer],
-        looks=here[stack[depth]],
-        share=share,
-        seconds=None if seconds is None else share * seconds,
-        is_at_least=is_at_least,
-        with_calls=True,
-    )
-    return [caller, *lines][:_SHOWN_LINES]
-
-
-def _lines_above(stacks: Counter[Stack]) -> Counter[tuple[str, str]]:
-    """Counts in how many stacks each line stands, however deep."""
-    counted = Counter[tuple[str, str]]()
-    for frames, count in stacks.items():
-        for line in set(frames):
-            counted[line] += count
-    return counted
-
-
 def _waits_share(line: HotLine, looks: Looks, names: LineNames) -> float:
     """Returns which share of the looks at a line's function met it waiting for somebody."""
-    here = is_met_at(replace(line, with_calls=False), looks, names)
-    waits = looks.waits & ~looks.is_pooled
-    return float(waits[here].mean()) if here.any() else 0.0
+    here = is_met_at(line, looks, names)
+    return float(looks.waits[here].mean()) if here.any() else 0.0
 
 
 def is_met_at(line: HotLine, looks: Looks, names: LineNames) -> Bool:
-    """Returns which looks met a line's function, or the line with what it calls, shape (n,)."""
+    """Returns which looks met a line's function, shape (n,)."""
     numbers, which = np.unique(looks.stack, return_inverse=True)
     asked = function_of(line.site, line.function)
     is_there = np.zeros(len(numbers), dtype=bool)
     for index, number in enumerate(numbers.tolist()):
         [frames] = names.stacks(np.array([number]))
         is_there[index] = bool(frames) and function_of(*frames[0]) == asked
-        if line.with_calls:
-            is_there[index] = (line.site, line.function) in frames
     met: Bool = is_there[which]
     return met
 
@@ -221,22 +139,6 @@ def _likely_line(
     return [replace(line, is_likely=True, is_line_known=False)]
 
 
-def _line_that_was_waited_for(
-    part: str, looks: Looks, names: LineNames, asked: int
-) -> list[HotLine]:
-    """Returns the function that looks had to wait for until Python made it let go.
-
-    They are few where it goes on for hardly longer than that, but each has met it at work.
-    """
-    sure = looks.where(looks.is_known & (looks.held_ns > 0))
-    if len(sure) < max(_MIN_SURE, _SURE_SHARE * asked):
-        return []
-    lines = lines_met(part, names.stacks(sure.stack), max(len(sure), MIN_LOOKS), None)
-    if not lines or lines[0].looks < _SURE_AGREE * len(sure):
-        return []
-    return [replace(lines[0], share=lines[0].looks / len(sure), is_likely=True, line_share=None)]
-
-
 def _where_it_ends(part: str, looks: Looks, names: LineNames) -> list[HotLine]:
     """Returns the function in which most looks that were wanted in a part met its end.
 
@@ -265,8 +167,7 @@ def lines_of_making(
     """
     met = looks_at_making(fetches, loader, looks_by)
     seconds = float(fetches.wall_ns[fetches.loader == loader].sum() / 1e9)
-    found = lines_met(MAKING, met.stacks, met.asked, seconds)
-    return found or _where_both_agree(met.stacks, met.late)
+    return lines_met(MAKING, met.stacks, met.asked, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +176,12 @@ class LooksAtMaking:
 
     Attributes:
         asked: How many were wanted.
-        stacks, late: That those met which came in time, and those which came late.
+        stacks: That those met which came in time.
         distinct: How many of `stacks` were taken, as looks.py's `distinct` counts them.
     """
 
     asked: int
     stacks: Counter[Stack]
-    late: Counter[Stack]
     distinct: int
 
 
@@ -293,7 +193,7 @@ def looks_at_making(
     Args:
         fetches, loader, looks_by: As `lines_of_making` has them.
     """
-    asked, taken, stacks, late = 0, 0, Counter[Stack](), Counter[Stack]()
+    asked, taken, stacks = 0, 0, Counter[Stack]()
     is_mine = fetches.loader == loader
     for (pid, thread), (looks, names) in looks_by.items():
         chosen = is_mine & (fetches.pid == pid) & (fetches.thread == thread)
@@ -312,25 +212,7 @@ def looks_at_making(
         is_met = is_fetching(looks.taken_ns)
         stacks += names.stacks(looks.stack[is_met & looks.is_known], of_dataset=True)
         taken += distinct(looks.where(is_met & looks.is_known))
-        late += names.stacks(looks.stack[is_met & ~looks.is_known], of_dataset=True)
-    return LooksAtMaking(asked, stacks, late, taken)
-
-
-def _where_both_agree(known: Counter[Stack], late: Counter[Stack]) -> list[HotLine]:
-    """Returns the function that looks in time met most, and those that came late as well.
-
-    Its line is where it lets go of the GIL: what takes long may stand beside it.
-    """
-    in_time, after = (
-        lines_met(MAKING, one, max(one.total(), MIN_LOOKS), None) for one in (known, late)
-    )
-    if not in_time or not after or min(known.total(), late.total()) < MIN_LOOKS:
-        return []
-    line, other = in_time[0], after[0]
-    is_same = function_of(line.site, line.function) == function_of(other.site, other.function)
-    if not is_same or min(line.share, other.share) < _AGREED_SHARE:
-        return []
-    return [replace(line, is_likely=True, is_at_least=False, line_share=None, is_line_known=False)]
+    return LooksAtMaking(asked, stacks, taken)
 
 
 def lines_met(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +37,6 @@ class Looks:
         is_known: Whether the thread stood then where it had stood at the wanted moment.
         stack: Id of a STACK text, 0 where none of the frames was the user's.
         waits: Whether it waited there for another thread or process.
-        is_pooled: Whether that were threads of a library that it had called.
         held_ns: For how long after the wanted moment Python code went on that lets nobody else run
             any; 0 where none ran then.
         is_alone: Whether no other thread of the process ran Python code that could be it.
@@ -52,7 +51,6 @@ class Looks:
     is_known: Bool
     stack: Int64
     waits: Bool
-    is_pooled: Bool
     held_ns: Int64
     is_alone: Bool
     runs: Bool
@@ -64,38 +62,29 @@ class Looks:
 
     def where(self, mask: Bool | Int64) -> Looks:
         """Returns the looks of a mask or an index array."""
-        return Looks(
-            self.wanted_ns[mask],
-            self.taken_ns[mask],
-            self.is_known[mask],
-            self.stack[mask],
-            self.waits[mask],
-            self.is_pooled[mask],
-            self.held_ns[mask],
-            self.is_alone[mask],
-            self.runs[mask],
-            self.is_operator[mask],
-            self.of_arrays[mask],
-        )
+        return Looks(*(getattr(self, column.name)[mask] for column in fields(self)))
 
 
 def looks_of(details: Details, thread: int) -> Looks:
     """Picks the looks at a thread out of a process's details."""
     rows = details[(details["kind"] == Kind.LOOK) & (details["thread"] == thread)]
     rows = rows[np.argsort(rows["end"], kind="stable")]
-    is_known = (rows["flags"] & LookFlag.KNOWN) > 0
+
+    def has(flag: LookFlag) -> Bool:
+        found: Bool = (rows["flags"] & flag) > 0
+        return found
+
     return Looks(
-        rows["start"].astype(np.int64),
-        rows["end"].astype(np.int64),
-        is_known,
-        rows["site"].astype(np.int64),
-        (rows["flags"] & LookFlag.WAITS) > 0,
-        (rows["flags"] & LookFlag.POOLED) > 0,
-        rows["value"].astype(np.int64),
-        (rows["flags"] & LookFlag.CROWDED) == 0,
-        (rows["flags"] & LookFlag.RUNS) > 0,
-        (rows["flags"] & LookFlag.OPERATOR) > 0,
-        (rows["flags"] & LookFlag.ARRAYS) > 0,
+        wanted_ns=rows["start"].astype(np.int64),
+        taken_ns=rows["end"].astype(np.int64),
+        is_known=has(LookFlag.KNOWN),
+        stack=rows["site"].astype(np.int64),
+        waits=has(LookFlag.WAITS),
+        held_ns=rows["value"].astype(np.int64),
+        is_alone=~has(LookFlag.CROWDED),
+        runs=has(LookFlag.RUNS),
+        is_operator=has(LookFlag.OPERATOR),
+        of_arrays=has(LookFlag.ARRAYS),
     )
 
 

@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
@@ -36,22 +35,11 @@ if TYPE_CHECKING:
     from trainprof.analysis.line_times import LineProfile
     from trainprof.analysis.summary import RunSummary
 
-LPROF_SUFFIX: Final = ".lprof"
-LPROF_NAME: Final = f"lines{LPROF_SUFFIX}"
+LPROF_NAME: Final = "lines.lprof"
+# The processes whose lines are timed.
+ONLY: Final = ("workers", "main")
 SHOWN_BY: Final = ("trainprof", "lines")
 _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-
-
-class Only(str, Enum):
-    """The processes whose lines are timed."""
-
-    WORKERS = "workers"
-    MAIN = "main"
-
-    __str__ = str.__str__  # as formats.Format's
-
-
-ONLY: Final = tuple(only.value for only in Only)
 
 
 class NoLineTimes(TrainprofError):
@@ -59,10 +47,10 @@ class NoLineTimes(TrainprofError):
     exit_code: ClassVar[int] = 2
 
 
-def _only(text: str) -> Only:
+def _only(text: str) -> str:
     if text not in ONLY:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(ONLY)}")
-    return Only(text)
+    return text
 
 
 def _unit_s(text: str | float) -> float:
@@ -106,7 +94,7 @@ def lines(
         str | None,
         typer.Argument(
             metavar="SCRIPT|RUN",
-            help="A Python file or a command to run; or a saved run, or an .lprof file, to show.",
+            help="A Python file or a command to run; or a saved run to show.",
         ),
     ] = None,
     arguments: run_options.Arguments = None,
@@ -119,7 +107,7 @@ def lines(
         ),
     ] = None,
     only: Annotated[
-        Only | None,
+        str | None,
         typer.Option(
             parser=_only, metavar="|".join(ONLY), help="Time lines in these processes alone."
         ),
@@ -162,7 +150,7 @@ def lines(
             cuda_sync=cuda_sync,
             find_syncs=find_syncs,
             progress=progress,
-            lines=LineOptions(tuple(functions or ()), None if only is None else only.value),
+            lines=LineOptions(tuple(functions or ()), only),
         ),
         lambda summary, finished: _after_the_run(summary, finished, view),
         then=_export if lprof else None,
@@ -176,7 +164,7 @@ def saved_lines(
         str,
         typer.Argument(
             metavar="RUN",
-            help="A run directory, a run's name under trainprof-runs, latest, or an .lprof file.",
+            help="A run directory, a run's name under trainprof-runs, or latest.",
         ),
     ],
     per_process: PerProcess = False,
@@ -188,12 +176,17 @@ def saved_lines(
     verbose: run_options.Verbose = False,
     debug: run_options.Debug = False,
 ) -> None:
-    """Show the line times of a saved run, or of line_profiler's .lprof file."""
+    """Show the line times of a saved run."""
+    from trainprof.analysis.line_recording import read_line_profile
+
     view = LineView(per_process, unit, skip_zero, sort, top, verbose)
-    is_foreign = run.endswith(LPROF_SUFFIX)
-    if is_foreign and lprof:
-        raise typer.BadParameter(f"{run} is an .lprof file already", param_hint="'--lprof'")
-    profile, directory = _read(run, is_foreign=is_foreign)
+    try:
+        directory = find_run(run)
+        profile = read_line_profile(directory)
+    except OSError as error:
+        raise NoLineTimes(
+            f"{run} cannot be read: {error.strerror or error}", hint="check its path"
+        ) from error
     if not profile.functions:
         why = f": {profile.damage[0]}" if profile.damage else ""
         raise NoLineTimes(
@@ -201,28 +194,12 @@ def saved_lines(
         )
     write(sys.stdout, view.text(profile, sys.stdout, [*SHOWN_BY, run]))
     write(sys.stderr, _remarks(view.notes(profile, sys.stdout)))
-    if lprof and directory is not None:
+    if lprof:
         _write_lprof(profile, directory)
 
 
-def _read(run: str, *, is_foreign: bool) -> tuple[LineProfile, RunDirectory | None]:
-    from trainprof.analysis.line_recording import lprof_profile, read_line_profile
-
-    try:
-        if is_foreign:
-            return lprof_profile(Path(run)), None
-        directory = find_run(run)
-        return read_line_profile(directory), directory
-    except OSError as error:
-        raise NoLineTimes(
-            f"{run} cannot be read: {error.strerror or error}", hint="check its path"
-        ) from error
-
-
 def names_saved_run(word: str) -> bool:
-    """Tells whether a SCRIPT or RUN means what was recorded before: a run, or an .lprof file."""
-    if word.endswith(LPROF_SUFFIX):
-        return True
+    """Returns whether a SCRIPT or RUN is a saved run."""
     try:
         if os.path.isfile(word):
             return False
@@ -269,12 +246,16 @@ def _export(finished: FinishedRun) -> None:
 
 
 def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
-    from trainprof.analysis.line_recording import lprof_stats
-    from trainprof.analysis.lprof import write_lprof
+    from line_profiler.line_profiler import LineStats
+
+    from trainprof.analysis.line_times import NS_S
 
     path = directory.path / LPROF_NAME
+    temporary = path.with_name(f"{LPROF_NAME}.tmp")
     try:
-        write_lprof(path, lprof_stats(profile))
+        temporary.unlink(missing_ok=True)  # a link there is not followed
+        LineStats(profile.timings(), NS_S).to_file(temporary)
+        temporary.replace(path)
     except OSError as error:
         complain(
             f"{path} cannot be written: {error.strerror or error}", hint="check its permissions"

@@ -19,11 +19,11 @@ class LineOptions:
     Attributes:
         functions: Patterns `module:qualname` of functions; without any, those under `@profile`, or
             where there are none, the training loop and what it and its loaders call.
-        only: Where: in the loaders' workers, in all other processes, or (None) in both.
+        only: "workers" of loaders, "main" for all other processes, or None for both.
     """
 
     functions: tuple[str, ...] = ()
-    only: Literal["workers", "main"] | None = None
+    only: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"functions": list(self.functions), "only": self.only}

@@ -94,7 +94,6 @@ class CallSites:
         frame: Place | None,
         until: CodeType | None = None,
         fetching: str | None = None,
-        line: int | None = None,
     ) -> list[int]:
         """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
 
@@ -102,12 +101,8 @@ class CallSites:
             frame: The innermost.
             until: The code of the frame before which it ends.
             fetching: torch's file whose frames stand in it as FETCHED.
-            line: Of `frame`, the user's, where another than the one it is at is meant.
         """
         found = []
-        if line is not None and frame is not None:
-            found.append(self._within(frame.f_code, line))
-            frame = frame.f_back
         while frame is not None and frame.f_code is not until:
             if self.is_user_code(frame.f_code):
                 found.append(self.name(frame))
@@ -144,15 +139,11 @@ class CallSites:
 
     def beginning_of(self, code: CodeType) -> int:
         """Returns the site id of the line that a function's definition begins at."""
-        return self._within(code, code.co_firstlineno)
-
-    def _within(self, code: CodeType, line: int) -> int:
-        """Returns the site id of a line of a function."""
         # No instruction of a frame: `f_lasti` is -1 before the first.
-        key = (id(code), -1 - line)
+        key = (id(code), -1 - code.co_firstlineno)
         number = self._known.get(key)
         if number is None:
-            number = self._known[key] = self._define(code, line)
+            number = self._known[key] = self._define(code, code.co_firstlineno)
         return number
 
     def of_line(self, path: str, line: int) -> int:

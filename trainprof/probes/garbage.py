@@ -121,7 +121,3 @@ def _hand_back(error: BaseException) -> None:
     ask = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
     handed.callback = _called_with_each(functools.partial(add, ask, handed))
     gc.callbacks.append(handed.callback)
-
-
-# Python itself calls this, in the midst of whatever the script's code does.
-TOLD_OF_COLLECTIONS: Final = _watch_collections.__code__

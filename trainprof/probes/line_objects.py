@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from trainprof.probes.collate_code import own_function
 from trainprof.probes.line_choice import DATASET, MAX_CALLED, MAX_DEPTH
-from trainprof.probes.static_lookup import closed_over
+from trainprof.probes.static_lookup import closed_over, of_class, of_object
 
 COLLATE: Final = "collate"
 SAMPLER: Final = "sampler"
@@ -26,7 +26,6 @@ _SAMPLER_METHODS: Final = ("__iter__", "__next__")
 _INNER: Final = ("dataset", "datasets", "transform", "target_transform", "transforms")
 _CALLED: Final = ("__call__", "forward")
 _MAX_INNER: Final = 16
-_ABSENT: Final = object()
 
 
 class LoaderFunctions:
@@ -49,9 +48,7 @@ class LoaderFunctions:
     def of_sampler(self, sampler: Any) -> None:
         self._of(sampler, _SAMPLER_METHODS, SAMPLER)
         for name in ("sampler", "batch_sampler"):
-            inner = _stored(sampler, name)
-            if inner is not _ABSENT:
-                self._of(inner, _SAMPLER_METHODS, SAMPLER)
+            self._of(of_object(sampler, name), _SAMPLER_METHODS, SAMPLER)
 
     def of_collate(self, collate: Any) -> None:
         self._called(collate, COLLATE)
@@ -86,10 +83,7 @@ class LoaderFunctions:
         if why is not DATASET:
             return
         for name in _INNER:
-            inner = _stored(thing, name)
-            for one in inner[:_MAX_INNER] if _is(inner, list, tuple) else [inner]:
-                if one is _ABSENT:
-                    continue
+            for one in _several(of_object(thing, name)):
                 if name.startswith("dataset"):
                     self._of(one, methods, why)
                 else:
@@ -109,10 +103,8 @@ class LoaderFunctions:
             self._seen[id(thing)] = thing
             for name in _CALLED:
                 self._add(_method(type(thing), name), why, thing)
-            parts = _stored(thing, "transforms")  # torchvision's Compose and the like
-            if _is(parts, list, tuple):
-                for part in parts[:_MAX_INNER]:
-                    self._called(part, why)
+            for part in _several(of_object(thing, "transforms")):  # torchvision's Compose
+                self._called(part, why)
 
     def _add(self, function: Any, why: str, owner: Any) -> None:
         if not _is(function, FunctionType):
@@ -129,7 +121,7 @@ class LoaderFunctions:
         owner = self._owners.get(id(function.__code__))
         modules = []
         for name in _names(function.__code__):
-            thing = function.__globals__.get(name, _ABSENT)
+            thing = function.__globals__.get(name)
             if _is(thing, ModuleType):
                 modules.append(thing)
             elif _is(thing, FunctionType, type):
@@ -138,8 +130,8 @@ class LoaderFunctions:
                 method = _method(type(owner), name)
                 if _is(method, FunctionType, staticmethod, classmethod):
                     yield method, owner
-                held = _stored(owner, name)
-                if held is not _ABSENT and callable(held):
+                held = of_object(owner, name)
+                if callable(held):
                     yield held, None
             for module in modules:
                 thing = vars(module).get(name)
@@ -162,13 +154,9 @@ def _is(thing: Any, *types: type) -> bool:
 
 def _method(cls: type, name: str) -> Any:
     """Returns a class's attribute as it is stored, that of a property included."""
-    found = inspect.getattr_static(cls, name, None)
+    found = of_class(cls, name)
     return found.fget if _is(found, property) else found
 
 
-def _stored(thing: Any, name: str) -> Any:
-    """Returns an attribute of an object itself, without running code of its class."""
-    try:
-        return object.__getattribute__(thing, "__dict__").get(name, _ABSENT)
-    except AttributeError:
-        return _ABSENT
+def _several(held: Any) -> list[Any]:
+    return list(held[:_MAX_INNER]) if _is(held, list, tuple) else [held]

@@ -15,7 +15,6 @@ from time import perf_counter_ns
 from types import CodeType
 from typing import Any, Final
 
-from trainprof.probes.line_choice import MODULE
 from trainprof.probes.line_timer import Label, LineTimer, label
 from trainprof.record.event_log import EventLog
 from trainprof.record.names import SOURCES
@@ -27,17 +26,11 @@ MAX_SOURCE_BYTES: Final = 4 << 20
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME: Final = 80
-_KINDS: Final = {
-    inspect.CO_GENERATOR: "generator",
-    inspect.CO_COROUTINE: "coroutine",
-    inspect.CO_ASYNC_GENERATOR: "async generator",
-}
 
 
 @dataclass(slots=True)
 class _Function:
     facts: dict[str, Any]
-    is_named: bool = False
     number: int | None = None
 
 
@@ -61,30 +54,18 @@ class LineRecord:
         self._written: dict[tuple[Label, int], tuple[int, int]] = {}
         self._next_ns = 0
 
-    def add(self, code: CodeType, why: str, name: str, *, is_named: bool) -> None:
+    def add(self, code: CodeType, why: str, name: str) -> None:
         """Takes in a function that is timed.
 
         Args:
             code: The function's.
             why: Why it was chosen.
             name: Its qualified name, which its code tells from Python 3.11 on.
-            is_named: Written down though none of its lines be reached.
         """
-        key = label(code)
-        known = self._functions.get(key)
-        if known is None:
-            facts = {
-                "file": self._path(code.co_filename),
-                "line": code.co_firstlineno,
-                "name": name,
-                "why": why,
-                "source": self._save(self._path(code.co_filename)),
-                "kind": _kind(code),
-            }
-            known = self._functions[key] = _Function(facts)
-        if is_named and not known.is_named:
-            known.is_named = True
-            known.facts["why"] = why
+        if label(code) not in self._functions:
+            file = self._path(code.co_filename)
+            facts = {"file": file, "line": code.co_firstlineno, "name": name, "why": why}
+            self._functions[label(code)] = _Function(facts | {"source": self._save(file)})
 
     def forget(self) -> None:
         """Drops every function that was added: none of them is to be told of from now on."""
@@ -107,21 +88,16 @@ class LineRecord:
 
     def write(self, timer: LineTimer) -> None:
         """Writes the lines that have been reached since the last time."""
-        for function in self._functions.values():
-            if function.is_named and function.number is None:
-                self._name(function)
-        for key, rows in timer.timings().items():
-            timed = self._functions.get(key)
-            if timed is None:
-                continue
+        timings = timer.timings()
+        for key, function in self._functions.items():
+            number = function.number or self._name(function)
             inherited = self._inherited.get(key, {})
-            for line, hits, took in rows:
+            for line, hits, took in timings.get(key, ()):
                 hits_before, took_before = inherited.get(line, (0, 0))
                 now = (hits - hits_before, took - took_before)
                 if now[0] <= 0 or self._written.get((key, line)) == now:
                     continue
                 self._written[key, line] = now
-                number = timed.number or self._name(timed)
                 self._log.emit_line(number, line, round(now[1] * timer.unit_ns), now[0])
         self._next_ns = perf_counter_ns() + INTERVAL_NS
 
@@ -130,7 +106,7 @@ class LineRecord:
         reached = {key for key, _ in self._written}
         compiled = {label(code) for code in _compiled_code()}
         for key, function in self._functions.items():
-            if key in compiled and key not in reached and function.is_named:
+            if key in compiled and key not in reached:
                 function.facts["kind"] = "compiled"
                 self._name(function)
 
@@ -182,12 +158,6 @@ def read_source(file: str) -> bytes:
         raise ValueError(file)
     with open(file, "rb") as source:
         return source.read(MAX_SOURCE_BYTES)
-
-
-def _kind(code: CodeType) -> str:
-    if code.co_name == MODULE:
-        return "module"
-    return next((kind for flag, kind in _KINDS.items() if code.co_flags & flag), "function")
 
 
 def _compiled_code() -> list[CodeType]:

@@ -182,6 +182,8 @@ class LineTimer(LineProfiler):
             self._stood_down("another tracer is active (a debugger, coverage, sys.settrace)")
 
     def _dressed(self, wrapper: Wrapped, function: Wrapped) -> Wrapped:
+        if self._already_a_wrapper(function):  # type: ignore[no-untyped-call]
+            return function
         functools.update_wrapper(uncounted(wrapper), function)
         let_dynamo_skip(wrapper)
         # One for all that were made alike: they share their code.
@@ -189,12 +191,7 @@ class LineTimer(LineProfiler):
         self._mark_wrapper(wrapper)  # type: ignore[no-untyped-call]
         return wrapper
 
-    def _is_our_wrapper(self, function: Wrapped) -> bool:
-        return bool(self._already_a_wrapper(function))  # type: ignore[no-untyped-call]
-
     def wrap_function(self, function: Wrapped) -> Wrapped:
-        if self._is_our_wrapper(function):
-            return function
         enter, leave = self.enable_by_count, self.disable_by_count
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -210,8 +207,6 @@ class LineTimer(LineProfiler):
         return self._dressed(wrapper, function)
 
     def wrap_coroutine(self, function: Wrapped) -> Wrapped:
-        if self._is_our_wrapper(function):
-            return function
         enter, leave = self.enable_by_count, self.disable_by_count
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -228,8 +223,6 @@ class LineTimer(LineProfiler):
 
     def wrap_generator(self, function: Wrapped) -> Wrapped:
         """Wraps as PEP 380's `yield from` does; line_profiler's own drops throw and return."""
-        if self._is_our_wrapper(function):
-            return function
         enter, leave = self.enable_by_count, self.disable_by_count
 
         def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -262,8 +255,6 @@ class LineTimer(LineProfiler):
         return self._dressed(wrapper, function)
 
     def wrap_async_generator(self, function: Wrapped) -> Wrapped:
-        if self._is_our_wrapper(function):
-            return function
         enter, leave = self.enable_by_count, self.disable_by_count
 
         async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:

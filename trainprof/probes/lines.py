@@ -178,11 +178,8 @@ class Lines:
         called = {}
         for name in names:
             called.update(self._wanted.get(name, {}))
-        choice = choose(tree, package=package, called=called)
-        if choice.names_profile:
-            self._leave_it_to_the_user()
         if not self._is_by_hand:
-            self._take(choice, code)
+            self._take(choose(tree, package=package, called=called), code)
 
     def _choose_by_name(self, code: CodeType, patterns: list[str]) -> None:
         for (name, _), function in functions_in(code):
@@ -199,8 +196,6 @@ class Lines:
             if why is not None:
                 self._add(function, why, place[0])
                 self._wants_thread = True
-            elif place in choice.candidates:
-                self._add(function, choice.candidates[place], place[0], is_named=False)
         for (module, name), why in choice.wanted.items():
             self._wanted.setdefault(module, {}).setdefault(name, why)
         self._keep_on()
@@ -217,14 +212,14 @@ class Lines:
             self._wants_thread = self._wants_thread or found.has_samplers
             self._keep_on()
 
-    def _add(self, code: CodeType, why: str, name: str, *, is_named: bool = True) -> None:
+    def _add(self, code: CodeType, why: str, name: str) -> None:
         if not self.profile.add_code(code):
             raise RuntimeError("this line_profiler cannot time code that is not decorated")
-        self._record.add(code, why, name, is_named=is_named)
+        self._record.add(code, why, name)
 
     def _decorated(self, code: CodeType, name: str) -> None:
         self._leave_it_to_the_user()
-        self._guard(lambda: self._record.add(code, PROFILE, name, is_named=True))
+        self._guard(lambda: self._record.add(code, PROFILE, name))
 
     def _leave_it_to_the_user(self) -> None:
         """Times what is under `@profile`, and no longer what was chosen without it."""
@@ -298,59 +293,24 @@ class LinesProbe:
         fetch = sys.modules.get(f"{utils}.fetch")
         self._worker: Any = sys.modules.get(f"{utils}.worker")
         base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
-        for cls in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            patcher.around_if_there(self._make_timed, (getattr(fetch, cls, None), "fetch"))
         stream = getattr(fetch, "_IterableDatasetFetcher", None)
-        patcher.around_if_there(self._make_timed, (stream, "__init__"))
+        plain = getattr(fetch, "_MapDatasetFetcher", None)
         fetcher = getattr(fetch, "_BaseDatasetFetcher", None)
-        patcher.around_if_there(self._make_looking(self._enter), (fetcher, "__init__"))
-        patcher.around_if_there(self._make_looking(self._look), (base, "__init__"))
-        patcher.around_if_there(self._make_writing, (base, "__next__"))
         name = "_engine_run_backward"
-        places = ((torch.autograd, name), (torch.autograd.graph, name))
-        patcher.around_if_there(self._make_writing, *places)
 
-    def _make_timed(self, original: Wrapped) -> Wrapped:
-        lines = self._lines
+        def enter(*_: Any) -> None:
+            self._lines.enter_fetch()
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            lines.enter_fetch()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                lines.leave_fetch()
+        def write(*_: Any) -> None:
+            self._lines.write_if_due()
 
-        return timed
-
-    def _make_writing(self, original: Wrapped) -> Wrapped:
-        write_if_due = self._lines.write_if_due
-
-        def writing(*args: Any, **kwargs: Any) -> Any:
-            write_if_due()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return writing
-
-    def _make_looking(self, look: Wrapped) -> Callable[[Wrapped], Wrapped]:
-        def make(original: Wrapped) -> Wrapped:
-            def looking(*args: Any, **kwargs: Any) -> Any:
-                look(args, kwargs)
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-
-            return looking
-
-        return make
+        around, leave = patcher.around_if_there, self._lines.leave_fetch
+        for place in ((plain, "fetch"), (stream, "fetch"), (stream, "__init__")):
+            around(_around(enter, leave), place)
+        around(_around(self._enter), (fetcher, "__init__"))
+        around(_around(self._look), (base, "__init__"))
+        around(_around(write), (base, "__next__"))
+        around(_around(write), (torch.autograd, name), (torch.autograd.graph, name))
 
     def _look_at_loader(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
@@ -367,6 +327,26 @@ class LinesProbe:
         dataset = args[1] if len(args) > 1 else kwargs.get("dataset")
         collate = args[3] if len(args) > 3 else kwargs.get("collate_fn")
         self._lines.look_at(dataset=dataset, collate=collate)
+
+
+def _around(
+    before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    after: Callable[[], None] = lambda: None,
+) -> Callable[[Wrapped], Wrapped]:
+    def make(original: Wrapped) -> Wrapped:
+        def ours(*args: Any, **kwargs: Any) -> Any:
+            before(args, kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                after()
+
+        return ours
+
+    return make
 
 
 def _put_profile_into_main_of_children(

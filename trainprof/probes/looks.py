@@ -24,7 +24,6 @@ from trainprof.probes.copied_frames import (
     stack_of,
 )
 from trainprof.probes.last_stacks import LastStacks
-from trainprof.probes.long_operation import LongOperations
 from trainprof.probes.own_thread import (
     collect_again,
     core_times,
@@ -127,7 +126,6 @@ class LooksProbe:
             session.unavailable(self.name, reason)
             return
         self._session, self._patcher = session, patcher
-        self._long = LongOperations(session.sites.is_user_code)
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
         if not session.options.get("lines"):  # they tell more, and looks would be timed with them
@@ -278,8 +276,6 @@ class LooksProbe:
             self._last_look_ns, self._had = got, had
             for of, stack in seen.watched.items():
                 told = flags | seen.flags(of, is_running=of in running)
-                if of in seen.waiting and self._has_a_librarys_pool(stack):
-                    told |= LookFlag.POOLED
                 number = self._stack(stack)
                 for at in wanted:
                     still_ns = max(held_ns - (at - wanted[0]), 0)
@@ -348,17 +344,9 @@ class LooksProbe:
         is_own = sites.is_user_code(code) or sites.is_ours_or_torch(code)
         return is_own or self._torch_users.has(code, partial(globals_of, of, code))
 
-    def _has_a_librarys_pool(self, frame: CopiedFrame | None) -> bool:
-        """Whether a library waits for threads of its own, as pandas' read_csv does."""
-        while frame is not None and frame.f_code.co_filename in _POOL_FILES:
-            frame = frame.f_back
-        return frame is not None and self._session.sites.package_of(frame.f_code) is not None
-
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        begins = beginning_of_child()
-        frame, line = self._long.before(stack)
-        found = self._session.sites.frames(frame, begins, self._fetch_file, line)
+        found = self._session.sites.frames(stack, beginning_of_child(), self._fetch_file)
         key = tuple(found)
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
@@ -414,10 +402,6 @@ def _of_python(*names: str) -> frozenset[str]:
 
 _LOOK: Final = int(Kind.LOOK)
 _BESIDE: Final = int(Kind.BESIDE)
-# What a pool of threads is made of, and waited for with.
-_POOL_FILES: Final = _of_python(
-    "threading.py", "concurrent/futures/_base.py", "concurrent/futures/thread.py"
-)
 # Their own Python code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING_FILES: Final = _of_python(
     "threading.py",

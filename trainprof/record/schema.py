@@ -247,7 +247,6 @@ class LookFlag(IntEnum):
     KNOWN = 1  # else the thread had gone on before it could be looked at
     WAITS = 2  # in Python's own code that waits for another thread or process
     CROWDED = 4  # others may have run Python code at that moment
-    POOLED = 8  # waits for threads of a library that it called, which do the work meanwhile
     RUNS = 16  # had a core, or waited for one, while the interpreter was free
     OPERATOR = 32  # the same, in code of the user's or that has torch: as its operators do
     ARRAYS = 64  # the same, in code of a library's that has NumPy or SciPy and no torch

@@ -27,14 +27,26 @@ def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
             "--per-process shows each."
         )
     changed = {
-        profile.site(function).rpartition(":")[0]: None
+        profile.site(function).rpartition(":")[0]
         for function in profile.functions
         if function.source is not None and function.source.has_changed
     }
     if changed:
-        notes.append(_changed(list(changed), is_saved=profile.cost is not None))
-    if profile.cost is not None:
-        notes += cost_notes(profile.cost)
+        verb = "has" if len(changed) == 1 else "have"
+        files = ", ".join(sorted(changed))
+        notes.append(f"{files} {verb} changed since the run: the lines are shown as they ran.")
+    cost = profile.cost
+    if cost is not None:
+        more = ""
+        if cost.traces_callees:
+            more = (
+                "Python code that timed lines call (a library's, say) is slowed as well, before "
+                "Python 3.12, by an unknown time. "
+            )
+        notes.append(
+            f"Timing cost {_overhead(cost)}. {more}It slows some parts of the script more than "
+            "others: for a verdict use trainprof run."
+        )
     return [*notes, *(f"Missing: {sentence}." for sentence in profile.damage)]
 
 
@@ -43,21 +55,7 @@ def unseen_notes(profile: LineProfile) -> list[str]:
     return [
         f"{function.name} at {profile.site(function)} has no times: {function.unseen}."
         for function in profile.functions
-        if function.unseen is not None and not function.rows
-    ]
-
-
-def cost_notes(cost: LineCost) -> list[str]:
-    """Returns what timing took, and that there is no verdict for it."""
-    more = ""
-    if cost.traces_callees:
-        more = (
-            "Python code that timed lines call (a library's, say) is slowed as well, before Python "
-            "3.12, by an unknown time. "
-        )
-    return [
-        f"Timing cost {_overhead(cost)}. {more}It slows some parts of the script more than others: "
-        "for a verdict use trainprof run."
+        if not function.rows
     ]
 
 
@@ -100,11 +98,3 @@ def _overhead(cost: LineCost) -> str:
 
 def _nanoseconds(ns: float) -> str:
     return f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)
-
-
-def _changed(files: Sequence[str], *, is_saved: bool) -> str:
-    which = ", ".join(files)
-    verb = "has" if len(files) == 1 else "have"
-    if is_saved:
-        return f"{which} {verb} changed since the run: the lines are shown as they ran."
-    return f"{which} {verb} changed since the times were taken: the lines may be other ones."

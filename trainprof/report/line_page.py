@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from rich.cells import cell_len
@@ -12,9 +11,9 @@ from rich.text import Text
 
 from trainprof.analysis.line_times import (
     MODULE_CODE,
+    NS_S,
     FunctionTimes,
     LineProfile,
-    LineTime,
     block,
     of_process,
 )
@@ -27,14 +26,14 @@ from trainprof.report.units import count, percent, seconds
 HOT_SHARE: Final = 0.2
 WARM_SHARE: Final = 0.05
 COLD_SHARE: Final = 0.01
-# So many cold lines in a row are folded: fewer are as quickly read as the line that says so.
+# N cold lines in a row are folded: fewer are as quickly read as the line that says so.
 FOLDED_AT_LEAST: Final = 4
-# From so many functions on, a table above tells where to look.
+# From N functions on, a table of them comes first.
 OVERVIEW_FROM: Final = 3
-HOT_MARK: Final = ">"
 _TITLES: Final = ("Line", "Hits", "Time", "Per hit", "% time")
+_EMPTY: Final = ("", "", "", "")
 _GAP: Final = "  "
-# Narrower than this a line of code tells nothing: columns give way to it.
+# Columns give way to the code where it would have less.
 _CODE_CELLS: Final = 30
 _TAB_CELLS: Final = 4
 _WIDEST_NAME: Final = 40
@@ -56,7 +55,7 @@ def render(
     per_process: bool = False,
     closing: Sequence[str] = (),
 ) -> str:
-    """Returns the functions one after the other, then what is to be known of them.
+    """Returns the functions one after the other, then notes on all of them.
 
     Args:
         profile: Its functions are shown in their order.
@@ -71,18 +70,15 @@ def render(
     """
     page = Page(width=width, unicode=unicode, verbose=verbose)
     lines: list[Text] = []
+    shown = [one for one in profile.functions if one.rows or not skip_zero]
     if per_process:
         for process in profile.processes():
             lines += [page.text(f"== {process.label} ==", "bold"), *_BLANK]
-            part = of_process(profile, process)
-            lines += _functions(part.functions, part, page, unit_s)
-        unseen = [one for one in profile.functions if not one.rows and not skip_zero]
-        lines += _functions(unseen, profile, page, unit_s)
-    else:
-        shown = [one for one in profile.functions if one.rows or not skip_zero]
-        if len(shown) >= OVERVIEW_FROM:
-            lines += [*_overview(shown, profile, page), *_BLANK]
-        lines += _functions(shown, profile, page, unit_s)
+            lines += _functions(of_process(profile, process).functions, profile, page, unit_s)
+        shown = [one for one in shown if not one.rows]
+    elif len(shown) >= OVERVIEW_FROM:
+        lines += [*_overview(shown, profile, page), *_BLANK]
+    lines += _functions(shown, profile, page, unit_s)
     for note in line_notes(profile, is_merged=not per_process):
         lines += page.paragraph(note)
     if closing:
@@ -94,18 +90,28 @@ def _functions(
     functions: Sequence[FunctionTimes], profile: LineProfile, page: Page, unit_s: float | None
 ) -> list[Text]:
     """Returns each function's lines; those that took next to nothing in one sentence."""
-    longest = max((function.time for function in functions), default=0)
-    is_minor = [bool(one.rows) and one.time < COLD_SHARE * longest for one in functions]
-    if page.verbose or sum(is_minor) == 1:
-        is_minor = [False] * len(functions)
-    minor = [one for one, folded in zip(functions, is_minor, strict=True) if folded]
-    shown = [one for one, folded in zip(functions, is_minor, strict=True) if not folded]
-    lines = [line for one in shown for line in _function(one, profile, page, unit_s)]
+    least = COLD_SHARE * max((function.time for function in functions), default=0)
+    minor = [one for one in functions if one.rows and one.time < least and not page.verbose]
+    minor = minor if len(minor) > 1 else []
+    lines: list[Text] = []
+    for function in functions:
+        if function in minor:
+            continue
+        name = page.shortened(function.name, page.width // 2)
+        site = page.text(page.site(profile.site(function)))
+        lines.append(Text.assemble(page.text(name, "bold"), "  ", site))
+        spent = f"no line was reached: {function.unseen}"
+        if function.rows:
+            where = f" in {_where(function)}" if function.by_process else ""
+            spent = f"{seconds(function.time * NS_S)}{where}"
+        lost = "the text of its lines is lost" if function.rows and not function.source else ""
+        fragments = (spent, _why(function), lost)
+        lines += page.paragraph(", ".join(filter(None, fragments)), indent=2)
+        lines += [*(_listing(function, page, unit_s) if function.rows else ()), *_BLANK]
     if minor:
         names = ", ".join(page.shortened(one.name, _WIDEST_NAME) for one in minor)
         under = f"Less than {percent(COLD_SHARE)} of the longest's time"
-        lines += page.paragraph(f"{under}, shown by --verbose: {names}")
-        lines += _BLANK
+        lines += [*page.paragraph(f"{under}, shown by --verbose: {names}"), *_BLANK]
     return lines
 
 
@@ -116,182 +122,94 @@ def _overview(functions: Sequence[FunctionTimes], profile: LineProfile, page: Pa
             Column("Function", [one.name for one in ranked], is_number=False),
             Column("at", [profile.site(one) for one in ranked], is_number=False, gives_way=True),
             Column("chosen as", [_why(one) for one in ranked], is_number=False, dropped=1),
-            Column("time", [_time(one.time, profile) for one in ranked]),
+            Column("time", [seconds(one.time * NS_S) for one in ranked]),
             Column("in", [_where(one) for one in ranked], is_number=False, dropped=2),
         ]
     )
 
 
-def _function(
-    function: FunctionTimes, profile: LineProfile, page: Page, unit_s: float | None
-) -> list[Text]:
-    name = page.shortened(function.name, page.width // 2)
-    heading = Text.assemble(
-        page.text(name, "bold"), "  ", page.text(page.site(profile.site(function)))
-    )
-    why = _why(function)
-    if function.unseen is not None and not function.rows:
-        told = [f"no line was reached: {function.unseen}", why]
-        return [heading, *_indented(page, told), *_BLANK]
-    where = f" in {_where(function)}" if function.by_process else ""
-    told = [f"{_time(function.time, profile)}{where}", why]
-    if function.source is None:
-        told.append("the text of its lines is lost")
-    return [heading, *_indented(page, told), *_listing(function, profile, page, unit_s), *_BLANK]
-
-
-def _indented(page: Page, fragments: Sequence[str]) -> list[Text]:
-    return page.paragraph(", ".join(fragment for fragment in fragments if fragment), indent=2)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """A line of a function: number, text, and how much of the function's time it took."""
-
-    number: int
-    code: str
-    row: LineTime | None
-    share: float
-
-
-def _listing(
-    function: FunctionTimes, profile: LineProfile, page: Page, unit_s: float | None
-) -> list[Text]:
-    listed = _listed(function)
-    cells = _cells(function, profile.unit_s, unit_s)
+def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[Text]:
+    """Returns a function's lines under their titles."""
+    text, total = block(function), function.time
+    numbers = [row.line for row in function.rows]
+    codes = [""] * len(numbers)
+    if text is not None:
+        numbers = list(range(function.line, function.line + len(text)))
+        codes = _dedented(text)
+    share_of = {row.line: row.time / total for row in function.rows if total}
+    shares = [share_of.get(number, 0.0) for number in numbers]
+    cells = _cells(function, unit_s)
     titles = list(_TITLES)
     if unit_s is not None:
         titles[2] = f"Time ({_UNITS.get(unit_s, f'{unit_s:g} s')})"
-    rows = [[str(one.number), *cells.get(one.number, ("", "", "", ""))] for one in listed]
-    widths = [max(cell_len(row[at]) for row in (titles, *rows)) for at in range(len(titles))]
-    kept = _kept_columns(widths, page.width)
-    room = page.width - sum(widths[at] + len(_GAP) for at in kept) - len(HOT_MARK) - 1
-    lines = [_line(titles, widths, kept, page, " ", "Line contents", "bold")]
-    for index, length in _runs(listed, is_whole=page.verbose):
-        part = listed[index : index + length]
-        if length > 1:
-            share = sum(one.share for one in part)
-            taken = f", {percent(share)}" if share > 0 else ""
+    rows = [[str(number), *cells.get(number, _EMPTY)] for number in numbers]
+    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    kept = list(range(len(widths)))
+    for given_up in (3, 1, 2):
+        if page.width - sum(widths[at] + len(_GAP) for at in kept) >= _CODE_CELLS:
+            break
+        kept.remove(given_up)
+    room = page.width - sum(widths[at] + len(_GAP) for at in kept) - len("> ")
+
+    def line(row: Sequence[str], code: str, style: str, mark: str = " ") -> Text:
+        padded = [" " * (widths[at] - cell_len(row[at])) + row[at] + _GAP for at in kept]
+        code = clip_end(one_line(code, unicode=page.unicode), room)
+        return page.text(f"{''.join(padded)}{mark} {code}".rstrip(), style)
+
+    lines = [line(titles, "Line contents", "bold")]
+    folds = [False] * len(rows) if page.verbose else _folds(shares, codes)
+    for is_folded, group in groupby(range(len(rows)), key=folds.__getitem__):
+        part = list(group)
+        if is_folded:
+            share = sum(shares[at] for at in part)
+            of_time = f", {percent(share)}" if share > 0 else ""
             blank = [""] * len(titles)
-            told = f"… {count(length)} lines{taken}"
-            lines.append(_line(blank, widths, kept, page, " ", clip_end(told, room), "dim"))
+            lines.append(line(blank, f"… {count(len(part))} lines{of_time}", "dim"))
             continue
-        (one,) = part
-        mark = HOT_MARK if one.share >= HOT_SHARE else " "
-        code = clip_end(one_line(one.code, unicode=page.unicode), room)
-        lines.append(_line(rows[index], widths, kept, page, mark, code, _style(one)))
+        for at in part:
+            is_hot = shares[at] >= HOT_SHARE
+            style = "bold red" if is_hot else "yellow" if shares[at] >= WARM_SHARE else ""
+            style = style if numbers[at] in cells else "dim"
+            lines.append(line(rows[at], codes[at], style, ">" if is_hot else " "))
     return lines
-
-
-def _listed(function: FunctionTimes) -> list[_Listed]:
-    text = block(function)
-    by_line = {row.line: row for row in function.rows}
-    if text is None:
-        numbers = sorted(by_line)
-        lines = ["" for _ in numbers]
-    else:
-        numbers = list(range(function.line, function.line + len(text)))
-        lines = _dedented(text)
-    total = function.time
-    listed = []
-    for number, code in zip(numbers, lines, strict=True):
-        row = by_line.get(number)
-        share = row.time / total if row is not None and total > 0 else 0.0
-        listed.append(_Listed(number, code, row, share if math.isfinite(share) else 0.0))
-    return listed
 
 
 def _dedented(text: Sequence[str]) -> list[str]:
     lines = [line.rstrip().expandtabs(_TAB_CELLS) for line in text]
-    margins = [len(line) - len(line.lstrip(" ")) for line in lines if line]
-    margin = min(margins, default=0)
+    margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line), default=0)
     return [line[margin:] for line in lines]
 
 
-def _cells(
-    function: FunctionTimes, timer_unit_s: float, unit_s: float | None
-) -> Mapping[int, tuple[str, str, str, str]]:
+def _cells(function: FunctionTimes, unit_s: float | None) -> dict[int, tuple[str, ...]]:
     if unit_s is not None:
-        written_ = line_cells(function, timer_unit_s / unit_s)
-        return {
-            at: (h.strip(), t.strip(), p.strip(), s.strip())
-            for at, (h, t, p, s) in written_.items()
-        }
+        cells = line_cells(function, unit_s)
+        return {line: tuple(cell.strip() for cell in row) for line, row in cells.items()}
     total = function.time
     return {
         row.line: (
             count(row.hits),
-            seconds(row.time * timer_unit_s),
-            seconds(row.time * timer_unit_s / row.hits),
+            seconds(row.time * NS_S),
+            seconds(row.time * NS_S / row.hits),
             f"{100 * row.time / total:.1f}" if total > 0 else "",
         )
         for row in function.rows
     }
 
 
-def _kept_columns(widths: Sequence[int], width: int) -> list[int]:
-    """Leaves out time per hit, hits, the time, where the code has no room else."""
-    kept = list(range(len(widths)))
-    for given_up in (3, 1, 2):
-        if width - sum(widths[at] + len(_GAP) for at in kept) >= _CODE_CELLS:
-            break
-        kept.remove(given_up)
-    return kept
-
-
-def _runs(listed: Sequence[_Listed], *, is_whole: bool) -> list[tuple[int, int]]:
-    """Returns (index, count): 1 for a line to be shown, more for a run of folded ones."""
-    shown = [is_whole or one.share >= COLD_SHARE for one in listed]
-    for index, one in enumerate(listed):
-        if one.share >= WARM_SHARE:
-            for neighbour in (index - 1, index + 1):
-                if 0 <= neighbour < len(listed):
-                    shown[neighbour] = True
-    for index in range(_opening_lines(listed)):
-        shown[index] = True
-    runs: list[tuple[int, int]] = []
-    index = 0
-    while index < len(listed):
-        end = index
-        while end < len(listed) and not shown[end]:
-            end += 1
-        if end - index >= FOLDED_AT_LEAST:
-            runs.append((index, end - index))
-            index = end
-        else:
-            last = max(end, index + 1)
-            runs += [(at, 1) for at in range(index, last)]
-            index = last
-    return runs
-
-
-def _opening_lines(listed: Sequence[_Listed]) -> int:
-    """Counts the decorators and the line that names the function."""
-    for index, one in enumerate(listed):
-        if not one.code.startswith("@"):
-            return index + 1
-    return len(listed)
-
-
-def _style(one: _Listed) -> str:
-    if one.row is None:
-        return "dim"
-    if one.share >= HOT_SHARE:
-        return "bold red"
-    return "yellow" if one.share >= WARM_SHARE else ""
-
-
-def _line(
-    cells: Sequence[str],
-    widths: Sequence[int],
-    kept: Sequence[int],
-    page: Page,
-    mark: str,
-    code: str,
-    style: str,
-) -> Text:
-    padded = [" " * (widths[at] - cell_len(cells[at])) + cells[at] + _GAP for at in kept]
-    return page.text(f"{''.join(padded)}{mark} {code}".rstrip(), style)
+def _folds(shares: Sequence[float], codes: Sequence[str]) -> list[bool]:
+    """Returns which lines are folded: cold ones away from the function's head and warm lines."""
+    opening = next((at for at, code in enumerate(codes) if not code.startswith("@")), len(codes))
+    is_cold = [
+        at > opening
+        and share < COLD_SHARE
+        and max(shares[at - 1], *shares[at + 1 : at + 2], 0.0) < WARM_SHARE
+        for at, share in enumerate(shares)
+    ]
+    folds: list[bool] = []
+    for cold, group in groupby(is_cold):
+        length = len(list(group))
+        folds += [cold and length >= FOLDED_AT_LEAST] * length
+    return folds
 
 
 def _why(function: FunctionTimes) -> str:
@@ -302,7 +220,3 @@ def _why(function: FunctionTimes) -> str:
 
 def _where(function: FunctionTimes) -> str:
     return processes_in_words([name for name, _ in function.by_process])
-
-
-def _time(time: float, profile: LineProfile) -> str:
-    return seconds(time * profile.unit_s)

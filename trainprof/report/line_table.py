@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trainprof.analysis.line_times import FunctionTimes, LineProfile, block
+from trainprof.analysis.line_times import NS_S, FunctionTimes, LineProfile, block
 from trainprof.report.safe_text import one_line
 
 KERNPROF_UNIT_S: Final = 1e-6
-# Without their text the lines between two timed ones are empty, and a damaged log may tell any.
+# Without their text the lines between two timed ones are empty, and a damaged log may name any.
 MAX_EMPTY_LINES: Final = 10_000
 
 _TITLES: Final = ("Line #", "Hits", "Time", "Per Hit", "% Time", "Line Contents")
+_EMPTY: Final = ("", "", "", "")
 # line_profiler 5's rc/line_profiler.toml; a column grows with what stands in it.
 _LINE_CELLS: Final = 6
-_HITS_CELLS: Final = 9
-_TIME_CELLS: Final = 12
-_PER_HIT_CELLS: Final = 8
-_PERCENT_CELLS: Final = 8
+_CELLS: Final = (9, 12, 8, 8)
 _KEPT_CONTROLS: Final = ("\t", "\f")
+_LOST: Final = """
+Could not find file {}
+Are you sure you are running this program from the same directory
+that you ran the profiler from?
+Continuing without the function's contents."""
 
 _Cells = tuple[str, str, str, str]
 
@@ -37,72 +39,56 @@ def render(
     Source:
         show_text and show_func of line_profiler 5.1.0.
     """
-    tables = [
-        _table(function, profile.unit_s, unit_s)
-        for function in profile.functions
-        if function.rows or not skip_zero
-    ]
+    shown = (function for function in profile.functions if function.rows or not skip_zero)
+    tables = [_table(function, unit_s) for function in shown]
     return "".join([f"Timer unit: {unit_s:g} s\n\n", *tables])
 
 
-def _table(function: FunctionTimes, timer_unit_s: float, unit_s: float) -> str:
-    lines, opening = _lines(function)
-    cells = line_cells(function, timer_unit_s / unit_s)
-    template = _template(list(cells.values()))
-    header = template % _TITLES
-    empty = ("", "", "", "")
-    rows = (
-        template % (number, *cells.get(number, empty), plain(line.rstrip("\n").rstrip("\r")))
-        for number, line in lines
-    )
-    total = "%g" % (function.time * timer_unit_s)
-    return "\n".join(
-        [f"Total time: {total} s", *opening, "", header, "=" * len(header), *rows, "\n"]
-    )
-
-
-def _lines(function: FunctionTimes) -> tuple[Iterable[tuple[int, str]], list[str]]:
-    """Returns the numbered lines of a function, and what stands above them."""
+def _table(function: FunctionTimes, unit_s: float) -> str:
     text = block(function)
-    if text is not None:
-        place = [
-            f"File: {plain(function.file)}",
-            f"Function: {plain(function.name)} at line {function.line}",
-        ]
-        return enumerate(text, start=function.line), place
-    lost = [
-        "",
-        f"Could not find file {plain(function.file)}",
-        "Are you sure you are running this program from the same directory",
-        "that you ran the profiler from?",
-        "Continuing without the function's contents.",
+    if text is None:
+        lines = _LOST.format(plain(function.file)).split("\n")
+        first = min([function.line, *(row.line for row in function.rows)])
+        last = max([first, *(row.line for row in function.rows)])
+        numbers = [row.line for row in function.rows]
+        if last - first < MAX_EMPTY_LINES:
+            numbers = list(range(function.line, function.line + last - first + 1))
+        numbered = [(number, "") for number in numbers]
+    else:
+        file, name = plain(function.file), plain(function.name)
+        lines = [f"File: {file}", f"Function: {name} at line {function.line}"]
+        numbered = list(enumerate(text, start=function.line))
+    cells = line_cells(function, unit_s)
+    widths = [
+        max([least, *(len(row[at]) for row in cells.values())]) for at, least in enumerate(_CELLS)
     ]
-    numbers = [row.line for row in function.rows]
-    count = max(numbers) - min(min(numbers), function.line) + 1 if numbers else 1
-    if count <= MAX_EMPTY_LINES:
-        return ((function.line + index, "") for index in range(count)), lost
-    return ((number, "") for number in sorted(set(numbers))), lost
+    template = " ".join(f"%{width}s" for width in (_LINE_CELLS, *widths)) + "  %-s"
+    header = template % _TITLES
+    rows = (
+        template % (number, *cells.get(number, _EMPTY), plain(line.rstrip("\n").rstrip("\r")))
+        for number, line in numbered
+    )
+    total = f"Total time: {function.time * NS_S:g} s"
+    return "\n".join([total, *lines, "", header, "=" * len(header), *rows, "\n"])
 
 
-def line_cells(function: FunctionTimes, scale: float) -> dict[int, _Cells]:
+def line_cells(function: FunctionTimes, unit_s: float) -> dict[int, _Cells]:
     """Returns hits, time, time per hit and percent of each line, as kernprof writes them.
 
     Args:
         function: Its rows are shown.
-        scale: Units of the columns in a timer unit.
+        unit_s: Unit of the columns, in seconds.
     """
-    total = function.time
-    cells = {}
-    for row in function.rows:
-        time = row.time * scale
-        per_hit = float(row.time) * scale / row.hits
-        cells[row.line] = (
-            _short("%d", "%g", row.hits, _HITS_CELLS),
-            _short("%5.1f", "%5.3g", time, _TIME_CELLS),
-            _short("%5.1f", "%5.3g", per_hit, _PER_HIT_CELLS),
-            "" if total == 0 else "%5.1f" % (100 * row.time / total),
+    total, scale = function.time, NS_S / unit_s
+    return {
+        line: (
+            _short("%d", "%g", hits, _CELLS[0]),
+            _short("%5.1f", "%5.3g", time * scale, _CELLS[1]),
+            _short("%5.1f", "%5.3g", float(time) * scale / hits, _CELLS[2]),
+            "" if total == 0 else "%5.1f" % (100 * time / total),
         )
-    return cells
+        for line, hits, time in function.rows
+    }
 
 
 def plain(text: str) -> str:
@@ -119,9 +105,3 @@ def plain(text: str) -> str:
 def _short(form: str, scientific: str, value: float, cells: int) -> str:
     text = form % value
     return text if len(text) <= cells else scientific % value
-
-
-def _template(cells: Sequence[_Cells]) -> str:
-    columns = (_HITS_CELLS, _TIME_CELLS, _PER_HIT_CELLS)
-    widths = [max([least, *(len(row[at]) for row in cells)]) for at, least in enumerate(columns)]
-    return " ".join(f"%{width}s" for width in (_LINE_CELLS, *widths, _PERCENT_CELLS)) + "  %-s"

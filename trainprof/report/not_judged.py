@@ -185,11 +185,8 @@ def _lines_of_forward(summary: RunSummary) -> list[HotLine]:
     """
     of_loop = {one.site for one in summary.part_lines if one.part in ("backward", "optimizer")}
     lines = [
-        line
-        for line in summary.part_lines
-        if line.part == "forward" and not line.is_likely and not line.is_end
+        line for line in summary.part_lines if line.part == "forward" and line.site not in of_loop
     ]
-    lines = [line for line in lines if line.site not in of_loop]
     if lines and lines[0].share >= _MOST_OF_FORWARD:
         return lines[:1]
     much = [line for line in lines[:2] if line.share >= _MUCH_OF_FORWARD]

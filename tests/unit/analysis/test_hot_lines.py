@@ -69,30 +69,6 @@ def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path
     assert of_update.site == "train.py:52"
 
 
-def test_scattered_lines_are_told_by_the_line_that_calls_for_them(tmp_path: Path) -> None:
-    run = FakeRun()
-    # Of a function of six steps, called from the loop, which a trainer has called.
-    loop = [(57, "train"), (90, "main")]
-    seen = [stack(run, (10 + at, f"step{at}"), (40, "build"), *loop) for at in range(6)]
-    found = train(run, tmp_path, *seen)
-    first, second, *_ = [line for line in found.part_lines if line.part == "other"]
-    assert (first.site, first.function, first.called_from) == (
-        "train.py:40",
-        "build",
-        ["train.py:57", "train.py:90"],
-    )
-    assert (first.share, first.looks, first.with_calls) == (1.0, STEPS, True)
-    assert second.share == pytest.approx(1 / 6)
-    assert not second.with_calls
-
-
-def test_what_calls_for_all_of_training_is_not_what_calls_for_a_part(tmp_path: Path) -> None:
-    run = FakeRun()
-    seen = [stack(run, (10 + at, f"step{at}"), (52, "train")) for at in range(6)]
-    lines = [line for line in train(run, tmp_path, *seen).part_lines if line.part == "other"]
-    assert not any(line.with_calls for line in lines)
-
-
 def test_a_lambda_is_part_of_the_function_that_runs_it(tmp_path: Path) -> None:
     run = FakeRun()
     seen = [stack(run, (10 + at, "<lambda>"), (9, "build"), (57, "train")) for at in range(3)]
@@ -156,31 +132,6 @@ def test_a_line_that_late_looks_meet_well_inside_of_it_is_likely_the_one(tmp_pat
     assert line is not None
     assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
     assert not line.is_line_known  # where it let go at last
-
-
-@pytest.mark.parametrize(("sure", "is_named"), [(8, True), (3, False)])
-def test_a_line_that_a_few_looks_had_to_wait_for(tmp_path: Path, sure: int, is_named: bool) -> None:
-    """The others were let through only behind it, in other lines."""
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    at_work = stack(run, (9, "score"), (57, "train"))
-    behind = [stack(run, (line, name)) for line, name in ((12, "draw"), (15, "log"), (18, "say"))]
-    run.iterate(loader)
-    for step in range(STEPS):
-        run.next(loader, MS)
-        run.update(optimizer)
-        run.passes_time(7 * MS)
-        if step < sure:
-            wanted = run.now - 5 * MS
-            run.record(Kind.LOOK, wanted, run.now, site=at_work, value=5 * MS, flags=LookFlag.KNOWN)
-        else:
-            look(run, behind[step % 3], late=3 * MS)
-        run.passes_time(MS)
-    run.stop(loader)
-    line = hottest(run.summary(tmp_path).part_lines, "other")
-    assert (line is not None) is is_named
-    if line is not None:
-        assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
 
 
 def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 import typer
 from support.line_runs import LineRun
 
-from trainprof.analysis.lprof import LineStats, write_lprof
 from trainprof.cli.app import app, run_command
 from trainprof.cli.command_line import options_with_value, script_word
 from trainprof.cli.lines import names_saved_run
@@ -35,7 +34,6 @@ def test_a_saved_run_is_a_directory_a_name_or_latest() -> None:
     saved_run("elsewhere")
     for word in ("trainprof-runs/train-1", "train-1", "elsewhere", "elsewhere/", "latest"):
         assert names_saved_run(word), word
-    assert names_saved_run("lines.lprof")
 
 
 def test_a_script_is_all_else(tmp_path: Path) -> None:
@@ -110,20 +108,17 @@ def test_lines_takes_all_that_run_does() -> None:
         (["lines", "--top", "0", "x.py"], 125, "'0' is not a whole number of at least 1"),
         (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is none of workers, main"),
         (["lines", "latest"], 2, "no run at latest"),
-        (["lines", "nowhere.lprof"], 2, "nowhere.lprof cannot be read: No such file"),
+        (["lines", "nowhere.lprof"], 127, "no such script: nowhere.lprof"),
         (["lines", "bare"], 2, "bare has no line times"),
         (["lines", "bare", "--top", "many"], 2, "'many' is not a whole number"),
         (["lines", "bare", "more"], 2, "unexpected extra argument"),
         (["lines", "-f", "x:y", "bare"], 2, "No such option: -f"),
-        (["lines", "empty.lprof"], 2, "empty.lprof has no line times"),
-        (["lines", "--lprof", "empty.lprof"], 2, "empty.lprof is an .lprof file already"),
     ],
 )
 def test_user_errors_are_one_line_and_a_hint(
     capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, part: str
 ) -> None:
     saved_run("bare")
-    write_lprof(Path("empty.lprof"), LineStats({}, 1e-9))
     assert run_command(arguments) == status
     out, err = capsys.readouterr()
     assert out == ""

@@ -312,7 +312,6 @@ def test_what_no_rule_looks_into_is_said() -> None:
         (line, ", most of forward at model.py:7)"),
         (replace(line, line_share=0.2), ", most of forward around model.py:7)"),
         (replace(line, share=0.3), "itself (100 % of a step)"),
-        (replace(line, is_likely=True), "itself (100 % of a step)"),
     ):
         known["part_lines"] = [one]
         assert said in told(forward=0.01, backward=0.02)
@@ -324,7 +323,6 @@ def test_what_no_rule_looks_into_is_said() -> None:
     for lines, is_named in (
         (two, True),
         ([two[1], replace(two[0], share=0.2)], False),
-        ([two[0], replace(two[1], is_end=True)], False),
         ([replace(two[0], part="backward"), two[1]], False),
     ):
         known["part_lines"] = lines

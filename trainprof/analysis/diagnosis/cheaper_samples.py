@@ -33,8 +33,6 @@ def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
             f"cheaper samples: {columns}what comes out the same each time (decoded and resized "
             "pictures, tokens, encodings) made once and stored"
         )
-    if line.is_likely:
-        return f"cheaper samples: look at {place(line)} and around it first"
     return f"cheaper samples: {place(line)} first"
 
 
@@ -94,7 +92,7 @@ def without_line(case: Case, fed: LoaderCase) -> float | None:
     if fed.loader.role != TRAINING:
         return None
     line, rates = fed.hot_line(), fed.measured
-    if line is None or line.is_likely or fed.loader.num_workers or rates is None:
+    if line is None or fed.loader.num_workers or rates is None:
         return None
     kept_s = rates.step_s - own_share(line) * rates.wait_s
     kept_s = max(kept_s, rates.step_s / times_without(1.0))

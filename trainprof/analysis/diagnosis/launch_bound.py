@@ -101,7 +101,6 @@ def find(case: Case) -> Finding | None:
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = case.hot_line("forward")
-    line = None if line is None or line.is_likely else line
     unfused = [one for one in case.torch.unfused if one.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
     joined, cautions = _joined(case)
@@ -166,7 +165,7 @@ def _one_line(case: Case, line: HotLine | None) -> list[str]:
         if one.part in ("backward", "optimizer")
     }
     is_of_model = (line.site.rpartition(":")[0], line.function) not in of_loop
-    if line.with_calls or is_nameless(line) or not is_of_model:
+    if is_nameless(line) or not is_of_model:
         return []
     return [
         f"{percent(line.line_share)} of the looks at forward met {place(line)}: if it is called in "

@@ -268,8 +268,6 @@ def _where_it_goes(case: Case, fed: LoaderCase, *, is_unsure: bool) -> list[str]
         is_unsure: What the finding advises may as well lose.
     """
     line, surer = fed.hot_line(), "; to make that cheaper cannot lose" if is_unsure else ""
-    if line is not None and line.is_likely:
-        return [f"most of making a batch seems to go to {place(line)} and around it{surer}"]
     if line is not None:
         lead, other = _most_of_all(fed, line)
         told = where_of_making(fed, line)
@@ -292,7 +290,7 @@ def _most_of_all(fed: LoaderCase, line: HotLine) -> tuple[HotLine, HotLine | Non
     """Returns the lines of the two functions that take most, if both take much; longest first."""
     others = [one for one in fed.loader.hot_lines if one is not line and one.part == line.part]
     other = max(others, key=lambda one: one.share, default=None)
-    if other is None or other.is_likely or other.share < NAMED_FROM_SHARE:
+    if other is None or other.share < NAMED_FROM_SHARE:
         return line, None
     return (line, other) if own_share(line) >= own_share(other) else (other, line)
 

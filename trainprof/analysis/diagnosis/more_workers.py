@@ -170,7 +170,7 @@ def _by_cheaper_samples(
     line, site = fed.hot_line(), None
     title = f"{title}; {more} may take as much from training as they give"
     built: list[str] = []
-    if line is not None and not line.is_likely and own_share(line) >= _MOST:
+    if line is not None and own_share(line) >= _MOST:
         title, site = f"{where_of_making(fed, line)}; {title}", line.site
         built = [f"the loader is built at {fed.loader.site}"]
     return finding(
@@ -196,7 +196,7 @@ def _times_without_line(case: Case, fed: LoaderCase) -> float | None:
     None where that is not known.
     """
     line = fed.hot_line()
-    if line is None or line.is_likely:
+    if line is None:
         return None
     if not fed.loader.num_workers:
         return without_line(case, fed)
@@ -207,7 +207,7 @@ def _times_without_line(case: Case, fed: LoaderCase) -> float | None:
 def _is_one_function(fed: LoaderCase) -> bool:
     """Whether nearly all of making batches is the computing of one function."""
     line = fed.hot_line()
-    if line is None or line.is_likely or line.share < _NEARLY_ALL:
+    if line is None or line.share < _NEARLY_ALL:
         return False
     return asleep_share(fed.loader.fetch) <= _HARDLY_ASLEEP
 

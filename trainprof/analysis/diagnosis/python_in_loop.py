@@ -21,8 +21,7 @@ an array or a list. Of a run too short to tell, all that stands between forward 
 as a loss where no other was seen. Elsewhere (an average of weights, say) such a line is said to
 compute by torch's functions, and so is what takes longer and longer while forward and backward do
 not (a metric over all batches so far). Python that takes longer and longer, within each epoch or
-the run, is said to, and so is what comes between epochs. Where no function has much of it, the line
-that calls for all of them is named.
+the run, is said to, and so is what comes between epochs.
 
 What comes but once is taken off: what the first steps have of it beyond as many later ones (code
 that is compiled, or set up, as it is first called), and compiling by torch.compile. Where more than
@@ -41,7 +40,7 @@ another in DistributedDataParallel or in calls of torch.distributed, which are n
 GPU, such code costs nothing while the device still has work queued.
 
 Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
-wait; not where a library that it calls waits for threads of its own, which do that call's work.
+wait.
 Where such a wait ends beside another thread of the script's at work, while the training thread
 slept for about as long, that thread is named as what it waits for: for what it makes, or for
 Python's interpreter, which lets one thread at a time run. What processes that the script started
@@ -394,7 +393,7 @@ def _what_stays(others: ProcessesBeside | None) -> str:
 
 def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
     """Whether one line, known for certain, takes that much of training by itself."""
-    if line.line_share is None or line.is_likely or line.is_end or line.with_calls:
+    if line.line_share is None or line.is_likely or line.is_end:
         return False
     if not line.is_line_known:
         return False
@@ -403,7 +402,7 @@ def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
 
 def _is_scattered(case: Case, line: HotLine, part: float) -> bool:
     """Whether it is the loop's own statements that take it, none of them much of training."""
-    if line.with_calls or line.line_share is None or part >= _UNNAMED_FROM_SHARE:
+    if line.line_share is None or part >= _UNNAMED_FROM_SHARE:
         return False
     loops = {
         function_of(one.site, one.function)

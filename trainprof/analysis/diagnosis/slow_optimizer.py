@@ -167,7 +167,7 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
         return None
     line = case.hot_line("optimizer")
     also = []
-    if line is not None and _file(line.site) == _file(own.site) and not line.is_likely:
+    if line is not None and _file(line.site) == _file(own.site):
         also = [f"its line that was met most is {place(line)}"]
     return plain_finding(
         ID,

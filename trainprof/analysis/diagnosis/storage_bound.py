@@ -71,7 +71,7 @@ def find(case: Case) -> Finding | None:
             "read_bytes": fetch.read_bytes,
             "a_read_brings_bytes": each,
         },
-        site=line.site if line and not line.is_likely else None,
+        site=line.site if line else None,
     )
 
 

@@ -70,8 +70,6 @@ def its_share(line: HotLine) -> str:
     """Returns what of its part a line takes, as far as that is known, and those around it."""
     if line.is_likely:
         return "to which most of it seems to go"
-    if line.with_calls:
-        return f"{share_of(line)} of it with what it calls"
     return f"{share_of(line)} of it{around(line)}"
 
 
@@ -79,14 +77,12 @@ def takes_of_it(line: HotLine) -> str:
     """Returns what of its part a line takes that is named already, with its function."""
     name = "" if is_nameless(line) else f"{line.function}()"
     at = f"this line, in {name}," if name else "this line"
-    if not line.is_line_known and not line.with_calls:
+    if not line.is_line_known:
         at = f"{name}, around this line," if name else "the code around this line"
         if not line.is_likely:
             return f"{at} takes {_share(line, line.share)} of it"
     if line.is_likely:
         return f"most of it seems to go to {at.rstrip(',')}"
-    if line.with_calls:
-        return f"{at} takes {share_of(line)} of it with what it calls"
     if not around(line):
         return f"{at} takes {share_of(line)} of it"
     if not name:
