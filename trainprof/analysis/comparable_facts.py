@@ -7,22 +7,19 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.facts import MAX_NUMBER, number_at, words
-from trainprof.record.entry import entry_of
+from trainprof.analysis.facts import MAX_NUMBER, number_at
 
-# Kinds of discrepancies. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
+# Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
 GROUND: Final = "ground"  # another script, machine or library
-SLOWED: Final = "slowed"  # recording slowed a run, and not all of it alike
-SHORT: Final = "short"  # too few steps to tell
+UNUSABLE: Final = "unusable"  # recording slowed a run, or it has too few steps
 UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
 SETTING: Final = "setting"  # what the user may have meant to change
 REMARK: Final = "remark"  # worth knowing when reading the numbers
-UNLIKE: Final = frozenset({WORK, GROUND, SLOWED, SHORT})
+UNLIKE: Final = frozenset({WORK, GROUND, UNUSABLE})
 
 SCRIPT: Final = "script"
 SCRIPT_TEXT: Final = "the script's text"
-STEPS: Final = "steps"
 BATCH_BYTES: Final = "a batch's size"
 DEVICE: Final = "device"
 GPU: Final = "GPU"
@@ -38,19 +35,8 @@ Fact = Callable[[ComparedRun], Hashable]
 
 def _script(run: ComparedRun) -> str | None:
     """What was run in the end: of torchrun, python or accelerate the script that they start."""
-    told = run.manifest.get("entry") or _entry_of_command(run) or run.manifest.get("script")
-    return os.path.basename(told.rstrip("/")) if isinstance(told, str) else None
-
-
-def _entry_of_command(run: ComparedRun) -> str | None:
-    """Returns it for a run of before it was told."""
-    if "entry" in run.manifest:
-        return None
-    # The version of Python was known beforehand where no command stood between.
-    found = entry_of(
-        words(run.manifest.get("command")), is_script="python" in run.section("versions")
-    )
-    return None if found is None else found.name
+    name = run.manifest.get("entry") or run.manifest.get("script")
+    return os.path.basename(name.rstrip("/")) if isinstance(name, str) else None
 
 
 def script_text(run: ComparedRun) -> str | None:
@@ -79,7 +65,7 @@ def _gpu(run: ComparedRun) -> str | None:
     return ", ".join(names) or None if used or len(names) == 1 else None
 
 
-def training_processes(run: ComparedRun) -> int:
+def _training_processes(run: ComparedRun) -> int:
     """Returns how many processes trained, each for itself; ranks are one together."""
     return 1 + len(run.summary.trained_apart)
 
@@ -150,11 +136,6 @@ def _batches(run: ComparedRun) -> str:
     return "made by the loader" if run.summary.training.free_from_step is None else "free"
 
 
-def _host_name(run: ComparedRun) -> str | None:
-    told = run.section("host").get("name")
-    return told if isinstance(told, str) and told else None
-
-
 def _version(package: str) -> Fact:
     return lambda run: run.summary.run.versions.get(package)
 
@@ -170,7 +151,7 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("batch size", WORK, _batch_size),
     ("world size", WORK, _world_size),
     ("what counts as a step", WORK, _step_source),
-    (TRAINERS, GROUND, training_processes),
+    (TRAINERS, GROUND, _training_processes),
     (DEVICE, GROUND, _device),
     (GPU, GROUND, _gpu),
     *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
@@ -180,7 +161,4 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     ("batches", SETTING, _batches),
     (TORCH_THREADS, SETTING, _torch_threads),
     ("Python", SETTING, _version("python")),
-    # That of a container is another one each time.
-    ("host", REMARK, _host_name),
-    ("trainprof", REMARK, _version("trainprof")),
 )

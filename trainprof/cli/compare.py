@@ -111,11 +111,11 @@ def _comparison(
     percent: float | None,
 ) -> Comparison:
     from trainprof.analysis import comparison
-    from trainprof.analysis.compared_run import told_apart
+    from trainprof.analysis.compared_run import named_apart
 
     sides = [[_run(name, read) for name in side] for side in (base, other)]
     _refuse_twice([run for side in sides for run in side])
-    named = told_apart([run for side in sides for run in side])
+    named = named_apart([run for side in sides for run in side])
     sides = [named[: len(base)], named[len(base) :]]
     return comparison.compare(*sides, limit=None if percent is None else percent / 100)
 
