@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from trainprof.analysis.comparability import Difference, differences
-from trainprof.analysis.comparable_facts import (
+from trainprof.analysis.comparability import (
     BATCH_BYTES,
     REMARK,
     SETTING,
     UNFINISHED,
     UNLIKE,
     WORK,
+    Difference,
+    differences,
 )
 from trainprof.analysis.compared_run import ComparedRun, without_saves
 from trainprof.analysis.facts import number_at
@@ -211,13 +212,14 @@ def _means(sides: Sides, value: Callable[[ComparedRun], float | None]) -> Means:
     )
 
 
-def _metric(name: str, means: Means, speedup: SpeedUp | None = None) -> Metric:
-    """Returns a figure; `speedup` speaks of its inverse, None where it has no verdict."""
-    change = _change(*means)
+def _metric(name: str, means: Means, speedup: SpeedUp | None = None, power: int = -1) -> Metric:
+    """Returns a figure; `speedup` speaks of its inverse, or of itself; None: without a verdict."""
+    base, other = means
+    change = None if base is None or other is None or base <= 0 else other / base - 1
     if speedup is None or speedup.low is None or speedup.high is None:
-        return Metric(name, *means, change)
-    verdict = speedup.unless_too_noisy().verdict
-    return Metric(name, *means, change, 1 / speedup.high - 1, 1 / speedup.low - 1, verdict)
+        return Metric(name, base, other, change)
+    low, high = sorted(bound**power - 1 for bound in (speedup.low, speedup.high))
+    return Metric(name, base, other, change, low, high, speedup.unless_too_noisy().verdict)
 
 
 def _rates(sides: Sides, samples: Means, by_sample: SpeedUp) -> list[Metric]:
@@ -225,9 +227,7 @@ def _rates(sides: Sides, samples: Means, by_sample: SpeedUp) -> list[Metric]:
     if not (samples[0] and samples[1] and base_s and other_s):
         return []
     rates = samples[0] / base_s, samples[1] / other_s
-    low, high = (None if bound is None else bound - 1 for bound in (by_sample.low, by_sample.high))
-    verdict = by_sample.unless_too_noisy().verdict
-    return [Metric("samples_per_s", *rates, _change(*rates), low, high, verdict)]
+    return [_metric("samples_per_s", rates, by_sample, power=1)]
 
 
 def _figures(sides: Sides) -> list[Metric]:
@@ -237,51 +237,26 @@ def _figures(sides: Sides) -> list[Metric]:
     return [_metric(name, means) for name, means in figures if any(means)]
 
 
-def _change(base: float | None, other: float | None) -> float | None:
-    return None if base is None or other is None or base <= 0 else other / base - 1
-
-
 def _part(key: str) -> Callable[[ComparedRun], float | None]:
     return lambda run: run.parts_s().get(key, 0.0)
 
 
-def _quantile(name: str) -> Callable[[ComparedRun], float | None]:
-    def value(run: ComparedRun) -> float | None:
-        step = run.summary.training.step_s
-        quantile: float | None = None if step is None else getattr(step, name)
-        return quantile
-
-    return value
+def _median_s(run: ComparedRun) -> float | None:
+    step = run.summary.training.step_s
+    return None if step is None else step.p50
 
 
-def _of_system(section: str, *path: str) -> Callable[[ComparedRun], float | None]:
-    def value(run: ComparedRun) -> float | None:
-        system = run.summary.system
-        return None if system is None else number_at(getattr(system, section), *path)
-
-    return value
-
-
-def _energy(name: str) -> Callable[[ComparedRun], float | None]:
-    def value(run: ComparedRun) -> float | None:
-        system = run.summary.system
-        energy = None if system is None else system.energy
-        figure: float | None = None if energy is None else getattr(energy, name)
-        return figure
-
-    return value
+def _memory_bytes(run: ComparedRun) -> float | None:
+    system = run.summary.system
+    return None if system is None else number_at(system.memory, "tree_rss_bytes", "max")
 
 
 _FIGURES: Final[tuple[tuple[str, Callable[[ComparedRun], float | None]], ...]] = (
-    ("step_p50_s", _quantile("p50")),
-    ("step_p95_s", _quantile("p95")),
+    ("step_p50_s", _median_s),
     ("checkpoints_per_step_s", lambda run: run.checkpoints_s),
     ("wall_s", lambda run: run.summary.run.wall_s),
-    ("cpu_percent", _of_system("cpu", "tree_percent", "mean")),
-    ("memory_peak_bytes", _of_system("memory", "tree_rss_bytes", "max")),
+    ("memory_peak_bytes", _memory_bytes),
     ("device_busy_share", lambda run: run.summary.device_busy_share),
-    ("energy_wh", _energy("wh")),
-    ("samples_per_wh", _energy("samples_per_wh")),
 )
 
 

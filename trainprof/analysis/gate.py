@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.comparability import Difference
-from trainprof.analysis.comparable_facts import SCRIPT_TEXT, UNFINISHED, UNLIKE
+from trainprof.analysis.comparability import SCRIPT_TEXT, UNFINISHED, UNLIKE, Difference
 from trainprof.analysis.speedup import LEAST_CHANCE, UNKNOWN, SpeedUp
 
 PASSED: Final = "passed"

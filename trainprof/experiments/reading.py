@@ -9,7 +9,7 @@ from os.path import lexists
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.comparable_facts import DEVICE, GPU, ground_of
+from trainprof.analysis.comparability import DEVICE, GPU, ground_of
 from trainprof.analysis.compared_run import ComparedRun, without_saves
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.loader_figures import Loader

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainprof.analysis.comparable_facts import REMARK, SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
+from trainprof.analysis.comparability import REMARK, SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import PART_PREFIX, Comparison, Metric, noise_of
 from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate, longer
@@ -29,24 +29,17 @@ _LABELS: Final = {
     "step_with_starts_s": "with starts of passes",
     "samples_per_s": "samples/s",
     "step_p50_s": "a step, median",
-    "step_p95_s": "95 of 100 faster than",
     "checkpoints_per_step_s": "checkpoints, left out",
     "wall_s": "from start to end",
-    "cpu_percent": "CPU, of one core",
     "memory_peak_bytes": "memory, peak",
     "device_busy_share": "device at work (least)",
-    "energy_wh": "energy of the GPUs",
-    "samples_per_wh": "samples per Wh",
 }
-_OF_STEP: Final = list(_LABELS)[:5]
+_OF_STEP: Final = ("step_s", "step_with_starts_s", "samples_per_s", "step_p50_s")
 _WRITERS: Final[dict[str, Callable[[float], str]]] = {
     "_per_s": three_digits,
-    "_per_wh": three_digits,
     "_s": seconds,
     "_share": percent,
-    "_percent": lambda value: f"{value:.0f} %",
     "_bytes": byte_count,
-    "_wh": lambda value: f"{three_digits(value)} Wh",
 }
 
 

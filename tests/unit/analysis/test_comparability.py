@@ -11,8 +11,7 @@ from support import summaries
 from support.compared_runs import made_up
 
 from trainprof.analysis.code_figures import LineCost
-from trainprof.analysis.comparability import differences
-from trainprof.analysis.comparable_facts import ground_of
+from trainprof.analysis.comparability import differences, ground_of
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.comparison import compare
 from trainprof.analysis.gate import NOT_JUDGED
@@ -139,7 +138,7 @@ def test_each_is_listed_alone(other: ComparedRun, kind: str, text: str) -> None:
         run(script="copy.py"),
         run(script="torchrun", entry="train.py"),
         run(of_run(versions={}, command=[], device=None), script=None, script_sha256=None, host={}),
-        run(sources=5, settings=[], imported=None),
+        run(sources=5, settings=[]),
         run(of_training(samples=round((summaries.healthy().training.samples or 0) * 1.01))),
         # Half as long, with last steps of passes that are not full: fewer of them.
         run(of_training(steps=600, samples=18_600, epochs=40, iterations=600)),
@@ -163,12 +162,6 @@ def test_what_is_alike_or_not_known_is_not_listed(other: ComparedRun) -> None:
             run(settings={"cfg.yaml": "2"}),
             "setting",
             "cfg.yaml was edited",
-        ),
-        (
-            run(imported={"pkg.model": "1", "pkg.data": "1"}),
-            run(imported={"pkg.model": "2", "pkg.loss": "1"}),
-            "remark",
-            "pkg.model, imported from elsewhere, was edited",
         ),
         (
             run(of_feeder(num_workers=0, prefetch_factor=None, start_method=None)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.analysis.comparability import Difference
-from trainprof.analysis.comparable_facts import (
+from trainprof.analysis.comparability import (
     GROUND,
     REMARK,
     SCRIPT_TEXT,
@@ -13,6 +12,7 @@ from trainprof.analysis.comparable_facts import (
     UNFINISHED,
     UNUSABLE,
     WORK,
+    Difference,
 )
 from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate, judged
 from trainprof.analysis.speedup import (
