@@ -11,7 +11,6 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,18 +19,14 @@ import numpy.typing as npt
 from trainprof.analysis.student import t_quantile
 
 Floats = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.95
-# Quantiles need the steps themselves, which costs more.
-_QUANTILE_DRAWS: Final = 200
-_QUANTILE_STEPS: Final = 20_000
 _FEWEST_BLOCKS: Final = 6
 # Steps so little alike count as independent.
 _UNLIKE: Final = 0.1
 _SEED: Final = 20_261_121  # the same runs give the same interval
-_NORMAL: Final = 1.959964
+NORMAL: Final = 1.959964
 # Of a half's steps: so many may have met something that others did not.
 _SLOWEST_SHARE: Final = 0.1
 # Of a step that would remain without its largest part.
@@ -70,55 +65,24 @@ def _alike_for(steps: Floats, longest: int) -> int:
     return int(unlike[0]) + 1 if len(unlike) else longest
 
 
-class Resampling:
-    """Draws of whole blocks of a run's steps, the same for each column of them."""
+def standard_error(steps: Floats, *, cycle: int = 1) -> float:
+    """Returns that of the mean step, by draws of whole blocks of steps.
 
-    def __init__(self, steps: Floats, *, cycle: int = 1, seed: int = 0) -> None:
-        """
-        Args:
-            steps: Durations in order of time, shape (n,), n > 0; they fix the blocks' length.
-            cycle: As `block_length` takes it.
-            seed: Another one for each run: draws of two runs must not go together.
-        """
-        self._steps = steps
-        self.length = block_length(steps, cycle=cycle)
-        self.blocks = max(len(steps) // self.length, 1)
-        self._random = np.random.default_rng([_SEED, seed])
-        self._starts = self._random.integers(0, len(steps), (DRAWS, self.blocks))
-        # Few blocks vary less in their draws than the mean does.
-        few = max(self.blocks - 1, 1)
-        self._widening = t_quantile((1 + CONFIDENCE) / 2, few) / _NORMAL
-        self._widening *= math.sqrt(self.blocks / few)
+    So wide that 1.96 of it hold 95 %, few blocks taken into account.
 
-    def means(self, column: Floats) -> Floats:
-        """Returns the means of a column's draws, shape (DRAWS,), of the shape that the steps have.
-
-        They lie as far apart as 95 % of an interval needs them to, few blocks taken into account.
-        """
-        around = np.concatenate([[0.0], np.cumsum(np.concatenate([column, column[: self.length]]))])
-        sums = around[self._starts + self.length] - around[self._starts]
-        drawn = sums.sum(axis=1) / (self.blocks * self.length)
-        middle = float(column.mean())
-        widened: Floats = middle + (drawn - middle) * self._widening
-        return widened
-
-    def quantiles(self, shares: Sequence[float]) -> list[Floats]:
-        """Returns draws of quantiles of the steps, each of shape (draws,).
-
-        Of very many steps fewer are drawn, and their spread brought down to that of all.
-        """
-        count = len(self._steps)
-        blocks = max(min(self.blocks, _QUANTILE_STEPS // self.length), 1)
-        starts = self._random.integers(0, count, (_QUANTILE_DRAWS, blocks, 1))
-        chosen = (starts + np.arange(self.length)).reshape(_QUANTILE_DRAWS, -1) % count
-        drawn = np.quantile(self._steps[chosen], shares, axis=1)
-        middles = np.quantile(self._steps, shares)
-        scale = self._widening * math.sqrt(blocks / self.blocks)
-        return [m + (row - m) * scale for m, row in zip(middles, drawn, strict=True)]
-
-    def standard_error(self) -> float:
-        """Returns that of the mean step, in the steps' unit."""
-        return float(self.means(self._steps).std())
+    Args:
+        steps: Durations in order of time, shape (n,), n > 0.
+        cycle: As `block_length` takes it.
+    """
+    length = block_length(steps, cycle=cycle)
+    blocks = max(len(steps) // length, 1)
+    starts = np.random.default_rng(_SEED).integers(0, len(steps), (DRAWS, blocks))
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([steps, steps[:length]]))])
+    means = (sums[starts + length] - sums[starts]).sum(axis=1) / (blocks * length)
+    # Few blocks vary less in their draws than the mean does.
+    few = max(blocks - 1, 1)
+    widening = t_quantile((1 + CONFIDENCE) / 2, few) / NORMAL * math.sqrt(blocks / few)
+    return float(means.std()) * widening
 
 
 def half_split_noise(steps: Floats) -> float:
@@ -191,6 +155,6 @@ def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
     means = [float(stretch.mean()) for stretch in stretches]
     if min(means) <= 0:
         return 0.0
-    errors = [Resampling(one, cycle=cycle).standard_error() / one.mean() for one in stretches]
+    errors = [standard_error(part, cycle=cycle) / part.mean() for part in stretches]
     apart = abs(math.log(means[1] / means[0]))
-    return apart if apart > _NORMAL * math.hypot(*errors) else 0.0
+    return apart if apart > NORMAL * math.hypot(*errors) else 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainprof.analysis.devices import meanwhile_of
-from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.events import Int64
 from trainprof.analysis.ledger import LOADER_KEYS, attribute
 from trainprof.analysis.meanwhile import Meanwhile
 from trainprof.analysis.new_datasets import BuiltLoaders
@@ -25,27 +25,18 @@ class StepSeries:
     """Steps of the first training process, in order of time, in seconds.
 
     Attributes:
+        steps: Of all, warm-up and starts of passes too.
         steady_s: The steady ones, shape (n_steady,).
-        ends_pass: Which of them are the last of their pass, shape (n_steady,).
         parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
-        all_s: Every step, warm-up and starts of passes too, without evaluation; shape (n_steps,).
         steps_of_passes: Steps of each pass, the last one maybe cut short, shape (n_passes,).
         starts_s: What loaders took at each pass's borders beyond steady steps, shape (n_passes,).
-        between_s: What all else took there beyond them (checkpoints, plots; of the first pass what
-            comes once in a run, too), shape (n_passes,).
-        starts_inside_s, between_inside_s: What of both came in the midst of a pass, behind
-            evaluation, shape (n_passes,).
     """
 
+    steps: int
     steady_s: Floats
-    ends_pass: Bool
     parts_s: dict[str, Floats]
-    all_s: Floats
     steps_of_passes: Int64
     starts_s: Floats
-    between_s: Floats
-    starts_inside_s: Floats
-    between_inside_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +62,12 @@ def read_step_series(directory: RunDirectory) -> StepSeries | None:
 def series_of(steps: StepTable) -> StepSeries:
     """Returns the series of a table's steps."""
     steady = steps.steady.mask
-    all_s = steps.wall_ns / 1e9
-    steady_s = all_s[steady]
-    loading_s = _loading_s(steps)
-    inside = _inside_passes(steps)
     return StepSeries(
-        steady_s=steady_s,
-        ends_pass=_ends_of_passes(steps)[steady],
+        steps=len(steps),
+        steady_s=steps.wall_ns[steady] / 1e9,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
-        all_s=all_s,
         steps_of_passes=np.unique(steps.epoch_of[steps.epoch_of >= 0], return_counts=True)[1],
-        starts_s=_beyond_steady(loading_s, steps),
-        between_s=_beyond_steady(all_s - loading_s, steps),
-        starts_inside_s=_beyond_steady(loading_s, steps, inside),
-        between_inside_s=_beyond_steady(all_s - loading_s, steps, inside),
+        starts_s=_beyond_steady(_loading_s(steps), steps),
     )
 
 
@@ -95,37 +78,19 @@ def _loading_s(steps: StepTable) -> Floats:
     return found
 
 
-def _ends_of_passes(steps: StepTable) -> Bool:
-    ends = np.ones(len(steps), dtype=bool)
-    ends[:-1] = np.diff(steps.epoch_of) != 0
-    return ends
-
-
-def _inside_passes(steps: StepTable) -> Bool:
-    """Returns the steps from the first border on that is not their pass's start."""
-    borders = np.cumsum(steps.border)
-    _, first, place = np.unique(steps.epoch_of, return_index=True, return_inverse=True)
-    inside: Bool = borders > borders[first][place]
-    return inside
-
-
-def _beyond_steady(part_s: Floats, steps: StepTable, counted: Bool | None = None) -> Floats:
+def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
     """Sums up, pass by pass, a part of the steps that are no steady ones beyond that of those.
 
-    Those fed from a full buffer wait less: what a start piled up is no gain of theirs.
-
-    Args:
-        part_s: Of each step, s.
-        steps: All of them.
-        counted: Those that count, None: all.
+    Those fed from a full buffer wait less: what a start piled up is no gain of theirs. What comes
+    behind an evaluation in the midst of a pass is no start of it.
     """
     steady = steps.steady.mask
-    passes, place = np.unique(steps.epoch_of, return_inverse=True)
+    borders = np.cumsum(steps.border)
+    passes, first, place = np.unique(steps.epoch_of, return_index=True, return_inverse=True)
     sums = np.zeros(len(passes))
     if steady.any():
-        left_out = steady if counted is None else steady | ~counted
-        beyond = np.where(left_out, 0.0, part_s - part_s[steady].mean())
-        np.add.at(sums, place, beyond)
+        is_left_out = steady | (borders > borders[first][place])
+        np.add.at(sums, place, np.where(is_left_out, 0.0, part_s - part_s[steady].mean()))
     return sums[passes >= 0]
 
 

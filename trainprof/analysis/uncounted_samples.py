@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.stream_batches import are_as_many, are_other_sizes, exceed
 
 
-@dataclass(frozen=True, slots=True)
-class BatchBytes:
-    """Bytes of a side's mean batch, and the standard error of that."""
-
-    mean: float
-    error: float
-
-
 def other_batches(
     base: Sequence[ComparedRun], other: Sequence[ComparedRun]
-) -> tuple[BatchBytes, BatchBytes] | None:
-    """Returns how large the batches of both sides are, where a step is other work by that.
+) -> tuple[float, float] | None:
+    """Returns the bytes of both sides' mean batches, where a step is other work by that.
 
     None where samples are counted, and where batches may hold other numbers, but as many samples:
     passes have as many of them, or there is one batch size and no pass that ended.
@@ -30,16 +21,17 @@ def other_batches(
     runs = [*base, *other]
     if any(run.summary.training.samples for run in runs):
         return None
-    sizes = [_batch_bytes(side) for side in (base, other)]
-    if sizes[0] is None or sizes[1] is None:
+    in_base, in_other = _batch_bytes(base), _batch_bytes(other)
+    if in_base is None or in_other is None:
         return None
-    if not are_other_sizes((sizes[0].mean, sizes[1].mean), (sizes[0].error, sizes[1].error)):
+    means, errors = zip(in_base, in_other, strict=True)
+    if not are_other_sizes(means, errors):
         return None
     passes = [[_ended(run) for run in side] for side in (base, other)]
     if all(ended for side in passes for ended in side):
-        return None if are_as_many(*passes) else (sizes[0], sizes[1])
-    are_told = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
-    return None if are_told else (sizes[0], sizes[1])
+        return None if are_as_many(*passes) else means
+    has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
+    return None if has_size else means
 
 
 def other_epochs(
@@ -67,15 +59,15 @@ def _ended(run: ComparedRun) -> list[int]:
     return [] if feeder is None else feeder.ended_batches
 
 
-def _batch_bytes(side: Sequence[ComparedRun]) -> BatchBytes | None:
-    """None where one of the runs does not tell it."""
-    told = [
-        BatchBytes(fetch.batch_bytes, fetch.batch_bytes_error)
+def _batch_bytes(side: Sequence[ComparedRun]) -> tuple[float, float] | None:
+    """Returns the mean and its standard error, None where one of the runs does not tell it."""
+    sizes = [
+        (fetch.batch_bytes, fetch.batch_bytes_error)
         for run in side
         if (feeder := run.feeder()) is not None and (fetch := feeder.fetch) is not None
         if fetch.batch_bytes and fetch.batch_bytes_error is not None
     ]
-    if not told or len(told) < len(side):
+    if not sizes or len(sizes) < len(side):
         return None
-    error = math.hypot(*(one.error for one in told)) / len(told)
-    return BatchBytes(fmean(one.mean for one in told), error)
+    error = math.hypot(*(error for _, error in sizes)) / len(sizes)
+    return fmean(size for size, _ in sizes), error

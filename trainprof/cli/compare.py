@@ -111,13 +111,17 @@ def _comparison(
     percent: float | None,
 ) -> Comparison:
     from trainprof.analysis import comparison
-    from trainprof.analysis.compared_run import told_apart
+    from trainprof.analysis.compared_run import named_apart
 
-    sides = [[_run(name, read) for name in side] for side in (base, other)]
-    _refuse_twice([run for side in sides for run in side])
-    named = told_apart([run for side in sides for run in side])
-    sides = [named[: len(base)], named[len(base) :]]
-    return comparison.compare(*sides, limit=None if percent is None else percent / 100)
+    runs = [_run(name, read) for name in (*base, *other)]
+    for place, run in enumerate(runs):
+        # Counted twice it would make noise look smaller.
+        if run.directory in [earlier.directory for earlier in runs[:place]]:
+            hint = "give each run once, on one side"
+            raise RunGivenTwice(f"{run.name} is given twice", hint=hint)
+    runs = named_apart(runs)
+    limit = None if percent is None else percent / 100
+    return comparison.compare(runs[: len(base)], runs[len(base) :], limit=limit)
 
 
 def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
@@ -139,17 +143,6 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
                 f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
             ) from error
     return read[path]
-
-
-def _refuse_twice(runs: Sequence[ComparedRun]) -> None:
-    """A run tells nothing beside itself, and counted twice it makes noise look smaller."""
-    seen: set[str] = set()
-    for run in runs:
-        if run.directory in seen:
-            raise RunGivenTwice(
-                f"{run.name} is given twice", hint="give each run once, on one side"
-            )
-        seen.add(run.directory)
 
 
 def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from trainprof.analysis.comparable_facts import GPU, TORCH, ground_of_host
+from trainprof.analysis.comparability import GPU, TORCH, ground_of_host
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.passes import TRAINING
 from trainprof.launch.installed_torch import installed_torch

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from trainprof.analysis.comparable_facts import ground_of
+from trainprof.analysis.comparability import ground_of
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.recording import manifest_of_first
 from trainprof.analysis.saved_summary import saved_summary

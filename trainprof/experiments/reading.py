@@ -9,11 +9,12 @@ from os.path import lexists
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.comparable_facts import DEVICE, GPU, ground_of
-from trainprof.analysis.compared_run import ComparedRun, compared_run
+from trainprof.analysis.comparability import DEVICE, GPU, ground_of
+from trainprof.analysis.compared_run import ComparedRun, without_saves
 from trainprof.analysis.facts import number_at
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.recording import manifest_of_first
 from trainprof.analysis.run_figures import Stood
 from trainprof.analysis.seen_steps import Paces, SeenSteps
 from trainprof.analysis.speedup import Pace
@@ -36,7 +37,6 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
-from trainprof.analysis.unlike_lengths import without_saves
 from trainprof.experiments.beside_steps import evaluated, seen_passes
 from trainprof.experiments.ground import work_of
 from trainprof.experiments.last_words import last_words
@@ -151,7 +151,7 @@ def read(
     """Returns what a saved run of a trial showed."""
     recorded = read_recorded_steps(directory)
     series = None if recorded is None else series_of(recorded.steps)
-    run = compared_run(directory, summary, series)
+    run = ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))
     notes = read_trial_notes(directory)
     free = free_steps(recorded) if recorded is not None and trial.data == "free" else None
     seen = _seen(trial, run, recorded, free) if outcome == OK else None
@@ -232,7 +232,7 @@ def _free_paces(table: StepTable) -> Paces:
 
 def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
     """Returns a run with a part of its steps, as if it had been ended there."""
-    if run.series is not None and len(table) == len(run.series.all_s):
+    if run.series is not None and len(table) == run.series.steps:
         return run
     told = run.summary.run
     ended = replace(told, exit=replace(told.exit, reason="limit"))
@@ -246,7 +246,7 @@ def _real_paces(run: ComparedRun) -> Paces:
     Trials make unlike numbers of steps, and hold a few saves by chance, which make each noisy.
     """
     run = without_saves(run)
-    if not run.is_telling():
+    if run.why_unusable() is not None:
         return Paces()
     return Paces(_in_turns(run.pace()), _in_turns(run.training_pace()))
 

@@ -169,7 +169,7 @@ class Measured:
         figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
             read_bytes.
         conditions: As TrialSummary has them.
-        ground: The machine and libraries, as `comparable_facts.ground_of` has them.
+        ground: The machine and libraries, as `comparability.ground_of` has them.
         seen: Its steps one by one, None where they are not known, or it is of a loader alone.
         is_least: As FreeSteps has it; of trials on free data.
         batches: How large the batches of training were, by the line that builds their loader, where

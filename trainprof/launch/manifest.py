@@ -63,7 +63,6 @@ def opening_manifest(
         "script_sha256": script_sha256(target, environ),
         "sources": _sources(target, environ, settings),
         "settings": settings,
-        "imported": {},
         "cwd": _cwd(),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

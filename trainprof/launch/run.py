@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from trainprof.launch.console import mask_console
 from trainprof.launch.deadline import Deadline, TimeToEnd
 from trainprof.launch.environment import script_environment
-from trainprof.launch.imported import imported_sources
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
@@ -336,8 +335,6 @@ class Recording:
                 detail = self._kill_detail(outcome)
         with self._guarded("recording"):
             self._report_taken_name()
-        with self._guarded("imported modules"):
-            self._manifest["imported"] = self._imported()
         with self._guarded("manifest"):
             closed = closed_manifest(
                 self._manifest,
@@ -370,11 +367,6 @@ class Recording:
         """Masks secrets in what the script of a trial wrote."""
         with self._guarded("masking of the console"):
             mask_console(console, known)
-
-    def _imported(self) -> dict[str, str]:
-        beside = {*self._manifest["sources"].values(), *self._manifest["settings"].values()}
-        since_ns = self._manifest["times"]["spawned_time_ns"]
-        return imported_sources(self.directory.imported, known=beside, since_ns=since_ns)
 
     def _kill_detail(self, outcome: Outcome) -> str | None:
         from trainprof.sampling import cores

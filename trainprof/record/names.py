@@ -15,7 +15,6 @@ MAX_STEPS: Final = "--max-steps"
 MAX_TIME: Final = "--max-time"
 # Path of a module of the script's that is called trainprof; sitecustomize.py has the same name.
 NAME_TAKEN: Final = "name_taken"
-IMPORTED: Final = "imported.jsonl"
 EVENT_LOG_SUFFIX: Final = ".events"
 # Stands in a manifest's command for what looked like a secret.
 MASK: Final = "***"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.names import EVENTS, IMPORTED, SOURCES
+from trainprof.record.names import EVENTS, SOURCES
 
 MANIFEST_SCHEMA_VERSION: Final = 1
 RANKS: Final = "ranks"
@@ -50,11 +50,6 @@ class RunDirectory:
     def inner_runs(self) -> Path:
         """One JSON string a line: directories of the trainprof runs that the script started."""
         return self.path / "inner_runs.jsonl"
-
-    @property
-    def imported(self) -> Path:
-        """One JSON object a line: where the user's modules lie; gone once the run is over."""
-        return self.path / IMPORTED
 
     @property
     def trials(self) -> Path:

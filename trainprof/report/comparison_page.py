@@ -14,28 +14,19 @@ from trainprof.analysis.speedup import FASTER, SLOWER
 from trainprof.report.comparison_rows import (
     REMARK_CELLS,
     VERDICT_WORDS,
-    Table,
     gate_line,
     headline,
     remarks,
+    rows,
     side,
-    tables,
-    unfinished,
-    unlike,
+    warning,
 )
 from trainprof.report.layout import Column, Page, written
-from trainprof.report.safe_text import clip_start, one_line, with_safe_text
+from trainprof.report.safe_text import with_safe_text
 
 _STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
 _GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold yellow"}
 _BLANK: Final = (Text(),)
-_NARROW: Final = 56
-_LABEL_CELLS: Final = 25
-_NARROW_LABEL_CELLS: Final = 12
-_VALUE_CELLS: Final = 8
-_CHANGE_CELLS: Final = 7
-_INTERVAL_CELLS: Final = 16
-_VERDICT_CELLS: Final = max(map(len, VERDICT_WORDS.values()))
 
 
 def render(
@@ -64,57 +55,44 @@ def render(
 
 def _safe(comparison: Comparison) -> Comparison:
     """Makes every string that came from a run safe to print."""
-    sides = [
+    base, other = (
         [replace(run, summary=with_safe_text(run.summary)) for run in runs]
         for runs in (comparison.base, comparison.other)
-    ]
-    return replace(comparison, base=sides[0], other=sides[1])
+    )
+    return replace(comparison, base=base, other=other)
 
 
 def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines = page.labelled("BASE", [side(comparison.base)])
     lines += page.labelled("OTHER", [side(comparison.other)])
     lines += _BLANK
-    for found in (unlike(comparison), unfinished(comparison)):
-        if found is not None:
-            lines += page.paragraph(found, style="bold yellow")
-    style = _STYLES.get(comparison.verdict, "bold")
-    lines += page.paragraph(headline(comparison), style=style)
+    if (unlike := warning(comparison)) is not None:
+        lines += page.paragraph(unlike, style="bold yellow")
+    lines += page.paragraph(headline(comparison), style=_STYLES.get(comparison.verdict, "bold"))
     if comparison.gate is not None:
         style = _GATE_STYLES[comparison.gate.outcome]
         lines += page.paragraph(gate_line(comparison.gate), style=style)
-    lines += _BLANK
-    for label, sentence in remarks(comparison):
+    listed = remarks(comparison)
+    lines += _BLANK if listed else ()
+    for label, sentence in listed:
         lines += page.labelled(label, page.shortened(sentence, REMARK_CELLS).split(", "))
-    for table in tables(comparison, verbose=page.verbose):
-        lines += [*_BLANK, *_table(table, page)]
-    return lines
+    return [*lines, *_BLANK, *_table(comparison, page)]
 
 
-def _table(table: Table, page: Page) -> list[Text]:
-    """All tables of a page have columns of the same widths, so that one reads down."""
-    rows = table.rows
-    words = [VERDICT_WORDS.get(row.verdict, "") for row in rows]
-    is_narrow = page.width < _NARROW
-    label_cells = _NARROW_LABEL_CELLS if is_narrow else _LABEL_CELLS
-    value_cells = 0 if is_narrow else _VALUE_CELLS
-    title = clip_start(one_line(table.title, unicode=page.unicode), label_cells)
-    columns = [
-        Column(
-            title.ljust(label_cells),
-            [f"  {row.label}" for row in rows],
-            is_number=False,
-            gives_way=True,
-        ),
-        Column("BASE".rjust(value_cells), [row.base for row in rows]),
-        Column("OTHER".rjust(value_cells), [row.other for row in rows]),
-        Column("change".rjust(_CHANGE_CELLS), [row.change for row in rows]),
-        Column("95 % sure".rjust(_INTERVAL_CELLS), [row.interval for row in rows], dropped=2),
-        Column(" " * _VERDICT_CELLS, words, is_number=False, dropped=1),
-    ]
-    lines = page.table(columns)
-    for line, row in zip(lines[1:], rows, strict=True):
-        word = VERDICT_WORDS.get(row.verdict, "")
+def _table(comparison: Comparison, page: Page) -> list[Text]:
+    shown = rows(comparison, verbose=page.verbose)
+    words = [VERDICT_WORDS[row.verdict] for row in shown]
+    lines = page.table(
+        [
+            Column("", [row.label for row in shown], is_number=False, gives_way=True),
+            Column("BASE", [row.base for row in shown]),
+            Column("OTHER", [row.other for row in shown]),
+            Column("change", [row.change for row in shown]),
+            Column("95 % sure", [row.interval for row in shown], dropped=2),
+            Column("", words, is_number=False, dropped=1),
+        ]
+    )
+    for line, row, word in zip(lines[1:], shown, words, strict=True):
         if row.verdict in _STYLES and line.plain.endswith(word):
             line.stylize(_STYLES[row.verdict].split()[-1], len(line.plain) - len(word))
     return lines

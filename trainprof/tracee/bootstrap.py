@@ -184,25 +184,6 @@ class Tracee:
     def _on_exit(self) -> None:
         raised = getattr(sys, "last_type", None)
         self._note_end(raised.__name__ if raised is not None else None)
-        self._tell_imported()
-
-    def _tell_imported(self) -> None:
-        """Tells where the script's modules lie: the first rank's stand for all, and workers' too.
-
-        A trial's are no matter: trials are of one script.
-        """
-        if self.session is None or self._is_forked or self._options.get("trial") is not None:
-            return
-        try:
-            if os.environ.get("RANK", "0") != "0" or _is_child():
-                return
-            from trainprof.tracee.imported import tell_imported
-
-            tell_imported(sys.modules, self._directory)
-        except OSError:
-            return  # the disk is full, or the directory gone: then nobody knows of them
-        except Exception as error:
-            self._report("imported modules", error)
 
     def _note_end(self, exception: str | None) -> None:
         """Notes how the process came to its end; of others than the script only if it recorded."""
@@ -245,12 +226,6 @@ def start() -> None:
 
 def _is_helper() -> bool:
     return any(HELPER_OF_MULTIPROCESSING in word for word in getattr(sys, "orig_argv", ()))
-
-
-def _is_child() -> bool:
-    """Whether multiprocessing has started this process, as by spawn."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
 
 
 def _working_directory() -> str:

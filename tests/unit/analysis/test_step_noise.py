@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.compared_runs import ar1
 
-from trainprof.analysis.step_noise import Resampling, block_length, half_split_drift
+from trainprof.analysis.step_noise import block_length, half_split_drift, standard_error
 from trainprof.analysis.student import t_quantile
 
 
@@ -39,8 +39,7 @@ def test_steps_that_are_alike_are_drawn_in_longer_blocks() -> None:
 def test_blocks_are_whole_cycles_of_workers() -> None:
     steps = np.tile([1.0, 1.0, 7.0], 100)
     assert block_length(steps, cycle=3) % 3 == 0
-    means = Resampling(steps, cycle=3).means(steps)
-    assert np.ptp(means) < 1e-9  # each whole cycle has the same mean
+    assert standard_error(steps, cycle=3) < 1e-9  # each whole cycle has the same mean
     # Also where so few steps are left that six blocks of a cycle are more than there are.
     assert block_length(np.tile([1.0] * 7 + [40.0], 5), cycle=8) == 8
     assert block_length(np.tile([1.0, 1.0, 7.0], 8), cycle=3) == 3
@@ -52,7 +51,7 @@ def test_the_mean_is_as_uncertain_as_the_process_that_made_the_steps(alike: floa
     random = np.random.default_rng(11)
     runs = [ar1(random, 800, alike=alike) for _ in range(150)]
     truth = np.std([run.mean() for run in runs])
-    told = np.mean([Resampling(run).standard_error() for run in runs[:40]])
+    told = np.mean([standard_error(run) for run in runs[:40]])
     # A few percent less for blocks that end, a few more for Student's t.
     assert 0.8 < told / truth < 1.35
 
@@ -60,21 +59,7 @@ def test_the_mean_is_as_uncertain_as_the_process_that_made_the_steps(alike: floa
 def test_what_ignores_that_steps_are_alike_is_far_too_sure() -> None:
     run = ar1(np.random.default_rng(5), 800, alike=0.8)
     as_if_independent = run.std() / np.sqrt(len(run))
-    assert Resampling(run).standard_error() > 2 * as_if_independent
-
-
-def test_quantiles_of_very_many_steps_are_drawn_from_fewer_and_scaled() -> None:
-    random = np.random.default_rng(7)
-    few, many = random.gamma(50, size=20_000), random.gamma(50, size=180_000)
-    spreads = [np.std(Resampling(steps).quantiles([0.5])[0]) for steps in (few, many)]
-    assert spreads[0] / spreads[1] == pytest.approx(3, rel=0.25)  # the square root of 9
-
-
-def test_the_same_steps_give_the_same_draws() -> None:
-    steps = ar1(np.random.default_rng(1), 200)
-    first, again = Resampling(steps).means(steps), Resampling(steps).means(steps)
-    assert (first == again).all()
-    assert (first != Resampling(steps, seed=1).means(steps)).any()
+    assert standard_error(run) > 2 * as_if_independent
 
 
 def test_a_drift_inside_a_run_is_found_and_noise_is_none() -> None:

@@ -11,7 +11,7 @@ import pytest
 from support import summaries
 from support.compared_runs import made_up
 
-from trainprof.analysis.comparable_facts import ground_of
+from trainprof.analysis.comparability import ground_of
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.experiments.ground import (
     CannotResume,
