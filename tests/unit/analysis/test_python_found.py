@@ -58,7 +58,6 @@ def test_what_sleep_waits_for_may_give_no_more_to_more_workers() -> None:
     assert (asleep.id, asleep.is_at_most) == ("too_few_workers", True)
     assert asleep.predicted_speedup is not None
     assert asleep.predicted_speedup[0] == 1.0
-    assert any("making a batch is 70 % sleep" in told for told in asleep.cautions)
     busy = only(case_of(Planted(workers=1, fetch_s=0.06, running=0.7, compute_s=0.01)))
     assert (busy.id, busy.is_at_most) == ("too_few_workers", False)
 
