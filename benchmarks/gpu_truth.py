@@ -40,7 +40,7 @@ CASES = (
     Case("sample_loop", "launch_bound"),
     Case("looped_optimizer", "slow_optimizer"),
     Case("pageable_copies", "blocking_copies"),
-    Case("emptied_cache", "emptied_cache"),
+    Case("emptied_cache", "exposed_syncs"),
     Case("recomputed", "recomputed_forward"),
     Case("saving", "slow_checkpoints"),
     Case("values_each_step", "exposed_syncs"),

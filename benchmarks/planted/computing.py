@@ -43,7 +43,7 @@ def too_many_threads(draw: Draw) -> Case:
         setup=f"torch.set_num_threads({times} * os.cpu_count())",
     )
     planted = f"{times} threads for each core"
-    case = Case("too_many_threads", planted, style, script(style, parts), "torch_threads")
+    case = Case("too_many_threads", planted, style, script(style, parts), "thread_count")
     return replace(case, no_line=True)
 
 
@@ -59,7 +59,7 @@ def few_threads(draw: Draw) -> Case:
         epochs=2,
     )
     planted, style = f"one thread, layers of {width} numbers", draw.one_of(EVERYWHERE)
-    case = Case("few_threads", planted, style, script(style, parts), "few_threads")
+    case = Case("few_threads", planted, style, script(style, parts), "thread_count")
     return replace(case, no_line=True)
 
 

@@ -18,7 +18,7 @@ def crowded_cores(draw: Draw) -> Case:
     parts = computing_beside(compute_s, making_s, "os.cpu_count()", HERE)
     parts = replace(parts, setup="torch.set_num_threads(os.cpu_count())")
     planted = f"{as_ms(making_s)} of CPU a batch beside {as_ms(compute_s)} on all cores"
-    return Case("crowded_cores", planted, style, script(style, parts), "crowded_cores")
+    return Case("crowded_cores", planted, style, script(style, parts), "saturated_cpu")
 
 
 def computing_beside(compute_s: float, making_s: float, workers: str, comment: str = "") -> Parts:
@@ -88,7 +88,7 @@ def worker_threads(draw: Draw) -> Case:
         epochs=2,
     )
     planted = f"NumPy's threads in each of {workers} workers"
-    return Case("worker_threads", planted, style, script(style, parts), "worker_threads")
+    return Case("worker_threads", planted, style, script(style, parts), "thread_count")
 
 
 def torch_in_workers(draw: Draw) -> Case:
@@ -98,7 +98,7 @@ def torch_in_workers(draw: Draw) -> Case:
     start = draw.one_of(("torch.set_num_threads({})", "begin_with({})"))
     parts = _products(f"{times} * os.cpu_count()", start, workers, compute_s, batch=8)
     planted = f"{times} threads of torch for each core in each of {workers} workers"
-    return Case("torch_in_workers", planted, style, script(style, parts), "worker_threads")
+    return Case("torch_in_workers", planted, style, script(style, parts), "thread_count")
 
 
 def one_thread_each(draw: Draw) -> Case:

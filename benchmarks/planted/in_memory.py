@@ -48,7 +48,7 @@ def needless_workers(draw: Draw) -> Case:
     )
     style = draw.one_of(WITH_GUARD)
     planted = f"{workers} workers for batches of {batch} random rows"
-    return Case("needless_workers", planted, style, script(style, parts), "needless_workers")
+    return Case("needless_workers", planted, style, script(style, parts), "worker_restart")
 
 
 def _small_model(draw: Draw) -> str:

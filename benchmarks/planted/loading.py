@@ -151,7 +151,7 @@ def bursts(draw: Draw, options: str = "") -> tuple[Parts, str]:
 def uneven_batches(draw: Draw) -> Case:
     """Ten batches in a row take longer than training, those around them shorter."""
     (parts, planted), style = bursts(draw), draw.one_of(WITH_GUARD)
-    return Case("uneven_batches", planted, style, script(style, parts), "uneven_batches")
+    return Case("uneven_batches", planted, style, script(style, parts), "slow_samples")
 
 
 def idle_workers(draw: Draw) -> Case:
@@ -184,7 +184,7 @@ class Shards(IterableDataset):
     planted = (
         f"one shard for {workers} workers, {as_ms(making_s)} a batch, {as_ms(compute_s)} a step"
     )
-    return Case("idle_workers", planted, style, script(style, parts), "idle_workers")
+    return Case("idle_workers", planted, style, script(style, parts), "too_few_workers")
 
 
 def slow_collate(draw: Draw) -> Case:

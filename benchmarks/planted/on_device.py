@@ -77,7 +77,7 @@ def emptied_cache(draw: Draw) -> Case:
     after = f"    torch.simgpu.empty_cache()  {HERE}\n"
     setup = f"\nsimgpu.device.set_emptying_ns({emptying_us}_000)"
     files = _script(draw, QUICKLY, LOOP, after, operation_us=30, setup=setup)
-    return Case("emptied_cache", f"{emptying_us / 1000:.2g} ms a step", *files, "emptied_cache")
+    return Case("emptied_cache", f"{emptying_us / 1000:.2g} ms a step", *files, "exposed_syncs")
 
 
 def cache_emptied_once(draw: Draw) -> Case:

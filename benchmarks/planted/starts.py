@@ -94,7 +94,7 @@ def slow_pass_starts(draw: Draw) -> Case:
         planted += f", by a sampler, {workers} workers"
     parts = Parts(loader=loader, data=data, compute_s=compute_s, epochs=passes)
     style = draw.one_of(WITH_GUARD)
-    return Case("slow_pass_starts", planted, style, script(style, parts), "slow_pass_starts")
+    return Case("slow_pass_starts", planted, style, script(style, parts), "worker_restart")
 
 
 def iterator_by_step(draw: Draw) -> Case:
@@ -143,4 +143,4 @@ class Archive(Dataset):
         epochs=1,
     )
     planted = f"{opening_s:.1f} s until the first batch, once"
-    return Case("slow_first_batch", planted, style, script(style, parts), "slow_first_batch")
+    return Case("slow_first_batch", planted, style, script(style, parts), "worker_restart")

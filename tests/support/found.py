@@ -42,28 +42,6 @@ def in_rows(**changes: Any) -> Planted:
     return planted
 
 
-def needlessly_handed_over(compute_s: float) -> Planted:
-    """Batches of 0.6 ms, 1 ms to take each over: it may be that steps are no shorter without."""
-    return in_rows(
-        workers=4,
-        fetch_s=0.0006,
-        compute_s=compute_s,
-        cores=2,
-        receive_s=Interval(0.0005, 0.001, 0.004),
-        delivery_s=0.001,
-    )
-
-
-def needing_workers(kind: str) -> Planted:
-    """Returns what has no use of workers but their start, as far as times tell."""
-    if kind == "needless_workers":
-        return needlessly_handed_over(0.004)
-    plain = {"workers": 2, "fetch_s": 0.0005, "running": 1.0, "compute_s": 0.06, "cores": 2}
-    if kind == "worker_restart":
-        return Planted(**plain, passes=10, start_s=2.0)
-    return Planted(**plain, passes=1, start_s=8.0)
-
-
 def handed_over(**changes: Any) -> Planted:
     """Batches of 0.1 ms from two workers, 1 ms to take each over, for steps of 0.5 ms."""
     plain = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0005, "workers": 2, "cores": 4}
@@ -73,7 +51,7 @@ def handed_over(**changes: Any) -> Planted:
 
 def with_slow_starts(each_s: float, sampler_s: float, **changes: Any) -> Planted:
     """Ten passes that take so long to begin, some of it for the sampler."""
-    planted = Planted(passes=10, compute_s=0.01, **{"fetch_s": 0.0002, **changes})
+    planted = Planted(**{"passes": 10, "compute_s": 0.01, "fetch_s": 0.0002, **changes})
     loader = planted.loader
     assert loader.first_batch_s is not None
     first_s = loader.first_batch_s.mean + each_s

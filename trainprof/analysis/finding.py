@@ -12,53 +12,56 @@ GROWN_TO_S: Final = "grown_to_s"
 LIKELY: Final = "likely_speedup"
 # Likewise: the loader that a finding is about.
 LOADER_ID: Final = "loader_id"
-# Likewise: other loaders that are to be changed besides: of each `site`, LOADER_ID and `change`.
-BESIDE: Final = "other_loaders"
 # Likewise: optimizers that are to be changed besides that at its site, as "class file:line".
 OTHER_OPTIMIZERS: Final = "other_optimizers"
 # Likewise: the packages that build optimizers and have to be told their arguments, by "file:line".
 OPTIMIZER_BUILDERS: Final = "optimizers_built_by"
 # Likewise: how many workers the model gave it, where the gain is the model's.
 MODELLED_WORKERS: Final = "modelled_workers"
-# Likewise: the line of the dataset that the advice names ahead of workers, and how many times as
-# fast steps would be without it. What a finding gives is that of the workers.
-COSTLY_LINE: Final = "costly_line"
-WITHOUT_LINE: Final = "without_line_speedup"
-# What lies outside of steady steps, or is the change itself that halves of a run differ by; or what
-# is known by other means than the times of steps, and makes them wander.
+# Likewise: it comes once in a run, and makes training no faster that goes on for longer.
+COMES_ONCE: Final = "comes_once"
+# Likewise: seconds that may be why other findings are there, which cost no more; None: any.
+EXPLAINS_S: Final = "kept_s"
+# What lies outside of steady steps, or is the change itself that halves of a run differ by.
 NO_MATTER_OF_NOISE: Final = (
     "worker_restart",
-    "slow_pass_starts",
-    "slow_first_batch",
     "slow_validation",
     "slow_checkpoints",
     "recompiling",
     "growing_backward",
-    "worker_threads",
 )
-# What makes training no faster that goes on for longer than the run.
-COMES_ONCE: Final = ("slow_first_batch",)
 # What these cost is unknown, or known at most, but every other figure of the run depends on it.
 SLOWS_EVERYTHING: Final = (
     "duplicated_stream",
     "anomaly_detection",
-    "worker_threads",
+    "thread_count",
     "competing_thread",
 )
 # What is full of waiting threads has no cores left for the making of batches, by the root.
 EXPLAINED_BY: Final = {
-    "saturated_cpu": ("torch_threads", "worker_threads"),
-    "crowded_cores": ("torch_threads", "worker_threads"),
-    "too_few_workers": ("worker_threads",),
-    "uneven_batches": ("worker_threads",),
-    "slow_samples": ("worker_threads",),
+    "saturated_cpu": ("thread_count",),
+    "too_few_workers": ("thread_count",),
+    "slow_samples": ("thread_count",),
     # What each call of torch's waits for is no matter of the calls.
     "slow_optimizer": ("competing_thread",),
     "python_in_model": ("competing_thread",),
     "python_in_loop": ("competing_thread",),
     "slow_sampler": ("competing_thread",),
     # Memory that was given back has to be asked for again, while work is given out.
-    "launch_bound": ("emptied_cache",),
+    "launch_bound": ("exposed_syncs",),
+}
+# What rules of earlier versions found, by their names: the rules that find it now.
+MERGED: Final = {
+    "crowded_cores": "saturated_cpu",
+    "idle_workers": "too_few_workers",
+    "uneven_batches": "slow_samples",
+    "needless_workers": "worker_restart",
+    "slow_pass_starts": "worker_restart",
+    "slow_first_batch": "worker_restart",
+    "torch_threads": "thread_count",
+    "few_threads": "thread_count",
+    "worker_threads": "thread_count",
+    "emptied_cache": "exposed_syncs",
 }
 
 
@@ -141,6 +144,16 @@ def may_lose(finding: Finding) -> bool:
         return False
     low, high = finding.predicted_speedup
     return low * high < 1
+
+
+def leads(finding: Finding) -> bool:
+    """Whether it stands ahead of all others: what it costs them is not known."""
+    return finding.id in SLOWS_EVERYTHING and finding.evidence.get(EXPLAINS_S) != 0.0
+
+
+def comes_once(finding: Finding) -> bool:
+    """Whether it makes training no faster that goes on for longer than the run."""
+    return bool(finding.evidence.get(COMES_ONCE))
 
 
 def is_unsure(finding: Finding) -> bool:

@@ -87,17 +87,15 @@ class LoaderCall:
 
 @dataclass(frozen=True, slots=True)
 class WorkerThreads:
-    """With how many threads libraries compute inside each of a loader's workers.
+    """With how many threads torch computes inside each of a loader's workers.
 
     Attributes:
-        torch: Of torch's: 1, unless something has set another number there.
+        torch: So many: 1, unless something has set another number there.
         set_at: The user's line that did, in a worker; None where none did.
-        opencv: Of OpenCV's; None where the workers have not imported it.
     """
 
     torch: int
     set_at: str | None = None
-    opencv: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

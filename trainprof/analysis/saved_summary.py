@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from trainprof.analysis.finding import MERGED, Finding
 from trainprof.analysis.summary import SUMMARY_SCHEMA_VERSION, RunSummary
 from trainprof.analysis.summary_json import from_jsonable
 from trainprof.record.log_reader import log_paths
@@ -20,10 +23,25 @@ def saved_summary(directory: RunDirectory) -> RunSummary | None:
     if not isinstance(data, dict) or data.get("schema_version") != SUMMARY_SCHEMA_VERSION:
         return None
     try:
-        summary = from_jsonable(data)
+        summary = _renamed(from_jsonable(data))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return None if summary.run.exit.reason == "running" else summary
+
+
+def _renamed(summary: RunSummary) -> RunSummary:
+    """Returns the summary with findings of rules that are no more as those of who finds it now."""
+
+    def renamed(finding: Finding) -> Finding:
+        return replace(finding, id=MERGED.get(finding.id, finding.id))
+
+    passed_over = [
+        replace(one, finding=renamed(one.finding), root=MERGED.get(one.root or "", one.root))
+        for one in summary.passed_over
+    ]
+    return replace(
+        summary, findings=[renamed(one) for one in summary.findings], passed_over=passed_over
+    )
 
 
 def _is_outdated(directory: RunDirectory) -> bool:

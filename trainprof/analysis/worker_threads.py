@@ -1,4 +1,4 @@
-"""With how many threads libraries compute in a loader's workers, as these told it."""
+"""With how many threads torch computes in a loader's workers, as these told it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def told_threads(environments: Iterable[Any], sites: Sites) -> WorkerThreads | N
     threads = integer(told.get("torch"))
     if threads is None or threads < 1:
         return None
-    return WorkerThreads(
-        threads, sites.known(integer(told.get("set_at"))), integer(told.get("opencv"))
-    )
+    return WorkerThreads(threads, sites.known(integer(told.get("set_at"))))
 
 
 def threads_of(

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainprof.analysis.finding import (
-    BESIDE,
     LOADER_ID,
     OTHER_OPTIMIZERS,
-    WITHOUT_LINE,
     Finding,
 )
 from trainprof.analysis.loader_figures import Loader
@@ -38,8 +36,7 @@ def patches(directory: RunDirectory, summary: RunSummary) -> tuple[list[str], by
         at = f" at {finding.site}" if finding.site else ""
         told.append(f"{finding.id}{at}: {finding.advice}")
         gives = speedup_words(finding, whole_of(summary))
-        # Why a line stands ahead of workers the gain tells, though that is done by hand.
-        if gives and (finding.change or WITHOUT_LINE in finding.evidence):
+        if gives and finding.change:
             told.append(f"gives: {gives}")
         told += [f"mind: {caution}" for caution in finding.cautions]
         told += suggested.add(finding)
@@ -65,20 +62,13 @@ class _Suggested:
                 except ByHand as error:
                     yield f"edit by hand: {one.replace(' ', ' at ', 1)}: {error}"
             return
-        first: Any = {
-            "site": finding.site,
-            LOADER_ID: evidence.get(LOADER_ID),
-            "change": finding.change,
-        }
-        beside = evidence.get(BESIDE)
-        for told in (first, *(beside if isinstance(beside, list) else ())):
-            site, change = told.get("site"), told.get("change")
-            try:
-                if not isinstance(change, dict) or not change:
-                    raise ByHand("it is more than arguments of a call")
-                yield from self._of_loader(site, self._loader(site, told.get(LOADER_ID)), change)
-            except ByHand as error:
-                yield f"{'' if told is first else f'{site}: '}edit by hand: {error}"
+        site, change = finding.site, finding.change
+        try:
+            if not change:
+                raise ByHand("it is more than arguments of a call")
+            yield from self._of_loader(site, self._loader(site, evidence.get(LOADER_ID)), change)
+        except ByHand as error:
+            yield f"edit by hand: {error}"
 
     def diffs(self) -> bytes:
         return b"".join(one.diff() for one in self._files.values() if one.wanted)

@@ -95,7 +95,7 @@ def report(
 ) -> None:
     """Render a saved run, complete or cut off."""
     if explain is not None:
-        write(sys.stdout, _explained(_rule(explain)))
+        write(sys.stdout, _explained(_rule(explain), explain))
         return
     if loader is not None and (why is not None or suggest_patch):
         beside = "--why" if why is not None else "--suggest-patch"
@@ -280,13 +280,14 @@ def _rule(name: str) -> Rule:
     return rule
 
 
-def _explained(rule: Rule) -> str:
+def _explained(rule: Rule, asked: str) -> str:
     from trainprof.report import finding_page
 
     style = style_of(sys.stdout)
-    return finding_page.render_rule(
+    told = finding_page.render_rule(
         rule, width=style.width, color=style.color, unicode=style.unicode
     )
+    return told if asked == rule.id else f"{asked} went into {rule.id}.\n\n{told}"
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:

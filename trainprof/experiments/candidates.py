@@ -12,8 +12,8 @@ import numpy as np
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.crowding import crowding_of
 from trainprof.analysis.diagnosis.gains import FASTER_REST, times_without
-from trainprof.analysis.diagnosis.needless_workers import QUICK_BATCH_S, WARM_TIMES
 from trainprof.analysis.diagnosis.tuneable import may_fuse, waited_for
+from trainprof.analysis.diagnosis.worker_restart import QUICK_BATCH_S, WARM_TIMES
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import OptimizerCall
@@ -196,8 +196,7 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     crowding = None if case.is_on_device or fed.inputs is None else crowding_of(fed.inputs)
     crowded = 0.0 if crowding is None else crowding.saved_s / fed.measured.step_s
     # What computing takes longer beside workers goes with their work, where that was seen.
-    likely = times_without(share + (crowded if crowding is not None and crowding.is_sure else 0.0))
-    most = times_without(share + crowded)
+    times = times_without(share + crowded)
     asleep = _asleep_share(fed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1 - faster * share
@@ -208,7 +207,7 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
     if fed.loader.num_workers and not case.is_on_device:
         rest_s = np.array([(1 - share) * fed.measured.step_s])
         rest = min(rest, float((without_sending(rest_s, "low") / rest_s)[0]))
-    return likely * (1 - 2 * MODEL_ERROR), most * (1 + MODEL_ERROR) / rest
+    return times * (1 - 2 * MODEL_ERROR), times * (1 + MODEL_ERROR) / rest
 
 
 def _with_starts(steps: Interval | None, starts: float) -> Interval | None:

@@ -51,10 +51,6 @@ _HAS_CHECKPOINT: Final = re.compile(r"\btorch\.utils\b.*\bcheckpoint|\bdeepspeed
 _OWN_CHECKPOINT: Final = re.compile(r"\bdef checkpoint\(")
 # What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
-_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_SETS_THREADS: Final = re.compile(
-    r"[\"'](?:OMP|MKL)_NUM_THREADS[\"'].*=|\b(?:OMP|MKL)_NUM_THREADS="
-)
 _WORKER: Final = "torch.utils.data._utils.worker"
 # What gives an optimizer the state of an earlier run, or has a library do so.
 _RESUMES: Final = re.compile(
@@ -152,19 +148,6 @@ class TorchSettingsProbe:
             frame = frame.f_back
         return False
 
-    def _threads_site(self) -> int:
-        """Returns the line that says how many threads torch has; 0 where none does, or several."""
-        if self._session.threads_set_at:
-            return self._session.threads_set_at
-        begun_with = _environment_at_start()
-        if begun_with is None or any(name in begun_with for name in _THREADS):
-            return 0
-        if not any(name in os.environ for name in _THREADS):
-            return 0
-        sites = self._session.sites
-        found = lines_with(sites.is_user_file, _SETS_THREADS)
-        return sites.of_line(*found[0]) if len(found) == 1 else 0
-
     def _note_place(self, optimizer: Any) -> None:
         key = id(optimizer)
         if key not in self._built and len(self._built) < _MOST_OPTIMIZERS:
@@ -178,7 +161,7 @@ class TorchSettingsProbe:
             return
         facts: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
-            "threads_set_at": self._threads_site(),
+            "threads_set_at": self._session.threads_set_at,
             "cores_allotted": _cores_allotted(),
             "cores": own_cores(),
             "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
@@ -397,16 +380,6 @@ class TorchSettingsProbe:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
-
-
-def _environment_at_start() -> dict[str, str] | None:
-    """Returns what the process was started with; None where the system does not tell."""
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            told = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    return dict(one.partition("=")[::2] for one in told)
 
 
 def _resumes(text: str) -> bool:

@@ -1,8 +1,7 @@
-"""Notes with how many threads libraries compute inside a loader's worker."""
+"""Notes with how many threads torch computes inside a loader's worker."""
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Any, Final
 
@@ -13,10 +12,9 @@ _MOST_TOLD: Final = 8
 
 
 class WorkerThreads:
-    """Asks torch and OpenCV, whenever it is told to: a script may set their numbers at any time.
+    """Asks torch, whenever it is told to: a script may set its number at any time.
 
-    A worker begins with one thread of torch, whatever the environment says; OpenCV has as many as
-    there are cores.
+    A worker begins with one thread of torch, whatever the environment says.
     """
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
@@ -35,17 +33,8 @@ class WorkerThreads:
         told = {
             "torch": self._threads_of_torch(),
             "set_at": self._session.threads_set_at,
-            "opencv": _threads_of_opencv(),
         }
         if told != self._told:
             self._told = told
             self._may_tell -= 1
             self._session.note_state({"worker_threads": told})
-
-
-def _threads_of_opencv() -> int | None:
-    """None where it is not imported; it is asked for what it has, as a lazy module would import."""
-    module = sys.modules.get("cv2")
-    ask = vars(module).get("getNumThreads") if type(module) is ModuleType else None
-    told = ask() if callable(ask) else None
-    return told if type(told) is int else None

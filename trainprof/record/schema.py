@@ -209,8 +209,8 @@ class Topic(IntEnum):
     # {device} when it is first seen in use;
     # {rank, world_size, backend} on joining a process group;
     # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began;
-    # {worker_threads: {torch, set_at, opencv}, number} in a loader's worker: those that libraries
-    # compute with, and the script's line that set torch's there (0: none), from then on;
+    # {worker_threads: {torch, set_at}, number} in a loader's worker: those that torch
+    # computes with, and the script's line that set them there (0: none), from then on;
     # {first_samples: {base_seed, checksums}} of an IterableDataset, in one of several workers;
     # {asked_for_worker} once something called get_worker_info()
     ENVIRONMENT = 9

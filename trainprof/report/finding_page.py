@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from trainprof.analysis.diagnosis.rule import Rule
-from trainprof.analysis.finding import COMES_ONCE, LIKELY, Finding, PassedOver
+from trainprof.analysis.finding import LIKELY, Finding, PassedOver, comes_once
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.verdict import COMPUTE_KEYS
 from trainprof.report.findings_section import why_passed_over
@@ -189,7 +189,7 @@ def _gain(found: Finding, page: Page, summary: RunSummary) -> list[Text]:
     likely = found.evidence.get(LIKELY)
     if isinstance(likely, (int, float)) and not found.is_at_most and _LIKELY_WORDS not in told[0]:
         told.append(f"{_LIKELY_WORDS} {likely:.2f} x")
-    if found.recoverable_s is not None and found.id not in COMES_ONCE:
+    if found.recoverable_s is not None and not comes_once(found):
         shown = "this run" if summary.run.part is None else "this part of the run"
         told.append(f"{seconds(found.recoverable_s)} of {shown}")
     return page.labelled("Gain", told)

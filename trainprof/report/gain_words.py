@@ -8,23 +8,21 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     discarded_gradients,
     double_precision,
-    emptied_cache,
     exposed_syncs,
-    few_threads,
     growing_backward,
     launch_bound,
     padded_batches,
     python_in_model,
     slow_optimizer,
     slow_rank,
+    thread_count,
     unused_gradients,
 )
 from trainprof.analysis.finding import (
-    COMES_ONCE,
     LIKELY,
     MODELLED_WORKERS,
-    WITHOUT_LINE,
     Finding,
+    comes_once,
 )
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.summary import RunSummary
@@ -36,7 +34,6 @@ _APART_TIMES: Final = 1.03
 _ESTIMATED: Final = (
     discarded_gradients.ID,
     double_precision.ID,
-    emptied_cache.ID,
     exposed_syncs.ID,
     growing_backward.ID,
     launch_bound.ID,
@@ -49,7 +46,7 @@ _BY_LOOKS: Final = (python_in_model.ID,)
 _ALL_OF_IT: Final = "all of it went"
 # What has to be so for a gain, where that is not that all of a cost goes.
 _IF: Final = {
-    few_threads.ID: "the cores could share all of it evenly",
+    thread_count.ID: "the cores could share all of it evenly",
     slow_rank.ID: "all ranks took as long",
 }
 _FASTER_REST: Final = " (what remains may speed up, too)"
@@ -74,11 +71,8 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     steps, run = known_range(finding.predicted_speedup), known_range(finding.run_speedup)
     if steps is None:
         return ""
-    if finding.id in COMES_ONCE:
+    if comes_once(finding):
         return _once(finding)
-    without = _without_line(finding)
-    if without:
-        return f"{without}; {_of_workers(finding, steps)}"
     if finding.is_at_most:
         return _at_most(finding, steps[1], None if run is None else run[1], whole)
     told = f"{_what(finding)} {_range(steps)} as fast"
@@ -95,11 +89,11 @@ def speedup_in_short(finding: Finding) -> str:
     steps = known_range(finding.predicted_speedup)
     if steps is None:
         return ""
-    if finding.id in COMES_ONCE:
+    if comes_once(finding):
         return _once(finding)
-    without, what = _without_line(finding), _what(finding)
-    if without or not finding.is_at_most:
-        return without or f"{what} {_range(steps)} as fast"
+    what = _what(finding)
+    if not finding.is_at_most:
+        return f"{what} {_range(steps)} as fast"
     likely = _likely(finding)
     if likely is None or _is_modelled(finding):
         return f"{what} up to about {times_words(steps[1])} x as fast"
@@ -114,7 +108,7 @@ def together_words(summary: RunSummary) -> str:
 
     What comes but once is no part of it.
     """
-    lasting = [one for one in summary.findings if one.id not in COMES_ONCE]
+    lasting = [one for one in summary.findings if not comes_once(one)]
     known = [steps for one in lasting if (steps := known_range(one.predicted_speedup)) is not None]
     alone = max((steps[1] for steps in known), default=0.0)
     times = summary.together
@@ -160,28 +154,6 @@ def _likely_words(likely: float | None, most: float) -> str:
     if likely is None or most < _APART_TIMES * likely:
         return f"up to {times_words(most)} x"
     return f"likely {times_words(likely, most)} x"
-
-
-def _without_line(finding: Finding) -> str:
-    """Returns what steps gain without the line that the advice names; "" where it names none."""
-    times = finding.evidence.get(WITHOUT_LINE)
-    if not isinstance(times, (int, float)) or not math.isfinite(times):
-        return ""
-    # Of workers nobody knows how the rest of their time goes on without it.
-    about = "up to about" if finding.evidence.get("workers") else "about"
-    return f"{_what(finding)} {about} {times_words(times)} x as fast without that line"
-
-
-def _of_workers(finding: Finding, steps: list[float]) -> str:
-    """Returns what the workers give that are named behind a line of the dataset."""
-    if finding.is_at_most:
-        told = f"up to about {times_words(steps[1])} x"
-    else:
-        likely = _likely(finding)
-        told = _range(steps)
-        if steps[0] < 1 and likely is not None:
-            told += f", most likely {times_words(likely)} x"
-    return f"by the workers alone {told} ({_by_model(finding, steps)})"
 
 
 def _once(finding: Finding) -> str:

@@ -8,26 +8,19 @@ from typing import Any, Final
 
 from trainprof.analysis.diagnosis.wording import skipping
 from trainprof.analysis.facts import known, number_at
-from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import CPU
-from trainprof.analysis.loader_builder import settings_of
-from trainprof.analysis.loader_cost import cost_s, starts_s
 from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.loader_troubles import stragglers, unusual_samples
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_time import making_parts, named
 from trainprof.report.loader_words import needs_words
-from trainprof.report.units import count, counted, percent, seconds, share_of
+from trainprof.report.units import count, counted, percent, seconds
 
 # Parts of a batch's making that are worth a sentence from here on.
 CROWDED_FROM_SHARE: Final = 0.2
 THROTTLED_FROM_SHARE: Final = 0.05
-# Starting workers and first batches, of what a loader costs.
-STARTS_FROM_SHARE: Final = 0.5
 # Of the cores: a run that keeps fewer busy does not crowd them by itself.
 _BUSY_SHARE: Final = 0.9
-# In a finding's advice, by whatever name a package has for it.
-_NO_WORKERS: Final = "num_workers=0"
 
 
 def deaths(loader: Loader) -> list[str]:
@@ -46,7 +39,7 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     fetch = loader.fetch
     is_felt = needs_words(loader, summary)
     training_s = summary.phases.training_s
-    told = [_starting(loader, summary), skipping(loader, training_s)] if is_felt else []
+    told = [skipping(loader, training_s)] if is_felt else []
     if fetch is not None and is_felt:
         told.append(_throttled(fetch))
         # Where the model says that this run's own work fills the cores, nobody else need be named.
@@ -102,32 +95,6 @@ def _sharing_files(loader: Loader) -> str:
         f"the dataset holds {' and '.join(loader.open_files)} open, and its {loader.num_workers} "
         "forked workers share its place in the file, or its connection: samples may be wrong, "
         "without any error, unless each worker opens it anew"
-    )
-
-
-def _starting(loader: Loader, summary: RunSummary) -> str:
-    starts = starts_s(loader)
-    share = share_of(starts, cost_s(loader))
-    if not loader.num_workers or loader.passes < 2:
-        return ""
-    if share is None or share < STARTS_FROM_SHARE:
-        return ""
-    passes = counted(loader.passes, "pass", "passes")
-    told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
-    if loader.persistent_workers or not loader.may_keep_workers:
-        return told
-    if loader.is_each_step or _are_to_go(loader, summary):
-        return told
-    settings = settings_of(loader.built_by)
-    name = settings.name_of("persistent_workers") if settings else "persistent_workers"
-    return f"{told}; {name}=True keeps them"
-
-
-def _are_to_go(loader: Loader, summary: RunSummary) -> bool:
-    """Whether a finding advises to do without a loader's workers."""
-    return any(
-        one.evidence.get(LOADER_ID) == loader.id and _NO_WORKERS in one.advice
-        for one in summary.findings
     )
 
 

@@ -23,7 +23,7 @@ from trainprof.report.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import LedgerTable, ledger_table
-from trainprof.report.loader_advice import UNKNOWN, advice, basis
+from trainprof.report.loader_advice import UNKNOWN, basis, limit_words, next_words
 from trainprof.report.loader_tables import (
     LEGEND,
     batch_groups,
@@ -285,11 +285,11 @@ def _gpus(summary: RunSummary) -> str:
 
 def _loading(loader: Loader, summary: RunSummary) -> str:
     """A loader that training waits for: who makes its batches, what bounds them, what to try."""
-    found = advice(loader, summary)
+    limit, following = limit_words(loader, summary), next_words(loader, summary)
     told = [
         f"Data loading at {loader.site}: {makers(loader)}.",
-        f"Limit: {found.limit}." if found.limit else "",
-        f"Next: {found.next}." if found.next else "",
+        f"Limit: {limit}." if limit else "",
+        f"Next: {following}." if following else "",
     ]
     remarks = [*faults(loader), *warnings(loader, summary)]
     sentences = [escaped(sentence) for sentence in told if sentence]

@@ -8,26 +8,24 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.diagnosis import (
-    crowded_cores,
+    batch_preparation,
     python_in_loop,
     python_in_model,
     saturated_cpu,
     serial_loading,
-    slow_collate,
     too_few_workers,
 )
-from trainprof.analysis.finding import COSTLY_LINE, Finding
+from trainprof.analysis.finding import Finding
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
 from trainprof.report.not_judged import is_judged, not_judged
 
 # Findings that send their reader to lines; of workers those that name a line, or nothing else.
 _OF_LINES: Final = (
-    crowded_cores.ID,
     python_in_loop.ID,
     python_in_model.ID,
     saturated_cpu.ID,
-    slow_collate.ID,
+    batch_preparation.SLOW_COLLATE,
 )
 _OF_WORKERS: Final = (serial_loading.ID, too_few_workers.ID)
 _TIMING: Final = "time each line:"
@@ -61,6 +59,6 @@ def _sends_to_lines(summary: RunSummary) -> bool:
 
 
 def _is_of_lines(finding: Finding) -> bool:
-    if finding.id in _OF_LINES or COSTLY_LINE in finding.evidence:
+    if finding.id in _OF_LINES:
         return True
     return finding.id in _OF_WORKERS and not finding.change

@@ -9,9 +9,9 @@ import pytest
 from support import summaries
 from support.cases import Planted, case_of
 
+from trainprof.analysis.diagnosis.batch_preparation import call_for_whole_batches
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.loader_change import call_with
-from trainprof.analysis.diagnosis.whole_batches_call import call_for_whole_batches
 from trainprof.analysis.loader_figures import LoaderCall
 
 OF_TORCH = ["dataset", "batch_size", "*", "sampler", "num_workers", "persistent_workers"]
@@ -83,5 +83,6 @@ def test_whole_batches_are_asked_for_where_the_sampler_is_taken(
     takes: list[str], begins: str
 ) -> None:
     asked, built = "sampler=BatchSampler(x), batch_size=None", call(takes, "data.py:12")
-    loader = summaries.loader("train.py:41", kind="MyLoader", whole_batches=asked, call=built)
-    assert call_for_whole_batches(loader, ", num_workers=0").startswith(begins)
+    facts: dict[str, Any] = {"kind": "MyLoader", "whole_batches": asked, "call": built}
+    loader = summaries.loader("train.py:41", num_workers=2, **facts)
+    assert call_for_whole_batches(loader).startswith(begins)

@@ -11,7 +11,6 @@ import pytest
 from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
-from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.gains import of_python, times_without
@@ -267,14 +266,6 @@ def test_steps_gain_no_more_than_those_take_that_are_fed(
     alone = whole.evidence[LIKELY]
     assert part.evidence[LIKELY] == pytest.approx(1 / (1 - share * (1 - 1 / alone)), rel=0.02)
     assert part.recoverable_s == pytest.approx(whole.recoverable_s, rel=0.15)
-
-
-def test_the_line_of_a_dataset_gains_no_more_than_that_either() -> None:
-    planted = Planted(fetch_s=0.05, compute_s=0.01)
-    line = HotLine("making batches", "data.py:12", "decode", ["train.py:50"], 100, 1.0, 1.0)
-    planted.loader = replace(planted.loader, hot_lines=[line])
-    part = only(in_two_phases(planted, 0.5))
-    assert "without that line, steps would be about 1.7 x as fast" in " ".join(part.also)
 
 
 def test_all_of_these_together_gain_no_more_than_each_part_takes() -> None:

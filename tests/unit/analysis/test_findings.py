@@ -35,7 +35,7 @@ def test_a_rule_that_fails_ends_no_other() -> None:
     told = diagnose(
         case, broken, failed=lambda rule, error: failed.append((rule, str(error)))
     ).findings
-    assert [one.id for one in told] == ["needless_workers"]
+    assert [one.id for one in told] == ["worker_restart"]
     assert failed == [(RULES[0].id, "no loader")]
     with pytest.raises(ZeroDivisionError):
         diagnose(case, broken)

@@ -163,7 +163,7 @@ def test_memory_that_is_given_back_waits_by_itself(tmp_path: Path) -> None:
     (point,) = summary.sync_points
     assert point.held_back_s is not None
     assert point.held_back_s[0] < 0.02 * summary.phases.training_s
-    assert [one.id for one in summary.findings] == ["emptied_cache"]
+    assert [one.id for one in summary.findings] == ["exposed_syncs"]
 
 
 def test_a_rare_pause_is_longer_than_any_lead(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from support.events import MS, FakeRun
 from trainprof.analysis import summarize
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.diagnosis.loader_change import fewer_workers, made_anew
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline import PipelineInputs, predict
+from trainprof.analysis.pipeline import PipelineInputs
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
@@ -78,7 +77,6 @@ def test_two_ranks_on_two_cores_are_promised_nothing_of_workers(tmp_path):
     [finding] = [x for x in summarize.summarize(directory).findings if x.site == "train.py:41"]
     assert finding.id == "saturated_cpu"
     assert finding.change == {}
-    assert "workers would want the cores that 2 ranks compute on" in finding.title
 
 
 def test_one_process_alone_has_all_cores(tmp_path):
@@ -153,56 +151,3 @@ def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: An
 
 def first(case: Case) -> Finding:
     return diagnose(case).findings[0]
-
-
-def test_fewer_workers_are_as_many_as_a_rank_has_cores():
-    planted = of_ranks(4, workers=8, fetch_s=0.32, running=0.25, cores=2.0)
-    [fed] = case_of(planted).feeding
-    assert fed.inputs is not None
-    inputs = replace(fed.inputs, fetch_slowdown=3.0)
-    assert fed.loader.fetch is not None
-    loader = replace(fed.loader, fetch=replace(fed.loader.fetch, asleep_s=0.0))
-    [told] = fewer_workers(replace(fed, loader=loader, inputs=inputs, now=predict(inputs)))
-    assert told.startswith("2 workers would make batches about as fast on the 2 cores that a rank")
-
-
-def test_memory_must_have_room_for_what_each_rank_makes():
-    def told(ranks: int, free_bytes: int) -> list[str]:
-        planted = of_ranks(ranks)
-        planted.loader = replace(planted.loader, length=100)
-        case = of_system(planted, memory={"host_available_bytes": {"min": free_bytes}})
-        return made_anew(case, case.feeding[0])
-
-    assert "in each rank" in told(4, 16 << 30)[0]
-    assert "in each rank" not in told(1, 16 << 30)[0]
-    assert told(1, 4 << 30) != []
-    assert told(4, 4 << 30) == []
-
-
-def with_threads(ranks: int) -> Case:
-    planted = of_ranks(ranks, workers=2, fetch_s=0.02, running=0.5, compute_s=0.008)
-    fetch = planted.loader.fetch
-    assert fetch is not None
-    assert fetch.wall_s is not None
-    half_s = fetch.wall_s.mean * fetch.n / 2
-    fetch = replace(fetch, runnable_s=half_s, asleep_s=0.0, running_s=half_s, cpu_s=2 * half_s)
-    planted.loader = replace(planted.loader, fetch=fetch)
-    return of_system(planted, cores_usable=16.0)
-
-
-def test_threads_in_the_workers_of_all_ranks_count():
-    crowded = first(with_threads(4))
-    assert crowded.id == "worker_threads"
-    assert "in each of 2 workers of 4 ranks, on 16 cores" in crowded.title
-    assert "worker_threads" not in [one.id for one in diagnose(with_threads(1)).findings]
-
-
-@pytest.mark.parametrize(("ranks", "is_said"), [(1, True), (2, False)])
-def test_a_rank_that_keeps_its_part_of_the_cores_busy_blames_no_other_program(ranks, is_said):
-    planted = of_ranks(ranks, fetch_s=0.03, running=1.0, compute_s=0.03, cores=2.0 / ranks)
-    busy = {"cores_usable": 2.0, "tree_percent": {"mean": 100.0, "p95": 101.0}}
-    if ranks == 1:
-        planted = of_ranks(1, workers=2, fetch_s=0.08, running=1.0, cores=2.0)
-    finding = first(of_system(planted, **busy))
-    assert finding.id == "saturated_cpu"
-    assert any("other programs" in one for one in finding.cautions) is is_said

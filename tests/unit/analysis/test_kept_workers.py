@@ -7,69 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support import summaries
 from support.cases import Planted, case_of
 from support.events import US, FakeRun
 
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.diagnosis.worker_restart import lost_s
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.pipeline_scenario import Interval
 from trainprof.record.schema import Kind, Topic
-
-
-def of_one_line(**of_evaluation: Any) -> Finding:
-    """Returns what is said of loaders of training and of evaluation, built by the same line."""
-    training = Planted(workers=2, compute_s=0.02, passes=10, start_s=0.2)
-    training.loader = replace(training.loader, also_builds=["evaluation"])
-    evaluating = Planted(workers=2, compute_s=0.001, passes=10, start_s=0.2, role="evaluation")
-    loader = replace(evaluating.loader, id=1, also_builds=["training"])
-    evaluating.loader = replace(loader, **of_evaluation)
-    case = case_of(training, evaluating, parts={"evaluation": 4.0})
-    return next(one for one in diagnose(case).findings if one.id == "worker_restart")
-
-
-def test_workers_of_all_loaders_of_a_line_are_kept_by_one_change() -> None:
-    alone = of_one_line(site="train.py:60")
-    both = of_one_line()
-    assert "so are" not in alone.title
-    [told] = alone.also
-    assert told.startswith("the loader of evaluation at train.py:60 loses ")
-    assert both.also == []
-    assert "; so are those of the loader of evaluation, built by the same line: " in both.title
-    assert (both.change, both.site) == ({"persistent_workers": True}, alone.site)
-    assert alone.recoverable_s is not None
-    assert both.recoverable_s == pytest.approx(2 * alone.recoverable_s, rel=0.1)
-    # What that change does not keep, or what there is to keep, counts for nothing.
-    for kept in ({"persistent_workers": True}, {"built": 10}):
-        other = of_one_line(**kept)
-        assert "so are" not in other.title
-        assert other.recoverable_s == pytest.approx(alone.recoverable_s, rel=0.01)
-
-
-def test_passes_of_few_batches_that_workers_open_something_for_can_be_kept() -> None:
-    """Two of three batches are a worker's first, and no model tells what the others are."""
-    evaluating = Planted(workers=2, compute_s=0.001, passes=12, start_s=0.0, role="evaluation")
-    wall = summaries.statistics(0.36, n=36, min=0.002, p50=0.5, max=0.6)
-    fetch = replace(summaries.fetch(0.36, 36, workers=2), wall_s=wall)
-    loader = replace(
-        evaluating.loader,
-        iterations=36,
-        fetch=fetch,
-        first_batch_s=summaries.statistics(0.5, n=12),
-        first_start_s=0.5,
-    )
-    fed = next(iter(case_of(Planted(), with_loader(evaluating, loader)).evaluating))
-    assert lost_s(replace(fed, inputs=None)) == pytest.approx(11 * 0.5, rel=0.05)
-    usual = replace(fetch, wall_s=replace(wall, n=1200))
-    fed = replace(fed, loader=replace(loader, fetch=usual), inputs=None)
-    assert lost_s(fed) == pytest.approx(11 * (0.5 - 0.36), rel=0.05)
-
-
-def with_loader(planted: Planted, loader: Loader) -> Planted:
-    planted.loader = replace(loader, id=1)
-    return planted
 
 
 def give(run: FakeRun, loader: int, number: int) -> None:
@@ -218,19 +162,9 @@ def test_the_first_start_of_each_fold_is_not_saved() -> None:
     one, folds, halves = (only(of_folds(built)) for built in (1, 5, 2))
     for finding in (one, folds, halves):
         assert (finding.id, finding.change) == ("worker_restart", {"persistent_workers": True})
-    assert "for each of the 9 passes after the first: each time 3" in one.title
-    assert "for each of 5 passes after the first in each of 5 loaders: each time 3" in folds.title
-    assert "for each of 8 passes after the first in each of 2 loaders: each time 3" in halves.title
     assert one.recoverable_s is not None
     assert folds.recoverable_s == pytest.approx(5 / 9 * one.recoverable_s, rel=1e-6)
     assert halves.recoverable_s == pytest.approx(8 / 9 * one.recoverable_s, rel=1e-6)
-
-
-def test_one_second_pass_of_many_loaders_is_told_as_such() -> None:
-    planted = of_folds(3)
-    planted.loader = replace(planted.loader, passes=4)
-    assert planted.loader.later_passes == 1
-    assert "for a second pass in one of 3 loaders" in only(planted).title
 
 
 def test_loaders_that_a_library_builds_or_that_each_pass_builds_are_counted_as_before() -> None:
@@ -238,7 +172,6 @@ def test_loaders_that_a_library_builds_or_that_each_pass_builds_are_counted_as_b
     anew = of_folds(10)
     assert anew.loader.is_rebuilt
     assert anew.loader.later_passes == 9
-    assert "for each of the 9 passes after the first" in only(anew).title
     assert of_folds(1, taking_turns=2).loader.later_passes == 8
 
 

@@ -49,28 +49,28 @@ def test_calls_in_each_step_are_found_and_explain_slow_launches(tmp_path: Path) 
     assert summary.emptied_caches[0].seconds == pytest.approx(STEPS * 2e-3)
     assert summary.emptied_caches[0].idle_s == pytest.approx(STEPS * 2e-3, rel=0.05)
     first = summary.findings[0]
-    assert (first.id, first.site) == ("emptied_cache", "train.py:80")
+    assert (first.id, first.site) == ("exposed_syncs", "train.py:80")
     assert first.predicted_speedup is not None
     # Without the calls, and what they make later: 4.25 of 9.25 ms.
     assert first.predicted_speedup[1] >= 9.25 / 4.25
     assert any("small pieces of work" in line for line in first.also)
     assert {one.id for one in summary.findings}.isdisjoint({"launch_bound", "python_in_loop"})
     assert [one.root for one in summary.passed_over if one.finding.id == "launch_bound"] == [
-        "emptied_cache"
+        "exposed_syncs"
     ]
 
 
 def test_calls_that_are_rare_are_no_finding(tmp_path: Path) -> None:
     summary = trained(tmp_path, every=40, takes=2 * MS, again=3 * MS)
     assert [one.count for one in summary.emptied_caches if one.site == "train.py:80"] == [3]
-    assert "emptied_cache" not in {one.id for one in summary.findings}
+    assert "exposed_syncs" not in {one.id for one in summary.findings}
     assert "launch_bound" in {one.id for one in summary.findings}
 
 
 def test_small_steps_stay_a_finding_where_calls_are_rarer(tmp_path: Path) -> None:
     """Each fifth step is slower for them, and all are for what is given out in pieces."""
     summary = trained(tmp_path, every=5, takes=2 * MS, again=3 * MS)
-    assert {one.id for one in summary.findings} == {"launch_bound", "emptied_cache"}
+    assert {one.id for one in summary.findings} == {"launch_bound", "exposed_syncs"}
 
 
 def test_only_training_counts(tmp_path: Path) -> None:

@@ -179,18 +179,6 @@ def test_a_trainer_that_evaluates_with_each_epoch_does_not_look_at_steps_alone()
     assert "TrainingArguments" not in evaluated("TETETE", built_by="timm").advice
 
 
-@pytest.mark.parametrize("role", ["training", "evaluation"])
-def test_of_steps_it_is_said_what_they_gain_where_they_wait_for_the_loader(role: str) -> None:
-    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    slow = Planted(fetch_s=0.03, compute_s=0.01, role=role)
-    slow.loader = replace(slow.loader, id=1, site="train.py:44", hot_lines=[DECODING])
-    spent_s = slow.loader.evaluation_s
-    case = case_of(training, slow, parts={"evaluation": spent_s})
-    [told] = [one for one in diagnose(case).findings if one.site == "train.py:44"]
-    [line] = [one for one in told.also if "of making a batch goes to data.py:12" in one]
-    assert ("steps would be about" in line) is (role == "training")
-
-
 @pytest.mark.parametrize(("told", "passes"), [(None, 8), (3, 3)])
 def test_passes_outside_of_training_are_not_counted(told: int | None, passes: int) -> None:
     evaluation = Evaluation(0, 8, 9.0, 0.0, [], in_training_s=4.0, passes_in_training=told)

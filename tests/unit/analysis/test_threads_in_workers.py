@@ -23,7 +23,7 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
         ([], None),
         ([{"cores": "0-1"}], None),
         ([{"worker_threads": {"torch": 8, "set_at": 7}}], WorkerThreads(8, "train.py:69")),
-        ([{"worker_threads": {"torch": 1, "set_at": 0, "opencv": 4}}], WorkerThreads(1, None, 4)),
+        ([{"worker_threads": {"torch": 1, "set_at": 0, "opencv": 4}}], WorkerThreads(1)),  # older
         # The last one counts, wherever it stands.
         (
             [
@@ -36,7 +36,7 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
         (["nothing", {"worker_threads": [8]}], None),
         ([{"worker_threads": {"torch": "many", "set_at": 7}}], None),
         ([{"worker_threads": {"torch": 0}}], None),
-        ([{"worker_threads": {"torch": 8, "set_at": "7", "opencv": True}}], WorkerThreads(8)),
+        ([{"worker_threads": {"torch": 8, "set_at": "7"}}], WorkerThreads(8)),
     ],
 )
 def test_what_a_worker_told(told: list[Any], expected: WorkerThreads | None) -> None:
@@ -47,7 +47,7 @@ def worker(pid: int, threads: int | None, loader: int) -> FakeRun:
     run = FakeRun(pid=pid, role="child", header={"forked_from": 4242, "ppid": 4242})
     if threads is not None:
         site = run.site(69)
-        told = {"torch": threads, "set_at": site, "opencv": None}
+        told = {"torch": threads, "set_at": site}
         run.text(Topic.ENVIRONMENT, {"worker_threads": told, "number": 1})
     run.fetch(MS, 4, site=loader, flags=1)
     return run

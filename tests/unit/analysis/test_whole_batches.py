@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import summaries
 
-from trainprof.analysis.diagnosis.whole_batches_call import call_for_whole_batches
+from trainprof.analysis.diagnosis.batch_preparation import call_for_whole_batches
 
 GENERATOR = torch.Generator()
 TENSORS = torch.utils.data.TensorDataset(torch.arange(10))
@@ -40,7 +40,9 @@ def test_torch_takes_the_call_for_whole_batches(
     arguments: dict[str, Any], drawn: str, named: str, kept: str, drop_last: bool
 ) -> None:
     asked = f"sampler=BatchSampler({drawn}, 4, drop_last={drop_last}), batch_size=None"
-    told = call_for_whole_batches(summaries.loader("train.py:41", whole_batches=asked))
+    told = call_for_whole_batches(
+        summaries.loader("train.py:41", num_workers=0, whole_batches=asked)
+    )
     call, _, beside = told.rpartition(" (from torch.utils.data import ")
     assert beside == f"{named})"
     call, _, refused = call.partition(", without ")
@@ -70,7 +72,7 @@ ROWS = torch.utils.data.TensorDataset(torch.arange(10))
 )
 def test_samples_that_are_put_into_tensors_give_the_same_batches(dataset: Any) -> None:
     asked = "sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=False), batch_size=None"
-    loader = summaries.loader("train.py:41", whole_batches=asked, is_stackable=True)
+    loader = summaries.loader("train.py:41", num_workers=0, whole_batches=asked, is_stackable=True)
     told = call_for_whole_batches(loader)
     stacked, _, call = told.partition(", once, then ")
     imports = "BatchSampler, SequentialSampler, TensorDataset, default_collate"

@@ -14,10 +14,8 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.finding import (
-    BESIDE,
     LOADER_ID,
     OTHER_OPTIMIZERS,
-    WITHOUT_LINE,
     Finding,
 )
 from trainprof.analysis.loader_figures import Loader
@@ -106,34 +104,6 @@ def test_a_file_of_any_name(name: str, how: str, tmp_path: Path, capsysbinary: C
 
 
 @pytest.mark.parametrize("how", TOOLS)
-def test_loaders_that_are_to_be_changed_together_are(
-    how: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\nb = DataLoader(e, 8)\n")
-    other = {"site": "train.py:2", LOADER_ID: 1, "change": {"num_workers": 2}}
-    out, _ = suggested(
-        tmp_path,
-        capsysbinary,
-        evidence={LOADER_ID: 0, BESIDE: [other]},
-        more_loaders=(replace(summaries.loader("train.py:2"), id=1),),
-    )
-    apply(how, out, tmp_path)
-    assert (tmp_path / "train.py").read_text() == (
-        "a = DataLoader(d, 8, num_workers=4)\nb = DataLoader(e, 8, num_workers=2)\n"
-    )
-
-
-def test_where_another_loader_needs_more_than_arguments_it_is_said(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\nb = DataLoader(e, 8)\n")
-    other: dict[str, Any] = {"site": "train.py:2", LOADER_ID: 1, "change": {}}
-    out, _ = suggested(tmp_path, capsysbinary, evidence={LOADER_ID: 0, BESIDE: [other]})
-    assert b"train.py:2: edit by hand: it is more than arguments" in out
-    assert b"+a = DataLoader(d, 8, num_workers=4)" in out
-
-
-@pytest.mark.parametrize("how", TOOLS)
 @pytest.mark.parametrize("link_to", ["file", "folder"])
 def test_what_a_link_leads_to_is_changed(
     link_to: str, how: str, tmp_path: Path, capsysbinary: Captured
@@ -197,18 +167,6 @@ def test_a_part_of_the_run_is_not_called_the_run(tmp_path: Path) -> None:
     for summary, shown in ((whole, "the run 3.0"), (part, "this part of it 3.0")):
         remarks = patches(RunDirectory(tmp_path), summary)[0]
         assert shown in next(one for one in remarks if one.startswith("gives: "))
-
-
-def test_a_line_ahead_of_workers_is_told_with_its_gain(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
-    line = {"change": {}, "evidence": {WITHOUT_LINE: 2.3}}
-    out, _ = suggested(tmp_path, capsysbinary, **line)
-    assert b"# gives: steps about 2.3 x as fast without that line; by the workers" in out
-    (tmp_path / "other").mkdir()
-    out, _ = suggested(tmp_path / "other", capsysbinary, change={})
-    assert b"gives: " not in out
 
 
 def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.finding import LOADER_ID
+from trainprof.analysis.finding import LOADER_ID, MERGED
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.cli.app import run_command
@@ -51,6 +51,23 @@ def report(*words: str) -> int:
 def test_what_a_finding_means_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert report("--explain", "serial_loading") == 0
     assert "What to do:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("was", "now"), MERGED.items())
+def test_a_merged_finding_is_explained_by_the_one_it_went_into(
+    was: str, now: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report("--explain", was) == 0
+    assert capsys.readouterr().out.startswith(f"{was} went into {now}.\n\n{now}\n")
+    path = saved / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["findings"][0]["id"] = was
+    path.write_text(json.dumps(summary))
+    for words in ([], ["--why", was], ["--why", now]):
+        assert report(str(saved), *words) == 0
+        out = capsys.readouterr().out
+        assert now in out
+        assert was not in out
 
 
 def test_what_a_finding_rests_on(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

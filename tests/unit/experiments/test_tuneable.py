@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support import summaries
 from support.cases import Planted, case_of, on_device
+from support.found import handed_over
 
 from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
@@ -66,11 +67,6 @@ def copying(**changes: Any) -> Case:
     return replace(case, summary=replace(case.summary, devices=devices, transfers=rows))
 
 
-def needless(passes: int, start_s: float) -> Case:
-    plain = {"workers": 2, "fetch_s": 0.0005, "running": 1.0, "compute_s": 0.06, "cores": 2}
-    return case_of(Planted(**plain, passes=passes, start_s=start_s))
-
-
 def looped() -> Case:
     case = case_of(Planted(workers=4, fetch_s=0.002), parts={"optimizer": 1.0})
     adam = LoopedOptimizer("Adam", 90, "train.py:5", spent_s=1.0)
@@ -86,14 +82,12 @@ BURSTS: dict[str, Any] = {"fetch_s": 0.003, "bursts": (30, 11, 13.3), "compute_s
         (lambda: case_of(Planted(fetch_s=0.03)), "serial_loading", True),
         (lambda: streaming(shares_samples=True), "serial_loading", True),
         (lambda: case_of(Planted(workers=1, fetch_s=0.03)), "too_few_workers", True),
-        (lambda: case_of(Planted(workers=2, passes=1, **BURSTS)), "uneven_batches", True),
+        (lambda: case_of(Planted(workers=2, passes=1, **BURSTS)), "slow_samples", True),
         (lambda: restarted("training"), "worker_restart", True),
         # No loader of evaluation is ever changed.
         (lambda: restarted("evaluation"), "worker_restart", False),
         (evaluated, "slow_validation", False),
-        (lambda: needless(10, 2.0), "worker_restart", True),
-        # It comes once: no trial's pace shows it.
-        (lambda: needless(1, 8.0), "slow_first_batch", False),
+        (lambda: case_of(handed_over()), "worker_restart", True),
         (copying, "blocking_copies", True),
         (lambda: copying(pinned_share=1.0), "blocking_copies", False),
         (looped, "slow_optimizer", True),

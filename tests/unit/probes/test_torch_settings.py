@@ -582,37 +582,6 @@ def test_where_the_script_sets_torchs_threads_is_told(recorder: Recorder) -> Non
     assert torch.set_num_threads.__name__ == "set_num_threads"
 
 
-@pytest.mark.parametrize(
-    ("lines", "at_start", "line"),
-    [
-        ('import os\nos.environ["OMP_NUM_THREADS"] = "1"\n', {}, 2),
-        ("os.environ.update(MKL_NUM_THREADS='1')\n", {}, 1),
-        ('os.environ["OMP_NUM_THREADS"] = "1"\nos.environ["MKL_NUM_THREADS"] = "1"\n', {}, None),
-        ('os.environ["OMP_NUM_THREADS"] = "1"\n', {"OMP_NUM_THREADS": "1"}, None),
-        ('# os.environ["OMP_NUM_THREADS"] = "1"\n', {}, None),
-        ('os.environ["OMP_NUM_THREADS"] = "1"\n', None, None),
-    ],
-)
-def test_where_the_script_sets_threads_by_its_environment_is_told(
-    recorder: Recorder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lines: str,
-    at_start: dict[str, str] | None,
-    line: int | None,
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(lines)
-    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(torch_settings, "_environment_at_start", lambda: at_start)
-    recorder.start(TorchSettingsProbe(), OptimizerProbe())
-    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
-    update(torch.optim.SGD)
-    [site] = told(recorder, "threads_set_at")
-    assert line_of(recorder, site) == line
-
-
 def test_in_what_a_device_computes(recorder: Recorder) -> None:
     recorder.start(TorchSettingsProbe(), OptimizerProbe())
     elsewhere = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16, device="meta"))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,33 +106,8 @@ def test_what_stays_is_told_once_and_what_always_changes_not_for_ever() -> None:
     threads, session = watched(numbers)
     for _ in range(3):
         threads.look()
-    assert session == [{"torch": 1, "set_at": 0, "opencv": None}]
+    assert session == [{"torch": 1, "set_at": 0}]
     for number in range(2, 40):
         numbers.append(number)
         threads.look()
     assert [told["torch"] for told in session] == list(range(1, 9))
-
-
-@pytest.mark.parametrize(
-    ("module", "expected"),
-    [
-        (ModuleType("cv2"), None),
-        (SimpleNamespace(getNumThreads=lambda: 8), None),  # one that may import as it is asked
-    ],
-)
-def test_a_module_that_does_not_tell_is_let_alone(
-    monkeypatch: pytest.MonkeyPatch, module: Any, expected: int | None
-) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", module)
-    threads, session = watched([1])
-    threads.look()
-    assert [told["opencv"] for told in session] == [expected]
-
-
-def test_opencv_tells_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("cv2")
-    module.getNumThreads = lambda: 8  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cv2", module)
-    threads, session = watched([1])
-    threads.look()
-    assert [told["opencv"] for told in session] == [8]

@@ -12,14 +12,13 @@ from trainprof.analysis.code_figures import HotLine, Numerics
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
 from trainprof.analysis.finding import (
-    COSTLY_LINE,
+    COMES_ONCE,
     IN_NOISE,
     LIKELY,
     LITTLE,
     MAY_LOSE,
     MODELLED_WORKERS,
     SYMPTOM,
-    WITHOUT_LINE,
     Finding,
     PassedOver,
 )
@@ -44,28 +43,6 @@ def test_a_finding_says_where_what_and_how_much() -> None:
     assert "Gives: steps 4.1 to 5.2 x as fast, the run 3.0 to 3.6 x (a model, not" in told
     assert "71 % of making a batch goes to data.py:52 (decode)." in told
     assert "Mind: random augmentation" in told
-
-
-def test_beside_a_line_that_would_give_more_the_gain_is_said_to_be_that_of_the_workers() -> None:
-    found = summaries.finding(evidence={COSTLY_LINE: "data.py:72", WITHOUT_LINE: 13.0})
-    line = "steps about 13.0 x as fast without that line"
-    by_workers = "by the workers alone 4.1 to 5.2 x (a model, not measured: trainprof tune does)"
-    assert speedup_words(found) == f"{line}; {by_workers}"
-    may_lose = replace(found, predicted_speedup=[0.66, 2.0])
-    may_lose.evidence[LIKELY] = 1.42
-    assert "alone 0.7 to 2.0 x, most likely 1.42 x (a model, not" in speedup_words(may_lose)
-    assert speedup_words(may_lose).endswith("; it may as well lose)")
-    at_most = replace(found, is_at_most=True, evidence={**found.evidence, "workers": 2})
-    told = speedup_words(at_most)
-    assert told.startswith("steps up to about 13.0 x as fast without that line; by the workers ")
-    assert "alone up to about 5.2 x (a model" in told
-    shorter = "\n".join(
-        line.plain
-        for line in findings_section(
-            replace(summaries.slow_loader(), findings=[summaries.finding(), found]), PAGE, 1
-        )
-    )
-    assert f"; {line}." in " ".join(shorter.split())
 
 
 def test_what_cannot_be_exceeded_is_said_to_be_at_most() -> None:
@@ -105,7 +82,7 @@ def test_what_goes_and_what_gets_faster_by_it_are_told_apart() -> None:
     by_looks = at_most("python_in_model", 2.7, 3.2)
     assert "went, up to about 3.2 x; the run up to 1.90 x; not measured" in by_looks
     evenly = "as fast if the cores could share all of it evenly, up to about"
-    assert evenly in at_most("few_threads", 1.5, 1.8)
+    assert evenly in at_most("thread_count", 1.5, 1.8)
     tried = at_most("worker_restart", 2.0, 2.3, change={"persistent_workers": True})
     assert tried.endswith("; not measured")
     tried = at_most("worker_restart", 2.0, 2.3, is_tried_by_tune=True)
@@ -133,19 +110,19 @@ def test_a_gain_in_few_words_is_that_of_what_goes() -> None:
     assert told("python_in_loop", 2.7) == "steps up to 2.7 x as fast"
     assert told("double_precision", 2.7) == "steps likely 2.7 x as fast"
     assert told("double_precision", 3.2) == "steps up to 3.2 x as fast"
-    assert told("slow_first_batch", 2.7) == "up to 41.2 s, once a run"
 
 
 def test_what_comes_once_is_told_in_seconds() -> None:
-    assert at_most("slow_first_batch", 1.2, 1.3, recoverable_s=2.7) == "up to 2.70 s, once a run"
-    assert at_most("slow_first_batch", 1.2, 1.3, recoverable_s=None) == ""
+    once = summaries.finding(evidence={COMES_ONCE: True}, recoverable_s=2.7)
+    assert speedup_words(once) == speedup_in_short(once) == "up to 2.70 s, once a run"
+    assert speedup_words(replace(once, recoverable_s=None)) == ""
 
 
 def test_all_together_is_told_where_it_gives_more_than_the_best_alone() -> None:
     two = [summaries.finding(), summaries.finding(id="gc_pauses", predicted_speedup=[1.0, 1.1])]
     assert "All of these together: training up to about 5.4 x" in words(findings=two, together=5.4)
     assert "All of these" not in words(findings=two, together=5.3)
-    once = replace(two[0], id="slow_first_batch")
+    once = replace(two[0], evidence={COMES_ONCE: True})
     assert "All of these" in words(findings=[*two[1:], once], together=1.2)
 
 
@@ -417,7 +394,7 @@ def test_large_parts_that_no_finding_is_about_are_named() -> None:
     assert told("unused_gradients", **parts).endswith(
         "Not judged: optimizer, 30 of 59 ms a step (51 %)."
     )
-    assert "Not judged" not in told("crowded_cores", **parts)  # which is about all of computing
+    assert "Not judged" not in told("thread_count", **parts)  # which slows all of computing
     assert "Not judged" not in told("slow_rank", **parts)  # for which others wait anywhere
     assert "Not judged" not in told("saturated_cpu", data_wait=0.08, optimizer=0.02)
     on_device = replace(base.run, device="cuda:0")
@@ -513,10 +490,6 @@ def why(name: str, **changes: Any) -> str:
 
 
 def test_why_of_what_was_not_found_says_what_the_run_spent_there() -> None:
-    told = why("slow_first_batch")
-    assert (
-        "Measured   first batch of a pass 430 ms (1 % of wall),\n           loader start 3" in told
-    )
     assert "Measured   data wait 46.4 s (79 % of wall, 83 % of a step)," in why("slow_collate")
     assert "Measured   checkpoints 0 s\n" in why("slow_checkpoints")
     # As in the ledger: a wait that may be the device's work is called by no other name.
@@ -548,8 +521,8 @@ PASSED: list[tuple[PassedOver, str]] = [
         "the change may cost more than it gains",
     ),
     (
-        PassedOver(summaries.finding(id="gc_pauses"), SYMPTOM, root="torch_threads"),
-        "it comes of torch_threads, which is told",
+        PassedOver(summaries.finding(id="gc_pauses"), SYMPTOM, root="thread_count"),
+        "it comes of thread_count, which is told",
     ),
 ]
 

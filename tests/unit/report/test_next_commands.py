@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.finding import COSTLY_LINE
 from trainprof.report import markdown, terminal
 from trainprof.report.next_commands import next_commands
 
@@ -29,7 +28,6 @@ def told(words: list[str] = WORDS, **changes: Any) -> list[tuple[str, str, str]]
         ({}, [VERIFY]),
         ({"id": "python_in_loop", "is_tried_by_tune": False}, [LINES]),
         ({"id": "slow_optimizer", "is_tried_by_tune": False}, []),
-        ({"evidence": {COSTLY_LINE: "data.py:7"}}, [LINES, VERIFY]),
         ({"change": {}, "is_tried_by_tune": False}, [LINES]),
     ],
 )

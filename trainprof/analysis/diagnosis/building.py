@@ -142,7 +142,7 @@ def _limits(settings: Mapping[str, float]) -> Limits:
         collate=settings.get("slow_collate.collate_share", usual.collate),
         sample_by_sample=settings.get("sample_by_sample.wait_share", usual.sample_by_sample),
         cheap_sample_s=settings.get("sample_by_sample.sample_s", usual.cheap_sample_s),
-        fair_shares=settings.get("idle_workers.fair_shares", usual.fair_shares),
+        fair_shares=settings.get("too_few_workers.fair_shares", usual.fair_shares),
     )
 
 

@@ -6,73 +6,53 @@ from typing import Final
 
 from trainprof.analysis.diagnosis import (
     anomaly_detection,
+    batch_preparation,
     blocking_copies,
     competing_thread,
-    crowded_cores,
     dense_embeddings,
     discarded_gradients,
     double_precision,
     duplicated_stream,
-    emptied_cache,
     exposed_syncs,
-    few_threads,
     gc_pauses,
     growing_backward,
-    idle_workers,
     launch_bound,
     needless_averaging,
-    needless_workers,
     padded_batches,
     python_in_loop,
     python_in_model,
     recompiling,
     recomputed_forward,
-    sample_by_sample,
     saturated_cpu,
     serial_loading,
     slow_checkpoints,
-    slow_collate,
-    slow_first_batch,
     slow_optimizer,
-    slow_pass_starts,
     slow_rank,
     slow_receive,
-    slow_sampler,
     slow_samples,
     slow_validation,
     storage_bound,
+    thread_count,
     too_few_workers,
-    torch_threads,
-    uneven_batches,
     unused_gradients,
     worker_restart,
-    worker_threads,
 )
 from trainprof.analysis.diagnosis.rule import Rule, rule_in
+from trainprof.analysis.finding import MERGED
 
-RULES: Final[tuple[Rule, ...]] = tuple(
+_OF_MODULES: Final = tuple(
     rule_in(module)
     for module in (
         serial_loading,
         duplicated_stream,
-        sample_by_sample,
         too_few_workers,
-        needless_workers,
-        idle_workers,
         saturated_cpu,
-        crowded_cores,
         storage_bound,
-        uneven_batches,
         slow_samples,
-        slow_collate,
         slow_receive,
-        slow_sampler,
         worker_restart,
-        slow_pass_starts,
-        slow_first_batch,
         blocking_copies,
         exposed_syncs,
-        emptied_cache,
         launch_bound,
         slow_validation,
         slow_checkpoints,
@@ -91,13 +71,14 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         needless_averaging,
         recompiling,
         anomaly_detection,
-        torch_threads,
-        few_threads,
-        worker_threads,
+        thread_count,
         competing_thread,
     )
 )
+RULES: Final[tuple[Rule, ...]] = (*_OF_MODULES, *batch_preparation.RULES)
 
 
 def rule_named(name: str) -> Rule | None:
+    """Returns the rule of a name, or that which finds now what a rule of that name found."""
+    name = MERGED.get(name, name)
     return next((rule for rule in RULES if rule.id == name), None)

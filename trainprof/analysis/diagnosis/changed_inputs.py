@@ -104,37 +104,3 @@ def without_running(inputs: PipelineInputs) -> PipelineInputs:
     return replace(
         inputs, fetch_s=asleep, running_s=nothing, runnable_s=None, cpu_s=None, fetch_slowdown=0.0
     )
-
-
-def on_one_thread(inputs: PipelineInputs, others: float | None) -> PipelineInputs:
-    """Returns the inputs of workers that would do all they do on the thread that makes the batch.
-
-    It takes no less of a core than now: what it does of the work of the others is left out. Where
-    it slept it may have waited for them, for as long as what they worked took them.
-
-    Args:
-        inputs: What a recording tells.
-        others: Cores that other programs kept busy: who waited longer for one than for them waited
-            for those threads. None: not known.
-    """
-    running, cpu = filled(inputs.running_s, inputs.fetch_s), filled(inputs.cpu_s, inputs.fetch_s)
-    if running is None or cpu is None:
-        return inputs
-    runnable = filled(inputs.runnable_s, inputs.fetch_s)
-    waited = np.zeros_like(running) if runnable is None else runnable
-    held_up = 1 + waited / np.maximum(running, 1e-12)
-    asleep = np.maximum(inputs.fetch_s - running - waited, 0.0)
-    asleep = np.maximum(asleep - np.maximum(cpu - running, 0.0) * held_up, 0.0)
-    return replace(
-        inputs,
-        fetch_s=asleep + running,
-        running_s=running,
-        runnable_s=None,
-        cpu_s=None,
-        fetch_slowdown=0.0,
-        others=inputs.others if others is None else _at_most(inputs.others, others),
-    )
-
-
-def _at_most(interval: Interval, most: float) -> Interval:
-    return Interval(*(min(one, most) for one in (interval.low, interval.mid, interval.high)))

@@ -14,11 +14,12 @@ from trainprof.analysis.diagnosis.tuneable import told_of_tune
 from trainprof.analysis.diagnosis.worth import passed_over_for
 from trainprof.analysis.finding import (
     EXPLAINED_BY,
-    SLOWS_EVERYTHING,
+    EXPLAINS_S,
     SYMPTOM,
     Finding,
     PassedOver,
     is_unsure,
+    leads,
 )
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 
@@ -91,8 +92,8 @@ def _without_symptoms(findings: list[Finding]) -> tuple[list[Finding], list[Pass
     roots = {
         of: why for of, each in EXPLAINED_BY.items() for why in each if of in there and why in there
     }
-    if "torch_threads" in there:
-        roots |= {one.id: "torch_threads" for one in findings if _may_be_of_threads(one)}
+    if "thread_count" in there:
+        roots |= {one.id: "thread_count" for one in findings if _may_be_of_threads(one)}
     # Who kept training off for less than a finding costs is not why.
     by_id = {one.id: one for one in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
@@ -109,7 +110,7 @@ def _without_symptoms(findings: list[Finding]) -> tuple[list[Finding], list[Pass
 
 def _may_explain(root: Finding, finding: Finding) -> bool:
     """Whether what a root cost, where that is known, is not much less than the finding."""
-    kept_s = root.evidence.get("kept_s")
+    kept_s = root.evidence.get(EXPLAINS_S)
     return kept_s is None or kept_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
 
 
@@ -119,7 +120,7 @@ def _may_be_of_threads(finding: Finding) -> bool:
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
-    return finding.id not in SLOWS_EVERYTHING, -(finding.recoverable_s or 0.0)
+    return not leads(finding), -(finding.recoverable_s or 0.0)
 
 
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
@@ -129,7 +130,7 @@ def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
         for name, threshold in rule.thresholds.items()
     }
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
-    if finding.id in SLOWS_EVERYTHING:
+    if leads(finding):
         severity = finding.severity or "warn"
     steps = case.steps_with_most(rule.keys)
     return replace(finding, severity=severity, thresholds=thresholds, steps=steps)

@@ -49,8 +49,6 @@ def of_setting(
     found: Prediction,
     *,
     steps: Interval | None = None,
-    wait_share: float | None = None,
-    more_starts_s: float = 0.0,
 ) -> Gain | None:
     """Returns what another setting of a loader would give, by the pipeline model.
 
@@ -61,13 +59,10 @@ def of_setting(
         found: The model's answer to it.
         steps: How many times as fast those that it feeds will be beside other loaders; None: as the
             model says.
-        wait_share: Of training, spent waiting for all that are changed; None: for this one.
-        more_starts_s: What passes take longer to begin for the others that are changed.
     """
     if fed.inputs is None or fed.measured is None:
         return None
     steps = steps or found.speedup_over(fed.measured.step_s)
-    wait_share = fed.wait_share if wait_share is None else wait_share
     batches, (passes, now_starts_s) = fed.loader.batches_used, fed.recorded_starts
     starting = start_of_workers(fed.inputs, setting)
     later = _resumed(found) if setting.is_persistent else starting
@@ -83,9 +78,7 @@ def of_setting(
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
     wall_s = case.wall_s
     run_s = [
-        wall_s
-        - alike * batches * fed.measured.step_s * (1 - 1 / times)
-        - (now_starts_s - start_s - more_starts_s)
+        wall_s - alike * batches * fed.measured.step_s * (1 - 1 / times) - (now_starts_s - start_s)
         for times, start_s in zip(reversed(_of(steps)), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
@@ -95,7 +88,7 @@ def of_setting(
     gain = Gain(
         training=(
             fed.of_all_steps(max(steps.low, min(least, steps.mid))),
-            _of_fed(case, fed, steps.high, wait_share / fed.steps_share),
+            _of_fed(case, fed, steps.high, fed.wait_share / fed.steps_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
         likely=fed.of_all_steps(steps.mid),

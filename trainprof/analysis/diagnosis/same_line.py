@@ -13,7 +13,7 @@ from trainprof.analysis.diagnosis import (
     python_in_loop,
     python_in_model,
     slow_checkpoints,
-    slow_pass_starts,
+    worker_restart,
 )
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import of_python, outside_steps
@@ -24,8 +24,8 @@ from trainprof.analysis.finding import LIKELY, Finding
 # goes on, as objects that are given up again, when its first batch is there; a checkpoint that is
 # written is renamed, or brought to disk, by the lines that follow.
 _COMES_OF: Final = {
-    gc_pauses.ID: (slow_pass_starts.ID, python_in_loop.ID, python_in_model.ID),
-    python_in_loop.ID: (slow_pass_starts.ID, slow_checkpoints.ID),
+    gc_pauses.ID: (worker_restart.ID, python_in_loop.ID, python_in_model.ID),
+    python_in_loop.ID: (worker_restart.ID, slow_checkpoints.ID),
 }
 # Lines from a checkpoint to what belongs to it; and what those have to be of the Python code.
 _NEAR: Final = 4

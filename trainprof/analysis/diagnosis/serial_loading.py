@@ -22,14 +22,9 @@ workers at once.
 
 What to do: give the loader the named number of workers; persistent_workers=True keeps them from
 being started again in each epoch. Where training keeps the cores busy itself, workers may take as
-much from it as they give: then make samples cheaper, the named function first. A line of the
-dataset that takes so much that steps would gain far more without it than by workers is named ahead
-of them, with both gains: a query without an index, a file that is opened or parsed again for each
-sample. Where it loads files by torch.load that hold at least twice what their tensors have, that is
-told with it: torch.save keeps the whole storage behind a view (rows of a batch, say), so copies are
-to be saved. Where it does work that no sample can do without, workers are what is left. Where each
-step asks several loaders, those that training would wait for next are named with it: without
-workers for them too it gains less, or nothing.
+much from it as they give: then make samples cheaper, the named function first: a query without an
+index, a file that is opened or parsed again for each sample. Where each step asks several loaders,
+the gain is that with the others as they are.
 
 What has to be done first is said, and no patch is made then. Where an iterator is made for each
 step (next(iter(loader))): one iterator, kept. Where each worker of an IterableDataset would give

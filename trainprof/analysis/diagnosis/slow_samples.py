@@ -1,18 +1,22 @@
-"""A few samples take so long that the batches behind them wait.
+"""A few samples, or batches, take so long that the batches behind them wait.
 
-What it means: most samples are made fast enough. A few take many times longer, and since batches
-are handed out in order, all that follow wait for them.
+What it means: on average the workers keep up with training. But batches are handed out in order, so
+that one which takes long holds up all that are made behind it, and what was ready is used up
+meanwhile. Each worker keeps prefetch_factor batches ahead (2, where nothing is said).
 
 How it is measured: the time of single samples in fetches that took long, against the median of all
 samples (those that begin a file of many are none); and the recorded making of batches played again
-without those: the wait is mostly gone.
+without those: the wait is mostly gone. Where no few samples are slow: with the same workers and
+more batches ahead most of the wait goes.
 
 When it is wrong: where the slow ones are slow for another reason than themselves (a disk that
 sleeps, a neighbour that takes the cores for a moment): then other samples are slow the next time.
+Where long batches come close together, no buffer lasts.
 
 What to do: look at the named samples (size, encoding, a retry, a missing file) and mend or leave
-them out; shorten or cache those that are only large. Else `in_order=False` hands out what is ready,
-in another order.
+them out; shorten or cache those that are only large. Of long batches: the named prefetch_factor,
+which takes memory for those that wait; or batches of more even cost (lengths sorted into buckets).
+Else `in_order=False` hands out what is ready, in another order.
 """
 
 from __future__ import annotations
@@ -20,14 +24,23 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from trainprof.analysis.diagnosis.case import Case, LoaderCase
+import numpy as np
+
+from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, call_with, finding, of_cause
+from trainprof.analysis.diagnosis.loader_change import (
+    WAITED_FROM,
+    call_with,
+    finding,
+    gain_of_cause,
+    of_cause,
+)
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import (
     SLOW_SAMPLES,
     SLOW_SAMPLES_SHARE,
+    UNEVEN,
 )
 from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.facts import known
@@ -43,13 +56,36 @@ THRESHOLDS: Final = {
         SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
     ),
 }
-_LEFT_OUT: Final = (
-    "samples that are only large (long recordings) are missed where they are left out: shorten or "
-    "cache those"
-)
 
 
 def find(case: Case) -> Finding | None:
+    return _of_samples(case) or _of_batches(case)
+
+
+def _of_batches(case: Case) -> Finding | None:
+    """Returns that more batches ahead would bridge the long ones."""
+    fed = of_cause(case, ID, UNEVEN)
+    gain = None if fed is None else gain_of_cause(case, fed)
+    if fed is None or fed.inputs is None or fed.cause is None or gain is None:
+        return None
+    assert fed.cause.setting is not None
+    usual_s, long_s = np.quantile(fed.inputs.fetch_s, (0.5, 0.95)).tolist()
+    change = {"prefetch_factor": fed.cause.setting.prefetch}
+    return finding(
+        case,
+        fed,
+        ID,
+        f"batches take unevenly long to make (half of them under {span(usual_s)}, one in twenty "
+        f"over {span(long_s)}), and those kept ready run out: training waits "
+        f"{percent(fed.wait_share)} of its time",
+        gain,
+        advice=call_with(fed.loader, change),
+        change=change,
+        evidence={"usual_batch_s": usual_s, "long_batch_s": long_s},
+    )
+
+
+def _of_samples(case: Case) -> Finding | None:
     fed = of_cause(case, ID, SLOW_SAMPLES)
     if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
         return None
@@ -73,8 +109,6 @@ def find(case: Case) -> Finding | None:
         gain,
         advice="mend or leave out the slow samples: "
         f"trainprof report {_name_of(case)} --loader {fed.loader.id} lists them",
-        cautions=[_LEFT_OUT],
-        also=_may_be_hidden(fed),
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,
@@ -87,10 +121,3 @@ def _name_of(case: Case) -> str:
     """Returns how a command names the run."""
     run = case.summary.run
     return shlex.quote(run.directory or run.name)
-
-
-def _may_be_hidden(fed: LoaderCase) -> list[str]:
-    if fed.cause is None or fed.cause.setting is None:
-        return []
-    call = call_with(fed.loader, {"prefetch_factor": fed.cause.setting.prefetch})
-    return [f"more batches ahead would hide most of them: {call}"]

@@ -22,7 +22,7 @@ from typing import Final
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.changed_inputs import not_read
 from trainprof.analysis.diagnosis.gains import of_inputs
-from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, made_anew, of_cause
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.analysis.diagnosis.waiting import STORAGE, reading_share
 from trainprof.analysis.diagnosis.wording import size, waited_of_batch
 from trainprof.analysis.finding import Finding
@@ -65,7 +65,6 @@ def find(case: Case) -> Finding | None:
         title,
         gain,
         advice=advice,
-        also=made_anew(case, fed),
         evidence={
             "reading_share": reading,
             "read_bytes": fetch.read_bytes,

@@ -11,9 +11,7 @@ from trainprof.analysis.diagnosis import (
     dense_embeddings,
     double_precision,
     duplicated_stream,
-    emptied_cache,
     exposed_syncs,
-    few_threads,
     gc_pauses,
     launch_bound,
     padded_batches,
@@ -21,16 +19,13 @@ from trainprof.analysis.diagnosis import (
     python_in_model,
     recomputed_forward,
     slow_optimizer,
-    slow_pass_starts,
     slow_validation,
-    worker_restart,
 )
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.catalogue import rule_named
 from trainprof.analysis.diagnosis.gains import times_without
-from trainprof.analysis.finding import COMES_ONCE, LOADER_ID, Finding
+from trainprof.analysis.finding import LOADER_ID, Finding, comes_once
 from trainprof.analysis.pipeline import predict
-from trainprof.analysis.verdict import COMPUTE_KEYS
 
 # What the training thread does in steps: without it they are shorter, and loaders have to keep up.
 _IN_STEPS: Final = (
@@ -41,16 +36,11 @@ _IN_STEPS: Final = (
     recomputed_forward.ID,
     padded_batches.ID,
 )
-# At most they save twice what they are ranked by.
-_RANKED_BY_HALF: Final = (few_threads.ID,)
 # What the second saves is among what the first does.
 _WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
 # While the host is at them a device idles, after syncs too.
-_WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID, emptied_cache.ID)
-# Both may tell of the same starts.
-_OF_STARTS: Final = (slow_pass_starts.ID, worker_restart.ID)
+_WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
-_STARTS: Final = ("loader_start", "first_batch", "loader_end")
 _MOST_REMOVED: Final = 0.99
 
 
@@ -61,7 +51,7 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     a single finding, which says so itself, where nobody knows what one of them costs, and where
     epochs would have fewer steps. What comes but once is left out.
     """
-    findings = [one for one in findings if one.id not in COMES_ONCE]
+    findings = [one for one in findings if not comes_once(one)]
     if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
         return None
     if any(one.id == duplicated_stream.ID for one in findings):
@@ -80,10 +70,10 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
         one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, case)
     )
     of_training = [one for one in outside if not _is_of_evaluation(one, case)]
-    outside_s = sum(map(_most_saved_s, of_training)) - _begun_twice_s(case, of_training)
+    outside_s = sum(one.recoverable_s or 0.0 for one in of_training)
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
-    outside_s -= _idle_twice_s(outside, in_steps_s) + _shared_out_twice_s(case, findings)
+    outside_s -= _idle_twice_s(outside, in_steps_s)
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
     if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
         setting = fed.cause.setting if fed.cause is not None else None
@@ -109,19 +99,9 @@ def _parts_s(case: Case, findings: Sequence[Finding]) -> float:
         rule = rule_named(finding.id)
         keys = set() if rule is None else set(rule.keys)
         own_s = sum(case.training.get(key, 0.0) for key in keys)
-        beyond_s += max(_most_saved_s(finding) - own_s, 0.0)
+        beyond_s += max((finding.recoverable_s or 0.0) - own_s, 0.0)
         all_keys |= keys
     return sum(case.training.get(key, 0.0) for key in all_keys) + beyond_s
-
-
-def _begun_twice_s(case: Case, outside: Sequence[Finding]) -> float:
-    """Returns what findings about starts of passes have beyond what those took.
-
-    One alone may have more: without workers steps may be shorter, too.
-    """
-    told = [_most_saved_s(one) for one in outside if one.id in _OF_STARTS]
-    took_s = sum(case.training.get(key, 0.0) for key in _STARTS)
-    return max(sum(told) - max([took_s, *told]), 0.0)
 
 
 def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
@@ -132,24 +112,8 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
         in_steps_s: What else is saved in steps.
     """
     after_s = sum(one.evidence.get(exposed_syncs.AFTER_S) or 0.0 for one in outside)
-    others_s = sum(_most_saved_s(one) for one in outside if one.id in _WHILE_IDLE)
+    others_s = sum(one.recoverable_s or 0.0 for one in outside if one.id in _WHILE_IDLE)
     return min(after_s, others_s + in_steps_s)
-
-
-def _shared_out_twice_s(case: Case, findings: Sequence[Finding]) -> float:
-    """Returns what more threads are told to save of computing that the other changes take away."""
-    computing_s = sum(case.training.get(key, 0.0) for key in COMPUTE_KEYS)
-    threads_s = sum(_most_saved_s(one) for one in findings if one.id == few_threads.ID)
-    if not threads_s or computing_s <= 0:
-        return 0.0
-    gone_s = sum(_most_saved_s(one) for one in findings if _is_of_computing(one))
-    return threads_s * min(gone_s / computing_s, 1.0)
-
-
-def _is_of_computing(finding: Finding) -> bool:
-    rule = rule_named(finding.id)
-    keys = () if rule is None or finding.id == few_threads.ID else rule.keys
-    return bool(keys) and set(keys) <= {*COMPUTE_KEYS}
 
 
 def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
@@ -165,10 +129,6 @@ def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
     if measured is None or making_s <= 0:
         return math.inf
     return max(measured.step_s * max(map(float, asked)) / making_s, 1.0)
-
-
-def _most_saved_s(finding: Finding) -> float:
-    return (finding.recoverable_s or 0.0) * (2 if finding.id in _RANKED_BY_HALF else 1)
 
 
 def _of_all_training(case: Case, finding: Finding) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.loader_cautions import needed_first, shards_of
 from trainprof.analysis.diagnosis.waiting import TRIED_PREFETCH, TRIED_WORKERS, most_workers
-from trainprof.analysis.finding import COMES_ONCE, LOADER_ID, Finding
+from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
 
@@ -32,8 +32,7 @@ def told_of_tune(finding: Finding, case: Case) -> Finding:
 def is_tried(case: Case, finding: Finding) -> bool:
     """Whether `tune` has a trial of what a finding's change gains by."""
     change = finding.change
-    # What comes once is not in the pace of training, which trials are compared by.
-    if not change or finding.id in COMES_ONCE:
+    if not change:
         return False
     if "fused" in change:
         return may_fuse(case)

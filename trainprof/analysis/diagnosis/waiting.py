@@ -147,8 +147,7 @@ def cause_of(
     if is_by_sample and without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
     if is_by_sample and wait_share >= limits.sample_by_sample:
-        mostly = _mostly_for_workers(loader, inputs) if loader.num_workers else None
-        return Cause(SAMPLE_BY_SAMPLE) if mostly is None else Cause(NEEDLESS_WORKERS, *mostly)
+        return Cause(SAMPLE_BY_SAMPLE)
     parts = now.bound.parts_s
     step_s = sum(parts.values())
     wait_cause = now.bound.wait_cause
@@ -238,7 +237,10 @@ def _without_workers(
 
     With what starting and ending them takes, as a mean over all batches.
     """
-    setting, found, around_s = _none(loader, inputs)
+    setting = replace(inputs.setting, workers=0, is_persistent=False)
+    found = predict(inputs, setting)
+    around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
+    around_s = max(around_s, 0.0) / max(loader.iterations, 1)
     measured = measured_rates(inputs)
     now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
     if found.step_s.high > (1 - NEEDLESS_GAIN) * (now_s + around_s):
@@ -251,33 +253,6 @@ def _without_workers(
     if any(one.step_s.mid < found.step_s.mid for one in others):
         return None
     return setting, found
-
-
-def _mostly_for_workers(
-    loader: Loader, inputs: PipelineInputs
-) -> tuple[Setting, Prediction] | None:
-    """Returns the loader without workers; None where they are not what most of the wait is for.
-
-    For batches that should be asked for at once, by the training process: the workers go anyway.
-    """
-    setting, found, around_s = _none(loader, inputs)
-    measured = measured_rates(inputs)
-    if measured is None or found.step_s.mid > (1 - NEEDLESS_GAIN) * (measured.step_s + around_s):
-        return None
-    saved_s = measured.step_s + around_s - found.step_s.mid
-    return (setting, found) if saved_s >= (measured.wait_s + around_s) / 2 else None
-
-
-def without_workers(inputs: PipelineInputs) -> Prediction:
-    """Returns what the model says of a loader that has no workers."""
-    return predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
-
-
-def _none(loader: Loader, inputs: PipelineInputs) -> tuple[Setting, Prediction, float]:
-    """Returns a loader without workers, and what starting and ending them takes for each batch."""
-    found = without_workers(inputs)
-    around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
-    return found.setting, found, max(around_s, 0.0) / max(loader.iterations, 1)
 
 
 def _are_there(loader: Loader) -> bool:
@@ -356,12 +331,14 @@ def more_workers(
     Args:
         inputs: Of the loader.
         now: The model of the setting it was recorded with.
-        stay: The workers live on from pass to pass.
+        stay: The workers live on from pass to pass, unless passes are left: what they were asked
+            for by then they would make first, which may take longer than new ones.
     """
     tried: list[tuple[Setting, Prediction]] = []
     for workers in TRIED_WORKERS:
         if inputs.setting.workers < workers <= most_workers(inputs):
-            setting = replace(inputs.setting, workers=workers, is_persistent=stay)
+            is_kept = stay and (inputs.setting.is_persistent or not inputs.left)
+            setting = replace(inputs.setting, workers=workers, is_persistent=is_kept)
             tried.append((setting, _on_spare_cores(inputs, now, predict(inputs, setting))))
     if not tried:
         return None
@@ -369,7 +346,7 @@ def more_workers(
     is_short = best_s <= _least_step_s(inputs, now)
     if best_s > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
         return None
-    return _kept_where_shorter(inputs, *tried[fewest_of([x.step_s.mid for _, x in tried])])
+    return tried[fewest_of([x.step_s.mid for _, x in tried])]
 
 
 def _on_spare_cores(inputs: PipelineInputs, now: Prediction, found: Prediction) -> Prediction:
@@ -403,20 +380,6 @@ def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = 
     core_s += float(running_of(inputs, "mid").mean())
     taken = inputs.taken_cores / 2 if scenario == "low" else inputs.taken_cores
     return core_s / max(inputs.cores - taken, core_s / now.step_s.mid)
-
-
-def _kept_where_shorter(
-    inputs: PipelineInputs, setting: Setting, found: Prediction
-) -> tuple[Setting, Prediction]:
-    """Returns a setting whose workers are not to live on where passes that are left forbid it.
-
-    What they were asked for by then they would make first, which may take longer than new ones.
-    """
-    if not inputs.left or not setting.is_persistent or inputs.setting.is_persistent:
-        return setting, found
-    anew = replace(setting, is_persistent=False)
-    started = predict(inputs, anew)
-    return (anew, started) if started.epoch_s.mid <= found.epoch_s.mid else (setting, found)
 
 
 def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:

@@ -1,36 +1,29 @@
-"""The loader's workers are started again for each pass.
+"""Workers, or passes over the data, cost training what they need not: to begin, or to hand over.
 
-What it means: without persistent_workers=True each pass ends its workers and the next starts new
-ones; training waits until they are up and the first batch is made.
+What it means: without persistent_workers=True each pass ends its workers, and the next one starts
+new ones. Ahead of the first batch of each pass something may be worked out or read anew: by a
+sampler, or by the __iter__ of a stream. The first batch of the run may take long by itself. Or
+batches are made sooner than workers can hand them over, so that all of the workers cost more than
+they save.
 
 How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
-passes of training after the first (of each loader, where some are built for several passes each, as
-for folds of the data; the first may have come ahead of training, as Lightning's sanity check),
-less what the first batch of a pass takes where workers live on (by the pipeline model). Where
-passes are left before their end (break) workers that live on first make all that they were asked
-for, which counts as well.
+passes after the first, less what the first batch of a pass takes where workers live on (by the
+pipeline model), or what a usual batch takes. The first pass of a run, against the later ones; not
+in a part of a run. Whether workers save anything: the recorded making of each batch played without
+them, with what it takes to start them.
 
-When it is wrong: where the dataset must be opened anew in each epoch, which a fresh worker does.
+When it is wrong: where the dataset must be opened anew in each epoch; where a pass has to begin
+with what takes long, as a new shuffle of shards does. What comes once is no matter in a run of
+hours.
 
-What to do: persistent_workers=True, for a loader that is built once: one that each pass builds anew
-takes its workers with it. The workers then keep their memory between epochs, and their copies of
-the dataset: a change made to it in the training process does not reach them, nor one to what
-collate_fn uses. They serve one iterator at a time: where two go through a loader at once, each
-needs a loader of its own. Where each pass has another sampler, one that is changed in place: the
-training process draws by it; where each has another collate_fn, one with what is new in a tensor in
-shared memory. Where each pass has another dataset, fewer workers, or none; or one
-dataset, whose new content is drawn in __getitem__ or lies in shared memory.
-
-Where an iterator is made for each step, as next(iter(loader)) does, or is left after so many of
-them, one iterator, kept, instead: workers that live on would make batches that are thrown away. So
-it is with passes that are left by break, unless persistent_workers=True saves nearly as much. One
-for all steps gives other batches: all of a pass in turn, where each step had the first of a new
-one.
-
-Where two passes of a loader overlap, or training changes attributes of the dataset between passes,
-it is said what to do first, nothing is patched, and trainprof tune does not try it. Seen is another
-number, word or object, and a list or dict of another length; not what is changed in place in an
-array or a tensor, nor in what else makes batches.
+What to do: persistent_workers=True, for a loader that is built once, ahead of all passes. The
+workers then keep their memory between epochs, and their copies of the dataset: a change made to it
+in the training process does not reach them, nor one to what collate_fn uses. Where each pass has
+another sampler, collate_fn or dataset: one that is changed in place, in shared memory. Work out
+once what a sampler or a stream begins each pass with (torch.argsort of lengths, not sorted with a
+key), and draw anew what is random in it. Keep one iterator instead of next(iter(loader)). For the
+first batch: a dataset object that opens its data lazily, fewer imports that spawned workers repeat.
+Where workers save nothing: num_workers=0, without the arguments that are for workers alone.
 """
 
 from __future__ import annotations
@@ -38,337 +31,289 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
-from trainprof.analysis.diagnosis.gains import as_a_device_lets, outside_steps
+from trainprof.analysis.diagnosis.changed_inputs import like_the_usual
+from trainprof.analysis.diagnosis.gains import Gain, as_a_device_lets, outside_steps
 from trainprof.analysis.diagnosis.loader_cautions import (
+    DRAWN_ANEW,
     needed_first,
     one_iterator,
-    others_of_line,
 )
-from trainprof.analysis.diagnosis.loader_change import (
-    advised,
-    costliest,
-    fewer_workers,
-    finding,
-)
-from trainprof.analysis.diagnosis.needless_workers import (
-    HARDLY_LONGER,
-    WITHOUT,
-    as_good_without,
-    gain_without,
-    made_in,
-    shorter_without,
-)
+from trainprof.analysis.diagnosis.loader_change import WAITED_FROM, advised, finding
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
-from trainprof.analysis.diagnosis.wording import number_of, span
-from trainprof.analysis.finding import Finding
-from trainprof.analysis.least_gain import LEAST_GAIN
+from trainprof.analysis.diagnosis.wording import caller, place, share_of, span, waited_of_batch
+from trainprof.analysis.finding import COMES_ONCE, Finding
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.pipeline import PipelineInputs, Prediction, predict
-from trainprof.analysis.pipeline_model import USUAL_PREFETCH
+from trainprof.analysis.passes import EVALUATION
+from trainprof.analysis.pipeline import Prediction, predict
+from trainprof.analysis.pipeline_scenario import running_of
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "worker_restart"
-KEYS: Final[tuple[str, ...]] = ("loader_start", "first_batch")
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", "loader_start")
 THRESHOLDS: Final = {
-    "share": Threshold(0.03, "of training: what is worth a change"),
+    **WAITED_FROM,
+    "share": Threshold(0.03, "of training: what starts are worth a change"),
+    "once_share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
+    "once_s": Threshold(2.0, "nobody changes a script for less that comes once"),
 }
-
-_SHORTER: Final = "without workers its passes would be shorter"
-# Workers that are to go are not to be kept.
-TO_GO: Final = (NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE)
-# Of training, what it takes to start workers once: those that live on are started, too.
-_MUCH_ONCE: Final = 0.05
-# Of what it takes to start workers: from here on it is told what it takes to end them.
-_MUCH_OF_IT: Final = 0.1
-_KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
+# The changes themselves.
+KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
+WITHOUT: Final[dict[str, Any]] = {"num_workers": 0}
+# Batches as quick as these are made up to so many times as fast one after the other, by code and
+# from data that no step has driven out of the caches meanwhile (sample_scripts/python_heavy.py: 3).
+QUICK_BATCH_S: Final = 0.001
+WARM_TIMES: Final = 4.0
+# Of what is lost: a part that is most of it is the one to change.
+_MOST: Final = 0.5
+# The making of a batch, while all workers make their first: on fewer cores, as a rule.
+_AT_ONCE: Final = 2.0
 _BUILD_ONCE: Final = (
-    "if its sampler and collate_fn may stay the same, build it once, ahead of all epochs, with "
-    "persistent_workers=True: now each epoch builds another"
+    "if its dataset, sampler and collate_fn may stay the same, build it once, ahead of all passes, "
+    "with persistent_workers=True"
 )
-_NEW_DATASETS: Final = (
-    "where all passes may have the same samples, or what is new in each is drawn in __getitem__ or "
-    "lies in a tensor in shared memory, one dataset and one loader for all, with "
-    "persistent_workers=True"
-)
-# Of what one iterator for all passes saves: from here on persistent_workers=True will do, for it
-# leaves each pass as it is.
-_NEARLY_AS_MUCH: Final = 0.8
-_GOES_ON: Final = (
-    "each pass then goes on where the one before was left, and has other samples than now: all of "
-    "them get their turn"
-)
-_FEWER: Final = "; elsewhere fewer workers, which start sooner"
-_NOT_SEEN: Final = ": now each has another dataset, which workers that live on would not see"
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
     fed_by = (*case.feeding, *case.evaluating)
-    may_stay = [one for one in fed_by if one.cause is None or one.cause.name not in TO_GO]
-    found = costliest(case, may_stay, lost_s, least)
-    if found is None:
+    found = [one for fed in fed_by for one in _of_loader(case, fed) if one is not None]
+    return max(found, key=lambda one: one.recoverable_s or 0.0, default=None)
+
+
+def _of_loader(case: Case, fed: LoaderCase) -> list[Finding | None]:
+    cause = None if fed.cause is None else fed.cause.name
+    if cause == NEEDLESS_WORKERS:
+        return [_needless(case, fed), _of_starts(case, fed)]
+    first = _of_first_batch(case, fed) if any(fed is one for one in case.feeding) else None
+    # Workers that are to go are not to be kept.
+    restart = None if cause == SAMPLE_BY_SAMPLE else _of_restarts(case, fed)
+    return [first, restart, _of_starts(case, fed)]
+
+
+def _needless(case: Case, fed: LoaderCase) -> Finding | None:
+    found, loader = fed.cause.found if fed.cause is not None else None, fed.loader
+    made_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else None
+    if found is None or made_s is None or fed.measured is None:
         return None
-    spent_s, fed = found
-    if fed.loader.is_each_step:
-        return _for_each_step(case, fed, spent_s)
-    loader, without = fed.loader, as_good_without(fed)
-    how = HARDLY_LONGER
-    # Where training's own workers are to go, others are not advised to stay.
-    if without is None and len(may_stay) < len(fed_by):
-        without, how = shorter_without(fed), _SHORTER
-    if without is None and loader.is_of_new_parts:
-        without, how = _worthwhile_without(case, fed), _SHORTER
-    beside = [one for one in may_stay if _is_kept_with(one, fed)]
-    later = loader.later_passes
-    once_s = fed.starts_s - fed.later_starts_s
-    is_once_much = fed.exposed * once_s >= _MUCH_ONCE * case.training_s
-    # What the sampler takes meanwhile is no matter of workers.
-    each_s = (fed.later_starts_s - _sampler_starts_s(loader)) / later
-    who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
-    end_s = loader.end_s / loader.passes
-    ending = f" and {span(end_s)} to end them" if end_s >= _MUCH_OF_IT * each_s else ""
-    around_s = each_s + (end_s if ending else 0.0)
-    each = "each time " if later > 1 else ""
-    title = (
-        f"{who} started again for {_again(loader)}: "
-        f"{each}{span(each_s)} until the first batch is there{ending}, "
-        f"{percent(fed.exposed * later * around_s / case.training_s)} of training"
-    )
-    evidence = _evidence(fed)
-    # Without any no first start is left either, and nothing has to be built elsewhere.
-    is_to_go = loader.is_rebuilt or is_once_much or len(may_stay) < len(fed_by)
-    if without is not None and is_to_go:
-        advice, change = advised(loader, WITHOUT)
-        return finding(
-            case,
-            fed,
-            ID,
-            f"{title}; {how}, for a batch is made in {made_in(fed)}",
-            gain_without(case, fed, without),
-            advice=advice,
-            change=change,
-            alters=WITHOUT,
-            evidence=evidence,
-            is_of_making=False,
-        )
-    if _wants_one_iterator(fed):
-        return _for_left_passes(case, fed, title, spent_s, evidence)
-    advice, change = _to_keep_them(loader)
-    apart = [one for one in may_stay if one is not fed and one not in beside]
-    if beside:
-        more_s = sum(one.exposed * lost_s(one) for one in beside)
-        spent_s += more_s
-        others = others_of_line(replace(loader, also_builds=[one.loader.role for one in beside]))
-        title += (
-            f"; so are those of {others}, built by the same line: "
-            f"{percent(more_s / case.training_s)} more"
-        )
+    advice, change = advised(loader, WITHOUT)
     return finding(
         case,
         fed,
         ID,
-        title,
+        f"workers cost more than they save: making a batch takes {span(made_s)}, and training "
+        f"waits {waited_of_batch(fed.measured, fed.wait_share)} to be handed one, "
+        f"{percent(fed.wait_share)} of training",
+        _gain_without(case, fed, found),
+        advice=advice,
+        change=change,
+        alters=WITHOUT,
+        is_of_making=False,
+    )
+
+
+def _gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
+    """Returns what training gains with the starts of workers, and the steps."""
+    assert fed.measured is not None
+    loader, step_s = fed.loader, fed.measured.step_s
+    around_s = fed.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
+    # What the sampler takes meanwhile stays, in all passes.
+    around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
+    around_s = fed.exposed * max(around_s, 0.0)
+    low, mid, high = (
+        outside_steps(case, max(loader.iterations * (step_s - one) + around_s, 0.0))
+        for one in (found.step_s.high, found.step_s.mid, _shortest_step_s(case, fed, found))
+    )
+    gain = replace(
+        mid,
+        training=(low.likely, high.training[1]),
+        run=(low.run[1], high.run[1]),
+        is_at_most=False,
+    )
+    return as_a_device_lets(case, fed, gain)
+
+
+def _shortest_step_s(case: Case, fed: LoaderCase, found: Prediction) -> float:
+    """Returns what a step takes at the least, where batches are quick and the cores were full.
+
+    No recording has by how much workers slowed computing: at most by as many as shared its core.
+    """
+    cores, inputs = case.cores(), fed.inputs
+    if inputs is None or cores is None or case.is_on_device:
+        return found.step_s.low
+    cores = min(cores, inputs.cores / inputs.ranks_per_core)
+    sharing = max(((fed.loader.num_workers or 0) + 1) / cores, 1.0)
+    making_s = float(running_of(inputs, "mid").mean())
+    if making_s >= QUICK_BATCH_S * sharing:
+        return found.step_s.low
+    alone_s = float(inputs.compute_s.mean()) / sharing + making_s / WARM_TIMES
+    return min(found.step_s.low, alone_s)
+
+
+def _of_restarts(case: Case, fed: LoaderCase) -> Finding | None:
+    loader, later = fed.loader, fed.loader.later_passes
+    spent_s = _worth(case, fed, lost_s(fed))
+    if spent_s is None:
+        return None
+    who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
+    when = f"each of {later} later passes" if later > 1 else "a later pass"
+    each_s = _later_s(fed) / later
+    advice, change = _to_keep_them(loader)
+    return finding(
+        case,
+        fed,
+        ID,
+        f"{who} started again for {'each batch' if loader.is_each_step else when}, {span(each_s)} "
+        f"each time: {percent(spent_s / case.training_s)} of training",
         as_a_device_lets(case, fed, outside_steps(case, spent_s)),
         advice=advice,
         change=change,
-        alters=_KEPT,
-        also=[
-            *(fewer_workers(fed) if without is None else [_without(fed)]),
-            *(
-                f"the loader of {one.loader.role} at {one.loader.site} loses {span(lost)} likewise"
-                for one in apart
-                if (lost := one.exposed * lost_s(one)) >= least * case.training_s
-            ),
-        ],
-        evidence=evidence,
+        alters={} if loader.is_each_step else KEPT,
+        evidence={
+            "starts_s": fed.starts_s,
+            "later_starts_s": fed.later_starts_s,
+            "passes": loader.passes,
+        },
         is_of_making=False,
     )
-
-
-def _is_kept_with(other: LoaderCase, fed: LoaderCase) -> bool:
-    """Whether the change that keeps a loader's workers keeps those of another one as well."""
-    both = (other.loader, fed.loader)
-    if other is fed or lost_s(other) <= 0 or other.loader.site != fed.loader.site:
-        return False
-    if other.loader.role not in fed.loader.also_builds:
-        return False
-    return not any(one.is_rebuilt or one.is_each_step or one.is_of_new_parts for one in both)
-
-
-def _again(loader: Loader) -> str:
-    """Returns for which passes workers are started again."""
-    later = loader.later_passes
-    if loader.is_of_several:
-        which = f"each of {later} passes after the first" if later > 1 else "a second pass"
-        return f"{which} in {'each' if later > 1 else 'one'} of {loader.built} loaders"
-    over = ""
-    if loader.is_of_new_parts:
-        over = ", each over another dataset" if later > 1 else ", over another dataset"
-    if loader.begun_ahead:
-        which = f"each of the {later} passes" if later > 1 else "the pass"
-        return f"{which} in training (the first was ahead of it){over}"
-    if later == 1:
-        return f"the second pass{over}"
-    return f"each of the {later} passes after the first{over}"
-
-
-def _worthwhile_without(case: Case, fed: LoaderCase) -> Prediction | None:
-    """Returns the loader without any workers, where training gains by that."""
-    found = shorter_without(fed)
-    if found is None or gain_without(case, fed, found).likely < 1 + LEAST_GAIN:
-        return None
-    return found
 
 
 def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
-    """Returns what has workers live on, in words, and its arguments where it takes no more."""
-    if loader.is_of_new_parts:
-        fewer = _FEWER if (loader.num_workers or 0) > 1 else ""
-        return f"{_NEW_DATASETS}{fewer}{_NOT_SEEN}", {}
+    """Returns what has workers live on, and its arguments where it takes no more."""
+    if loader.is_each_step:
+        return one_iterator(loader), {}
     if not loader.is_rebuilt:
-        return advised(loader, dict(_KEPT))
-    told = "".join(f"{one}, then " for one in needed_first(loader, _KEPT))
-    return f"{told}{_BUILD_ONCE}", {}
-
-
-def _for_each_step(case: Case, fed: LoaderCase, spent_s: float) -> Finding:
-    """Workers that live on would go on making batches that nobody takes."""
-    loader, workers = fed.loader, fed.loader.num_workers or 0
-    later = loader.later_passes
-    each_s = fed.later_starts_s / later + loader.end_s / loader.passes
-    ahead = workers * (loader.prefetch_factor or USUAL_PREFETCH)
-    who = "its worker is" if workers == 1 else f"its {workers} workers are"
-    return finding(
-        case,
-        fed,
-        ID,
-        f"an iterator is made for each of {loader.iterations} batches, and {who} started again for "
-        f"it: {span(each_s)} each time, "
-        f"{percent(fed.exposed * later * each_s / case.training_s)} of training",
-        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
-        advice=one_iterator(loader),
-        also=[
-            f"up to {ahead} batches are asked of the workers each time, and one is taken: with "
-            "persistent_workers=True the others would be waited for, and thrown away"
-        ],
-        evidence=_evidence(fed),
-        is_of_making=False,
-    )
-
-
-def _evidence(fed: LoaderCase) -> dict[str, float]:
-    return {
-        "starts_s": fed.starts_s,
-        "later_starts_s": fed.later_starts_s,
-        "passes": fed.loader.passes,
-    }
-
-
-def _for_left_passes(
-    case: Case, fed: LoaderCase, title: str, spent_s: float, evidence: dict[str, float]
-) -> Finding:
-    """Workers that live on would make first what a pass that was left had asked of them."""
-    loader, inputs = fed.loader, fed.inputs
-    assert inputs is not None
-    once = "build it once, ahead of all passes, then " if loader.is_rebuilt else ""
-    kept = _played_with_workers_kept(inputs)
-    asked = min(inputs.setting.workers * inputs.setting.prefetch, inputs.left)
-    batches = f"up to {asked} batches" if asked > 1 else "a batch"
-    return finding(
-        case,
-        fed,
-        ID,
-        f"{title}; each is left after {number_of(inputs.batches, 'batch', 'batches')}",
-        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
-        advice=f"{once}{one_iterator(loader)}",
-        cautions=[_GOES_ON],
-        also=[
-            f"with persistent_workers=True alone each pass would begin with {batches} that the one "
-            f"before had asked for, about {span(kept.reset_s.mid)}, to be thrown away"
-        ],
-        evidence=evidence,
-        is_of_making=False,
-    )
-
-
-def _without(fed: LoaderCase) -> str:
-    first = "".join(f"; {one} first" for one in needed_first(fed.loader, WITHOUT))
-    return (
-        "without workers (num_workers=0) steps would take hardly longer: a batch is made in "
-        f"{made_in(fed)}{first}"
-    )
+        return advised(loader, KEPT)
+    first = "".join(f"{one}, then " for one in needed_first(loader, KEPT))
+    return f"{first}{_BUILD_ONCE}", {}
 
 
 def lost_s(fed: LoaderCase) -> float:
     """Returns what starting workers again took, beyond what a pass begins with anyway."""
     loader = fed.loader
-    live_on = loader.persistent_workers and not loader.is_rebuilt
-    if not loader.num_workers or live_on or not loader.later_passes:
+    if not loader.num_workers or _live_on(loader) or not loader.later_passes:
         return 0.0
-    if loader.is_each_step or _wants_one_iterator(fed):
-        return _saved_by_one_iterator_s(fed)
-    return _saved_by_keeping_s(fed)
-
-
-def _wants_one_iterator(fed: LoaderCase) -> bool:
-    """Whether passes are left, so that it does not save much to keep the workers alone."""
-    loader = fed.loader
-    # Each evaluation is to have the same samples.
-    if fed.inputs is None or not fed.inputs.left or loader.role != TRAINING:
-        return False
-    if loader.is_of_new_parts or not loader.later_passes or loader.is_each_step:
-        return False
-    return _saved_by_keeping_s(fed) < _NEARLY_AS_MUCH * _saved_by_one_iterator_s(fed)
+    wall_s = loader.fetch.wall_s if loader.fetch else None
+    each_s = wall_s.min if wall_s is not None else 0.0
+    if loader.is_each_step:
+        each_s = wall_s.mean / loader.num_workers if wall_s is not None else 0.0
+    elif fed.inputs is not None:
+        # At least: what is gained is the most that it may be.
+        kept = predict(fed.inputs, replace(fed.inputs.setting, is_persistent=True))
+        each_s = kept.first_batch_s.low + kept.reset_s.low
+    return max(_later_s(fed) - loader.later_passes * each_s, 0.0)
 
 
 def _later_s(fed: LoaderCase) -> float:
-    """Returns what all passes but the first of a loader took to begin, and workers to end.
-
-    Workers that live on are ended once.
-    """
+    """Returns what all passes but the first took to begin, and workers to end; not a sampler."""
     loader = fed.loader
-    return fed.later_starts_s + loader.end_s * loader.later_passes / loader.passes
+    ends_s = loader.end_s * loader.later_passes / loader.passes
+    sampler_s = 0.0 if loader.is_each_step else loader.later_share * (loader.sampler_starts_s or 0)
+    return max(fed.later_starts_s + ends_s - sampler_s, 0.0)
 
 
-def _saved_by_one_iterator_s(fed: LoaderCase) -> float:
-    loader = fed.loader
-    # Its workers make batches meanwhile: each is waited for at most so long.
-    sampler_s = 0.0 if loader.is_each_step else _sampler_starts_s(loader)
-    each_s = _made_in_s(loader) / max(loader.num_workers or 0, 1)
-    return max(_later_s(fed) - sampler_s - loader.later_passes * each_s, 0.0)
+def _live_on(loader: Loader) -> bool:
+    return bool(loader.persistent_workers) and not loader.is_rebuilt
 
 
-def _saved_by_keeping_s(fed: LoaderCase) -> float:
-    loader = fed.loader
-    if fed.inputs is None:
-        each_s = _made_in_s(loader)
-    else:
-        # At least: what is gained is told as the most that it may be.
-        kept = _played_with_workers_kept(fed.inputs)
-        each_s = kept.first_batch_s.low + kept.reset_s.low
-    later_s = _later_s(fed) - _sampler_starts_s(loader)
-    return max(later_s - loader.later_passes * each_s, 0.0)
+def _of_starts(case: Case, fed: LoaderCase) -> Finding | None:
+    """Returns that passes take long to begin, and not for their workers."""
+    loader, took_s = fed.loader, _slow_starts_s(fed)
+    spent_s = _worth(case, fed, took_s)
+    if spent_s is None:
+        return None
+    is_of_sampler = (loader.sampler_starts_s or 0.0) >= _MOST * took_s
+    line, is_each = _line_of_starts(case, fed, is_of_sampler=is_of_sampler), loader.is_each_step
+    what = "what the sampler needs" if is_of_sampler else "what each of them begins with"
+    where = [] if line is None or is_each else [f"{share_of(line)} of it goes to {place(line)}"]
+    return finding(
+        case,
+        fed,
+        ID,
+        f"each of {loader.passes} passes takes {span(took_s / (loader.passes - 1))} longer to "
+        f"begin than a usual batch takes, {percent(spent_s / case.training_s)} of training",
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
+        advice=one_iterator(loader) if is_each else f"work out once, ahead of all passes, {what}",
+        cautions=[] if is_each or loader.draws_in_order else [DRAWN_ANEW],
+        also=["; ".join([*where, *caller(line)])] if line is not None and where else [],
+        evidence={
+            "starts_s": fed.starts_s,
+            "passes": loader.passes,
+            "lost_s": spent_s,
+            "sampler_at_starts_s": loader.sampler_starts_s,
+        },
+        site=line.site if line is not None else None,
+        is_of_making=False,
+    )
 
 
-def _sampler_starts_s(loader: Loader) -> float:
-    """Returns the sampler's part of what later passes took to begin."""
-    return loader.later_share * (loader.sampler_starts_s or 0.0)
-
-
-def _made_in_s(loader: Loader) -> float:
-    """Returns what making a batch takes, 0 where that is not known.
-
-    At least, where half of them are the first of a worker, which may have to open something.
-    """
-    wall_s = loader.fetch.wall_s if loader.fetch else None
-    if wall_s is None:
+def _slow_starts_s(fed: LoaderCase) -> float:
+    """Returns what the beginnings of all passes but the first take beyond a usual batch."""
+    loader, fetch = fed.loader, fed.loader.fetch
+    if loader.passes < 2:
         return 0.0
-    are_mostly_first = 2 * loader.passes * (loader.num_workers or 0) >= wall_s.n
-    return wall_s.min if are_mostly_first and not loader.is_each_step else wall_s.mean
+    sampler_s = loader.sampler_starts_s or 0.0
+    if loader.num_workers and not _live_on(loader):
+        return 0.0 if loader.is_each_step else sampler_s
+    if fetch is None or fetch.wall_s is None or loader.later_starts_s is None:
+        return sampler_s
+    usual_s = fetch.wall_s.mean
+    if loader.num_workers:
+        usual_s = _AT_ONCE * usual_s + (loader.receive_s or 0.0) / max(loader.iterations, 1)
+        if fed.inputs is not None:
+            # Many on few cores take longer for their first, all at once, than twice a usual one.
+            first = predict(like_the_usual(fed.inputs)).first_batch_s
+            usual_s = max(usual_s, first.high + fed.inputs.reset_s)
+    return max(loader.later_starts_s - (loader.passes - 1) * usual_s, 0.0)
 
 
-def _played_with_workers_kept(inputs: PipelineInputs) -> Prediction:
-    return predict(inputs, replace(inputs.setting, is_persistent=True))
+def _line_of_starts(case: Case, fed: LoaderCase, *, is_of_sampler: bool) -> HotLine | None:
+    """Returns the line that most of the beginnings goes to, if it is much."""
+    if fed.loader.num_workers and not is_of_sampler:
+        return fed.hot_line()  # the training thread only waits
+    if fed.loader.role == EVALUATION:
+        return None
+    known = [line for part in KEYS[1:] if (line := case.hot_line(part)) is not None]
+    return max(known, key=lambda one: one.seconds or 0.0, default=None)
+
+
+def _of_first_batch(case: Case, fed: LoaderCase) -> Finding | None:
+    loader, first_s = fed.loader, fed.loader.first_start_s
+    if first_s is None and loader.passes == 1:
+        first_s = fed.starts_s
+    # A part does not tell what comes once in the whole run.
+    if first_s is None or case.summary.run.part is not None:
+        return None
+    usual_s = fed.measured.step_s if fed.measured is not None else 0.0
+    later_s = max(fed.starts_s - first_s, 0.0) / max(loader.passes - 1, 1)
+    # A stream that shuffles saves later on for what it read ahead.
+    back_s = (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
+    spent_s = first_s - max(usual_s, later_s) - back_s
+    least_share = case.threshold(ID, "once_share", THRESHOLDS["once_share"].value)
+    least_s = case.threshold(ID, "once_s", THRESHOLDS["once_s"].value)
+    if spent_s < max(least_s, least_share * case.wall_s):
+        return None
+    made = loader.fetch.wall_s if loader.fetch is not None else None
+    is_of_making = made is not None and made.max >= _MOST * first_s
+    return finding(
+        case,
+        fed,
+        ID,
+        f"the first batch came {span(first_s)} after it was asked for: "
+        f"{percent(first_s / case.wall_s)} of the run",
+        outside_steps(case, spent_s),
+        advice="less to open or read before the first sample"
+        if is_of_making
+        else "a smaller dataset object that opens its data lazily, in the worker; fewer imports at "
+        "the top of the script, which spawned workers repeat",
+        evidence={"first_batch_s": first_s, COMES_ONCE: True},
+        is_of_making=is_of_making,
+    )
+
+
+def _worth(case: Case, fed: LoaderCase, seconds: float) -> float | None:
+    """Returns what of some seconds of the host's training felt, None where that is too little."""
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    spent_s = fed.exposed * seconds
+    return spent_s if spent_s > 0 and spent_s >= least * case.training_s else None
