@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainprof.analysis.finding import MERGED, Finding
+from trainprof.analysis.finding import COMES_ONCE, MERGED, Finding
 from trainprof.analysis.summary import SUMMARY_SCHEMA_VERSION, RunSummary
 from trainprof.analysis.summary_json import from_jsonable
 from trainprof.record.log_reader import log_paths
@@ -33,7 +33,9 @@ def _renamed(summary: RunSummary) -> RunSummary:
     """Returns the summary with findings of rules that are no more as those of who finds it now."""
 
     def renamed(finding: Finding) -> Finding:
-        return replace(finding, id=MERGED.get(finding.id, finding.id))
+        once = {COMES_ONCE: True} if finding.id == "slow_first_batch" else {}
+        evidence = {**finding.evidence, **once}
+        return replace(finding, id=MERGED.get(finding.id, finding.id), evidence=evidence)
 
     passed_over = [
         replace(one, finding=renamed(one.finding), root=MERGED.get(one.root or "", one.root))
