@@ -23,6 +23,7 @@ from pathlib import Path
 
 from trainprof.analysis.facts import number
 from trainprof.analysis.fetches import FetchTable, fetch_table
+from trainprof.analysis.new_datasets import BuiltLoaders
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.pipeline import (
     Interval,
@@ -149,6 +150,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
     timeline = build_timeline(
         events,
         process.facts,
+        BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=int(events.start[0]),
         end=int(events.end.max()),

@@ -12,11 +12,10 @@ from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.device_figures import Device, SyncPoint
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.loader_bounds import model_of
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.pipeline import PipelineInputs, Setting
+from trainprof.analysis.pipeline import Interval, PipelineInputs, Setting, pipelines_of
+from trainprof.analysis.pipeline_fit import model_of
 from trainprof.analysis.pipeline_model import simulate
-from trainprof.analysis.pipeline_scenario import Interval, pipelines_of
 from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.steady import Steady
 from trainprof.analysis.step_table import StepTable

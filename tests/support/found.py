@@ -11,7 +11,7 @@ from trainprof.analysis.code_figures import Compilation, HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 
 
@@ -45,7 +45,7 @@ def in_rows(**changes: Any) -> Planted:
 def handed_over(**changes: Any) -> Planted:
     """Batches of 0.1 ms from two workers, 1 ms to take each over, for steps of 0.5 ms."""
     plain = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0005, "workers": 2, "cores": 4}
-    receiving = {"receive_s": Interval.exactly(0.001), "delivery_s": 0.001}
+    receiving = {"receive_s": Interval.exactly(0.001)}
     return Planted(**{**plain, **receiving, "is_persistent": True, **changes})
 
 

@@ -160,7 +160,6 @@ def bound(by: str, *, margin: float = 0.4, **parts: float) -> LoaderBound:
     limits = dict.fromkeys(others, step * (1 - margin)) | {"main process": main}
     return LoaderBound(
         by=by,
-        margin=margin,
         wait_cause=by if by != "compute" else "receive in the main process",
         parts_s=told,
         limits_s={**limits, by: step} if by in ("one worker's latency", "CPU") else limits,

@@ -23,8 +23,7 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
 
     Attributes:
         called, handed: When each `next` began and returned, s.
-        blocked, received, worked: Parts of each: nothing was there, batches were taken over, and
-            that without waiting for their workers; s.
+        blocked, received: Parts of each: nothing was there, batches were taken over; s.
         order: The batches, in the order in which they were handed out.
         fetches: Batch to (worker, start, end).
         now: The clock.
@@ -37,7 +36,6 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
         self.handed: list[float] = []
         self.blocked: list[float] = []
         self.received: list[float] = []
-        self.worked: list[float] = []
         self.order: list[int] = []
         self.drawn: list[tuple[float, float]] = []
         self.fetches: dict[int, tuple[int, float, float]] = {}
@@ -46,7 +44,7 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
         self._free = [(number + 1) * p.spawn_s + p.boot_s for number in range(p.workers)]
         # What torch's `__init__` and `_reset` would have set.
         self._num_workers, self._prefetch_factor = p.workers, p.prefetch
-        self._in_order, self._persistent_workers = p.is_in_order, True
+        self._in_order, self._persistent_workers = True, True
         self._dataset_kind, self._shutdown = dataloader._DatasetKind.Map, False
         self._send_idx = self._rcvd_idx = self._tasks_outstanding = 0
         self._task_info: dict[int, Any] = {}
@@ -60,7 +58,7 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
             self._try_put_index()
         for compute_s in self._p.compute_s.tolist():
             self.called.append(self.now)
-            for parts in (self.blocked, self.received, self.worked):
+            for parts in (self.blocked, self.received):
                 parts.append(0.0)
             self.order.append(self._next_data())
             self.handed.append(self.now)
@@ -71,7 +69,7 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
         start = max(self._free[worker], self.now) + p.turnaround_s
         self._free[worker] = end = start + p.asleep_s[batch] + p.running_s[batch]
         self.fetches[batch] = (worker, start, end)
-        heappush(self._arrivals, (end + p.delivery_s, batch))
+        heappush(self._arrivals, (end, batch))
 
     def _next_index(self) -> int:
         index = next(self._indices)
@@ -83,10 +81,7 @@ class PlayedIterator(dataloader._MultiProcessingDataLoaderIter):  # type: ignore
         arrival, batch = heappop(self._arrivals)
         self.blocked[-1] += max(arrival - self.now, 0.0)
         self.now = max(self.now, arrival)
-        is_busy = self._free[self.fetches[batch][0]] > self.now
-        worked = float(self._p.receive_s[batch])
-        received = worked + (self._p.handover_s if is_busy else 0.0)
-        self.worked[-1] += worked
+        received = float(self._p.receive_s[batch])
         self.received[-1] += received
         self.now += received
         return batch, batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -120,7 +120,7 @@ def fetch_of(
     return Fetch(
         n=len(mine),
         wall_s=statistics_s(mine.wall_ns),
-        **asdict(usage_of(mine)),
+        **usage_of(mine),
         samples=int(mine.samples.sum(dtype=np.int64)),
         batch_bytes=float(told_bytes.mean()) if len(told_bytes) else None,
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
@@ -197,6 +197,6 @@ def _worker(table: FetchTable, p: Passes, resources: dict[str, Any]) -> dict[str
         "mean_s": float(wall.mean() / 1e9),
         "busy_share": min(float(wall.sum()) / asked_ns, 1.0) if number and asked_ns > 0 else None,
         "first_fetch_s": float((start[0] - began) / 1e9) if number else None,
-        **asdict(usage_of(table)),
+        **usage_of(table),
         **resources,
     }

@@ -16,50 +16,33 @@ READY_NS: Final = 200_000
 PID_BITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Of one loader with workers, all `next` but the first of each pass.
-
-    Attributes:
-        n: How many.
-        blocked_s: Nothing was there.
-        receive_s: A batch was taken over from a worker: read, unpickled, mapped.
-        receive_cpu_s: CPU that this took of the training process, None where that is not told. The
-            rest was spent waiting, mostly for the worker, whose process hands out the memory.
-        ready_share: Of them that found their batch there; None without any.
-    """
-
-    n: int
-    blocked_s: float
-    receive_s: float
-    receive_cpu_s: float | None
-    ready_share: float | None
-
-
-def delivery_of(details: Details, calls: Events) -> Delivery | None:
-    """Sums up one loader's deliveries; None where none was recorded.
+def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
+    """Sums up one loader's deliveries, but for the first of each pass; {} where there are none.
 
     Args:
         details: NEXT_PARTS of the loader.
         calls: LOADER_NEXT of the loader, in order of start.
+
+    Returns:
+        Figures of `Loader` by name: blocked_s with nothing there, receive_s taking batches over,
+        receive_cpu_s of that worked by the training process itself (None where that is not told),
+        ready_share of those that found their batch there (None without any).
     """
     later = calls.where(calls.is_kind(Kind.LOADER_NEXT))
     if len(details) == 0 or len(later) == 0:
-        return None
+        return {}
     start = details["start"]
     place = np.searchsorted(later.start, start, side="right") - 1
     is_inside = (place >= 0) & (start <= later.end[place])
-    is_later = is_inside & (later.value[place] > 1)
-    counted = details[is_later]
+    counted = details[is_inside & (later.value[place] > 1)]
     blocked = counted["end"] - counted["start"]
-    receiving, worked = receiving_ns(counted), receiving_cpu_s(counted)
-    return Delivery(
-        n=len(counted),
-        blocked_s=float(blocked.sum() / 1e9),
-        receive_s=float(receiving.sum() / 1e9),
-        receive_cpu_s=None if worked is None else float(worked.sum()),
-        ready_share=float((blocked < READY_NS).mean()) if len(counted) else None,
-    )
+    worked = receiving_cpu_s(counted)
+    return {
+        "blocked_s": float(blocked.sum() / 1e9),
+        "receive_s": float(receiving_ns(counted).sum() / 1e9),
+        "receive_cpu_s": None if worked is None else float(worked.sum()),
+        "ready_share": float((blocked < READY_NS).mean()) if len(counted) else None,
+    }
 
 
 def receiving_ns(details: Details) -> Int64:

@@ -51,7 +51,6 @@ class LoaderBound:
 
     Attributes:
         by: one worker's latency|CPU|storage|receive in the main process|sampler|compute.
-        margin: By which share the next limit lies below that one.
         wait_cause: What most of the wait goes to: the same names but "compute".
         parts_s: Of a mean step in the model: blocked, receive, sampler, compute, by name.
         limits_s: What a step would take at least, were nothing but this in the way: a worker (or
@@ -60,7 +59,6 @@ class LoaderBound:
     """
 
     by: str
-    margin: float
     wait_cause: str
     parts_s: dict[str, float]
     limits_s: dict[str, float]
@@ -151,10 +149,6 @@ class Loader:
         later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
             first took (none where it made later batches as much quicker), and the sampler's part.
         first_start_s: What the iterator and the first batch of the first pass took.
-        taking_turns: How many of its line, alike but for their data, live side by side and are used
-            one after the other, again and again: they are told as one.
-        skipped, skipped_s: Batches that passes of training began with and left, as one does that is
-            resumed, and the waits for them without those for the first of a pass.
         first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
             that does not make up for it.
         worker_threads: None without workers, and where they did not tell.
@@ -183,15 +177,15 @@ class Loader:
     wait_total_s: float
     end_s: float
     sampler_s: float | None
-    blocked_s: float | None
-    receive_s: float | None
-    ready_share: float | None
     pin_s: float | None
     lost_workers: list[dict[str, Any]]
     fetch: Fetch | None
     thread: str
     bound: LoaderBound | None = None
+    blocked_s: float | None = None
+    receive_s: float | None = None
     receive_cpu_s: float | None = None
+    ready_share: float | None = None
     is_iterable: bool | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
     collate_site: str | None = None
@@ -226,9 +220,6 @@ class Loader:
     also_builds: list[str] = field(default_factory=list)
     datasets: int | None = None
     has_training_data: bool = False
-    taking_turns: int = 1
-    skipped: int = 0
-    skipped_s: float = 0.0
     worker_threads: WorkerThreads | None = None
     overlaps: bool = False
     begun_ahead: bool = False
@@ -238,8 +229,6 @@ class Loader:
     @property
     def is_rebuilt(self) -> bool:
         """Whether the user's code builds it anew for most passes: its workers cannot live on."""
-        if self.taking_turns > 1:
-            return False
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
 
     @property
@@ -249,28 +238,19 @@ class Loader:
         return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
 
     @property
-    def batches_used(self) -> int:
-        """How many batches it gave that were not left at once."""
-        return self.iterations - self.skipped
-
-    @property
     def later_passes(self) -> int:
         """How many passes begin with an iterator that could have been there before.
 
         None of them is the first of a loader that the user builds anew for some passes, but for
         one that came ahead of training.
         """
-        first = max(self.taking_turns, self._built_for_passes)
+        first = self._built_for_passes
         return max(self.passes - (0 if self.begun_ahead and first == 1 else first), 0)
 
     @property
     def later_share(self) -> float:
-        """Of the passes after the first, or the first of each that take turns, those that do.
-
-        Over 1 where the first of all came ahead of training.
-        """
-        after = self.passes - self.taking_turns
-        return self.later_passes / after if after > 0 else 0.0
+        """Those of the passes after the first; over 1 where that came ahead of training."""
+        return self.later_passes / (self.passes - 1) if self.passes > 1 else 0.0
 
     @property
     def _built_for_passes(self) -> int:
@@ -333,10 +313,7 @@ class Loader:
 
     @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later pass to keep them for, with the same data.
-
-        Of loaders that take turns those of all would live at once.
-        """
-        if self.overlaps or (self.taking_turns > 1 and not self.persistent_workers):
+        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        if self.overlaps:
             return False
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes

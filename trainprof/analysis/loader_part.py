@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,16 +15,15 @@ from trainprof.analysis.delivery import worker_table
 from trainprof.analysis.facts import Facts, integer, number
 from trainprof.analysis.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.hot_lines import LooksAtMaking, looks_at_making
-from trainprof.analysis.loader_bounds import LoaderModel, model_of, shortened, with_bounds
-from trainprof.analysis.loader_figures import Loader, WorkerThreads
+from trainprof.analysis.loader_figures import Loader, LoaderBound, WorkerThreads
 from trainprof.analysis.loaders import BatchMaking, loaders_in_loop, loaders_of
 from trainprof.analysis.looks import LineNames, line_names, looked_at, looks_of
-from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.passes import EVALUATION, TRAINING
 from trainprof.analysis.pipeline import PipelineInputs
-from trainprof.analysis.pipeline_fit import pipeline_inputs
+from trainprof.analysis.pipeline_fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.rebuilt import renumbered
-from trainprof.analysis.skipped_batches import skipped_in_training
+from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.stream_samples import recorded_stream
 from trainprof.analysis.system_processes import samples_by_pid, ticks_of
 from trainprof.analysis.training_part import trained_samples
@@ -34,6 +32,7 @@ from trainprof.analysis.worker_threads import told_threads
 from trainprof.record.schema import Kind, Topic
 
 _LOADERS_MODELLED: Final = 8
+MAX_BOUNDS: Final = 4
 _OF_WORKER: Final = (Topic.ENVIRONMENT, Topic.SITE)
 
 
@@ -59,52 +58,54 @@ class LoaderPart:
 
 def loader_part(run: Analysed) -> LoaderPart:
     """Returns what is known of a run's loaders."""
-    turns_of, run = run.timeline.turns_of, replace(run, timeline=run.timeline.with_turns_as_one())
     timeline, making = run.timeline, _batch_making(run)
-    loaders = loaders_of(
-        timeline.passes,
-        timeline.on_thread,
-        timeline.all_events,
-        making,
-        run.facts,
-        run.sites(),
-        timeline.segments,
-    )
-    others = Counter(turns_of.values())
-    passes = {p.loader: p for p in timeline.passes_here()}
-    skipped = {x: skipped_in_training(p, timeline.events) for x, p in passes.items()}
-    loaders = [
-        replace(
-            one,
-            taking_turns=1 + others[one.id],
-            skipped=skipped.get(one.id, (0, 0.0))[0],
-            skipped_s=skipped.get(one.id, (0, 0.0))[1],
-        )
-        for one in loaders
-    ]
-    # At once, and shortened: the series of a long run are large, and not to be kept.
+    loaders = loaders_of(run, making)
     costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
-    inputs = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
-    known = {number: shortened(one) for number, one in inputs.items() if one is not None}
+    known = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
     samples = trained_samples(timeline, making.fetches, run.facts)
     known_of = cache(lambda number: model_of(known.get(number)))
-    loaders, window = with_bounds(loaders, known_of), timeline.window
-    in_loop = loaders_in_loop(
-        loaders,
-        timeline.passes,
-        timeline.all_events,
-        making,
-        run.facts,
-        run.sites(),
-        timeline.segments,
-        (window.loop_start, window.loop_end),
-    )
+    loaders = with_bounds(loaders, known_of)
+    in_loop = loaders_in_loop(run, making, loaders)
     making_of = {
         one.id: looks_at_making(making.fetches, one.id, making.looks)
         for one in in_loop
         if one.num_workers and one.role == TRAINING
     }
     return LoaderPart(loaders, in_loop, samples, known_of, making_of)
+
+
+def with_bounds(
+    loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
+) -> list[Loader]:
+    """Returns the loaders, those that were waited for most with what bounds them.
+
+    Args:
+        loaders: All of the run.
+        known_of: Returns the model of a loader, by its id.
+    """
+    eligible = [
+        one
+        for one in loaders
+        if one.role in (TRAINING, EVALUATION) and one.iterations >= MIN_STEADY_STEPS
+    ]
+    ranked = sorted(eligible, key=lambda one: (one.role != TRAINING, -one.wait_total_s))
+    bounds = {one.id: _bound_of(known_of(one.id)) for one in ranked[:MAX_BOUNDS]}
+    return [replace(one, bound=bounds.get(one.id)) for one in loaders]
+
+
+def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
+    """The model is not exact: where the run went below a limit, what it came to is told for it."""
+    if model is None:
+        return None
+    bound, measured_s = model.now.bound, model.measured.step_s
+    return LoaderBound(
+        by=bound.name,
+        wait_cause=bound.wait_cause,
+        parts_s=bound.parts_s,
+        limits_s={name: min(s, measured_s) for name, s in bound.limits_s.items()},
+        step_s=model.now.step_s.mid,
+        measured_step_s=measured_s,
+    )
 
 
 def _batch_making(run: Analysed) -> BatchMaking:

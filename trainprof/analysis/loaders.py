@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.analysed import Analysed
 from trainprof.analysis.batch_making import SlowSamples, fetch_of
 from trainprof.analysis.delivery import delivery_of, lost_workers
 from trainprof.analysis.evaluation import evaluation_ns
@@ -108,25 +109,10 @@ class BatchMaking:
         return replace(self, fetches=fetches.rows(mine), slow=slow)
 
 
-def loaders_of(
-    passes: list[Passes],
-    on_thread: Bool,
-    events: Events,
-    making: BatchMaking,
-    facts: Facts,
-    sites: Sites,
-    segments: Int64,
-) -> list[Loader]:
-    """Builds the loaders' entries, those that train first.
-
-    Args:
-        passes: Of each loader.
-        on_thread: Per loader: consumed by the training thread.
-        events: Of all threads.
-        making, facts: Of all loaders.
-        sites: Names of places.
-        segments: The training thread's evaluation, shape (n, 2), ns.
-    """
+def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
+    """Builds the loaders' entries, those that train first."""
+    timeline, facts, sites = run.timeline, run.facts, run.sites()
+    events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
     found = [
         _loader_of(
@@ -135,9 +121,9 @@ def loaders_of(
             calls.where(calls.site == p.loader),
             making,
             sites,
-            evaluation=segments if is_here else None,
+            evaluation=timeline.segments if is_here else None,
         )
-        for p, is_here in zip(passes, on_thread.tolist(), strict=True)
+        for p, is_here in zip(timeline.passes, timeline.on_thread.tolist(), strict=True)
     ]
     given = facts.loaders_of_device_batches()
     found = [
@@ -150,21 +136,12 @@ def loaders_of(
     ]
     found = _with_training_data(found, making.details)
     names = LineNames(facts.texts, sites)
-    found = _with_callers(found, passes, making.details, names)
+    found = _with_callers(found, timeline.passes, making.details, names)
     found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
 
 
-def loaders_in_loop(
-    loaders: list[Loader],
-    passes: list[Passes],
-    events: Events,
-    making: BatchMaking,
-    facts: Facts,
-    sites: Sites,
-    segments: Int64,
-    loop: tuple[int, int],
-) -> list[Loader]:
+def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -> list[Loader]:
     """Returns the loaders as the training phase has them: with the figures of passes in it alone.
 
     A pass for statistics ahead of training, or a test behind it, is no part of what training waits
@@ -173,16 +150,14 @@ def loaders_in_loop(
     batches, all counts but the making of the iterator.
 
     Args:
+        run: Of which they are.
+        making: Of all loaders.
         loaders: With the figures of all of the run.
-        passes: Of each loader, in any order.
-        events: Of all threads.
-        making, facts: Of all loaders.
-        sites: Names of places.
-        segments: The training thread's evaluation, shape (n, 2), ns.
-        loop: Where the training phase begins and ends, ns.
     """
-    passes_of = {p.loader: p for p in passes}
-    inside = np.clip(segments, *loop)
+    timeline = run.timeline
+    events, loop = timeline.all_events, (timeline.window.loop_start, timeline.window.loop_end)
+    passes_of = {p.loader: p for p in timeline.passes}
+    inside = np.clip(timeline.segments, *loop)
     found = []
     for one in loaders:
         p = passes_of[one.id]
@@ -195,10 +170,10 @@ def loaders_in_loop(
         if is_inside.any():
             part = _loader_of(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
-                facts.loader(p.loader),
+                run.facts.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
                 making.of_passes(p, is_inside),
-                sites,
+                run.sites(),
                 evaluation=inside,
             )
             figures = {name: getattr(part, name) for name in _OF_PASSES}
@@ -335,10 +310,7 @@ def _loader_of(
         first_start_s=float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
         first_given_back_s=first_given_back_s(p, fetches),
         sampler_starts_s=sampler_starts_s(p, calls, fetches) if sampler_ns else None,
-        blocked_s=delivery.blocked_s if delivery else None,
-        receive_s=delivery.receive_s if delivery else None,
-        receive_cpu_s=delivery.receive_cpu_s if delivery else None,
-        ready_share=delivery.ready_share if delivery else None,
+        **delivery,
         pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
         fetch=fetch,

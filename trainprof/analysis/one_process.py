@@ -38,7 +38,6 @@ from trainprof.analysis.hottest_lines import WorkerFetches, hottest_lines
 from trainprof.analysis.kernel_share import kernel_share
 from trainprof.analysis.ledger import attribute, ledger, within
 from trainprof.analysis.line_times import line_cost
-from trainprof.analysis.loader_bounds import LoaderModel
 from trainprof.analysis.loader_part import LoaderPart, loader_part
 from trainprof.analysis.looks import LineNames, PartsOfLoop, beside_share, looks_of
 from trainprof.analysis.meanwhile import Meanwhile
@@ -46,6 +45,7 @@ from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.memory_growth import memory_growth, room_of
 from trainprof.analysis.outliers import outliers
 from trainprof.analysis.passes import TRAINING
+from trainprof.analysis.pipeline_fit import LoaderModel
 from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.python_once import python_once
 from trainprof.analysis.run_evidence import evidence_of, rule_settings_of
@@ -314,7 +314,7 @@ def _case(
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         backwards=_backwards(run.timeline),
         torch=torch,
-        steps_shares=shares_of_steps(run.timeline.with_turns_as_one(), steps),
+        steps_shares=shares_of_steps(run.timeline, steps),
     )
 
 

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.events import Bool, Int64
+from trainprof.analysis.delivery import receiving_ns
+from trainprof.analysis.events import Int64
 from trainprof.analysis.facts import MAX_BATCHES_AHEAD, Facts, integer
 from trainprof.analysis.fetch_usage import running_ns
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.passes import Passes
-from trainprof.analysis.pipeline_contention import with_contention
-from trainprof.analysis.pipeline_model import Float64
-from trainprof.analysis.pipeline_receiving import guessed_receiving, with_received
-from trainprof.analysis.pipeline_scenario import (
-    MAX_BATCHES_PLAYED,
+from trainprof.analysis.pipeline import (
     Interval,
     PipelineInputs,
+    Prediction,
+    Rates,
     Setting,
     filled,
+    measured_rates,
+    pipelines_of,
+    predict,
+    rates_of,
+    running_of,
 )
+from trainprof.analysis.pipeline_model import Float64, simulate
 from trainprof.analysis.recorded_pass import RecordedPass, recorded_passes
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.system_processes import Tick
 from trainprof.analysis.timeline import Timeline
+from trainprof.record.schema import Kind
 
 _GUESSED_TURNAROUND_S: Final = 0.0001
 _GUESSED_SPAWN_S: Final = Interval(0.003, 0.01, 0.03)
@@ -39,15 +45,60 @@ _GUESSED_BOOT_S: Final = {
 }
 # A damaged log may tell any number.
 _MAX_WORKERS: Final = 4096
-# A batch counts as ready where it was made so much before it was asked for.
-_READY_NS: Final = 2_000_000
-_ENOUGH: Final = 5
 # Of the passes: where no more than half of them end, it is usual to leave them.
 _MOST_ENDED: Final = 0.5
+# Of the measured step to the model's.
+LARGEST_DEVIATION: Final = 1.5
+# The model plays each batch several times; means of more say no more about what bounds a loader.
+MAX_BATCHES: Final = 1_000
+# What a recording without workers cannot tell: as measured for HOOKS.md sections 2 and 3, where
+# batches of 256 KB to 8 MB took 0.4 to 1.4 ms to take over on a busy machine.
+_GUESSED_RECEIVE_S: Final = Interval(0.0001, 0.0005, 0.002)
+# The file descriptor of a batch's memory is sent by a thread of the worker; where Python code keeps
+# that busy, it gets the interpreter three times by waiting for the switch interval of 5 ms.
+_BUSY_INTERPRETER_S: Final = 0.015
+# A batch without tensors or arrays is all objects: to unpickle them may take so many times as long
+# as to make them.
+_OBJECTS_PER_FETCH: Final = 2.0
 # Where computing is less of the time, what it takes of the CPU cannot be told from the rest.
 _LEAST_COMPUTE_SHARE: Final = 0.1
 _LEAST_SAMPLED_NS: Final = 500_000_000
 _CPU_SAMPLING_ERROR: Final = 0.2
+# Of the fetches' time, that must be running and waiting for a core to tell of others.
+_TELLING_SHARE: Final = 0.1
+# Threads of others: fewer are what this reckoning is off by.
+_LEAST_OTHERS: Final = 0.5
+# Slowdowns of computing that are tried, as shares of the most that is possible, on so many batches.
+_SLOWDOWNS_TRIED: Final = tuple(k / 10 for k in range(11))
+_BATCHES_TRIED: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderModel:
+    """A loader's recording, and the pipeline model of it, which meets the pace that was measured.
+
+    Attributes:
+        inputs: What the recording tells.
+        measured: Steps and waits as recorded, in the model's windows.
+        now: The model's, of the setting that was recorded.
+    """
+
+    inputs: PipelineInputs
+    measured: Rates
+    now: Prediction
+
+
+def model_of(inputs: PipelineInputs | None) -> LoaderModel | None:
+    """None where the model does not apply: too few batches, or another pace than was measured."""
+    if inputs is None or len(inputs.fetch_s) < MIN_STEADY_STEPS:
+        return None
+    measured, now = measured_rates(inputs), predict(inputs)
+    if measured is None or not 0 < now.step_s.mid < np.inf:
+        return None
+    # A model that is further from what was measured is not one of this run.
+    if not 1 / LARGEST_DEVIATION <= measured.step_s / now.step_s.mid <= LARGEST_DEVIATION:
+        return None
+    return LoaderModel(inputs, measured, now)
 
 
 def pipeline_inputs(
@@ -64,7 +115,8 @@ def pipeline_inputs(
 ) -> PipelineInputs | None:
     """Finds the series of one loader; None where the recording does not hold them.
 
-    That is: the training thread does not take its batches, or of no pass the fetches are known.
+    That is: the training thread does not take its batches, they come in any order (in_order=False),
+    or of no pass the fetches are known.
 
     Args:
         timeline: Of the training process.
@@ -82,10 +134,11 @@ def pipeline_inputs(
     prefetch = integer(told.get("prefetch_factor")) or 2
     if p is None or workers is None or not 0 <= workers <= _MAX_WORKERS or prefetch < 1:
         return None
+    if told.get("in_order") is False:
+        return None
     setting = Setting(
         workers=workers,
         prefetch=min(prefetch, MAX_BATCHES_AHEAD),
-        is_in_order=told.get("in_order") is not False,
         is_persistent=told.get("persistent_workers") is True,
     )
     passes = recorded_passes(timeline, fetches, p, setting, told)
@@ -128,13 +181,11 @@ def pipeline_inputs(
     if workers:
         busy = workers_busy(fetches, whole)
         inputs = _with_workers(replace(inputs, workers_busy=busy), whole, p)
+        inputs = replace(inputs, receive_s=_receive_s(inputs, whole, details, loader))
     else:
-        if told.get("pin_memory") is True and any(one.drawn_ns.any() for one in whole):
-            inputs = _with_pinning(inputs, whole)
         inputs = _without_workers(inputs, whole, told.get("workers_started_by"))
-    inputs = with_received(inputs, whole, details, loader)
-    used = _by_threads(_compute_cores(inputs, timeline, ticks, pid), facts)
-    return with_contention(replace(inputs, compute_cores=used))
+    inputs = replace(inputs, compute_cores=_compute_cores(inputs, timeline, ticks, pid))
+    return with_contention(shortened(inputs))
 
 
 def _of_one_length(passes: list[RecordedPass]) -> list[RecordedPass]:
@@ -161,7 +212,31 @@ def _left(p: Passes, known: int, length: int, batches: int) -> int:
     is_ended = p.is_ended[used][:-1]
     if known < 2 or len(is_ended) == 0 or is_ended.mean() >= _MOST_ENDED:
         return 0
-    return min(max(length - batches, 0) if length else MAX_BATCHES_PLAYED, MAX_BATCHES_PLAYED)
+    return min(max(length - batches, 0) if length else MAX_BATCHES, MAX_BATCHES)
+
+
+def shortened(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the last passes of a series, so many as MAX_BATCHES hold, or the start of the last.
+
+    A pass that was cut off stays as long as it was. Of one that all of the run goes through the end
+    is told: what it began with, a cold disk or an empty cache, does not come again.
+    """
+    recorded = len(inputs.fetch_s)
+    if recorded <= MAX_BATCHES:
+        return inputs if inputs.batches <= MAX_BATCHES else replace(inputs, batches=recorded)
+    whole = MAX_BATCHES // inputs.batches
+    if whole:
+        kept = slice(recorded - whole * inputs.batches, recorded)
+    else:
+        is_one = recorded <= inputs.batches
+        begins = recorded - (MAX_BATCHES if is_one else inputs.batches)
+        kept = slice(begins, begins + MAX_BATCHES)
+    series: dict[str, Any] = {
+        one.name: value[kept]
+        for one in fields(inputs)
+        if isinstance(value := getattr(inputs, one.name), np.ndarray)
+    }
+    return replace(inputs, batches=min(inputs.batches, MAX_BATCHES), **series)
 
 
 def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64:
@@ -220,16 +295,6 @@ def _mean(values: Float64) -> float | None:
 # What workers cost besides fetching
 
 
-def _with_pinning(inputs: PipelineInputs, passes: list[RecordedPass]) -> PipelineInputs:
-    """Returns batches whose making has in it what pinning them takes of the training process.
-
-    With workers a thread does that, beside it.
-    """
-    drawn_s = np.concatenate([one.drawn_ns for one in passes]) / 1e9
-    waited_s = np.concatenate([one.wait_ns for one in passes]) / 1e9
-    return replace(inputs, fetch_s=np.maximum(inputs.fetch_s, waited_s - drawn_s))
-
-
 def _without_workers(
     inputs: PipelineInputs, passes: list[RecordedPass], method: Any
 ) -> PipelineInputs:
@@ -238,18 +303,25 @@ def _without_workers(
     is_later = np.concatenate([np.arange(len(one)) > 0 for one in passes])
     drawn = drawn[is_later] if is_later.any() else drawn
     boot = _GUESSED_BOOT_S.get(method if isinstance(method, str) else "fork")
-    receive, handover = guessed_receiving(inputs)
     return replace(
         inputs,
         sampler_s=max(float(drawn.mean()), 0.0),
-        receive_s=receive,
-        handover_s=handover,
-        delivery_s=receive.mid,
+        receive_s=_guessed_receive_s(inputs),
         turnaround_s=_GUESSED_TURNAROUND_S,
         spawn_s=_GUESSED_SPAWN_S,
         boot_s=boot or _GUESSED_BOOT_S["fork"],
-        guessed=("receive_s", "turnaround_s", "spawn_s", "boot_s"),
     )
+
+
+def _guessed_receive_s(inputs: PipelineInputs) -> Interval:
+    """Returns what it may cost to take a batch over."""
+    guess, fetched_s = _GUESSED_RECEIVE_S, float(inputs.fetch_s.sum())
+    if inputs.running_s is None or fetched_s <= 0:
+        return guess
+    # What runs may be Python or let go of the interpreter.
+    late_s = min(float(np.nansum(inputs.running_s)) / fetched_s, 1.0) * _BUSY_INTERPRETER_S
+    objects_s = 0.0 if inputs.batch_bytes else _OBJECTS_PER_FETCH * float(inputs.fetch_s.mean())
+    return Interval(guess.low, guess.mid, max(guess.high + late_s, objects_s))
 
 
 def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes) -> PipelineInputs:
@@ -262,63 +334,43 @@ def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes)
     init = float(np.median(p.init_ns[starting]))
     boots = [one.boot_ns for one in passes if one.number in starting and one.boot_ns is not None]
     drawn = np.concatenate([one.drawn_ns for one in passes])
-    delivered, is_ready = _deliveries(passes)
-    blocked, ready = delivered[~is_ready], delivered[is_ready]
-    delivery = _average(blocked if len(blocked) >= _ENOUGH else delivered)
-    receive = _average(ready) if len(ready) >= _ENOUGH else None
     ends = p.end_ns[numbers][p.is_ended[numbers]]
     return replace(
         inputs,
         sampler_s=float(drawn.mean()) / 1e9,
-        receive_s=(
-            Interval(0.0, delivery, delivery) if receive is None else Interval.exactly(receive)
-        ),
-        delivery_s=delivery if receive is None else max(delivery, receive),
         turnaround_s=_turnaround_s(passes, setting),
         spawn_s=Interval.exactly(init / setting.workers / 1e9),
         boot_s=Interval.exactly(max(float(np.median(boots)), 0.0) / 1e9 if boots else 0.0),
         reset_s=float(np.median(resets)) / 1e9 if len(resets) else 0.0,
         end_s=float(np.median(ends)) / 1e9 if len(ends) else 0.0,
-        guessed=("receive_s",) if receive is None else (),
     )
 
 
-def _average(ns: Int64) -> float:
-    """Returns seconds, of the middle half: a batch in a hundred that is held up says nothing."""
-    if len(ns) == 0:
-        return 0.0
-    cut = len(ns) // 4
-    return float(np.sort(ns)[cut : len(ns) - cut].mean()) / 1e9
-
-
-def _deliveries(passes: list[RecordedPass]) -> tuple[Int64, Bool]:
-    """Returns how long each batch took from being made or asked for until it was handed out.
-
-    Only of batches that came in their turn: others are received while another is waited for.
-    And which of them were ready when they were asked for.
-    """
-    delivered, ready = [], []
-    for one in passes:
-        made, in_turn = one.fetch_ends, one.is_in_turn
-        in_turn[0] = False
-        taken = one.ends - np.maximum(one.starts, made) - one.drawn_ns
-        is_ready = made + _READY_NS < one.starts
-        is_blocked = made > one.starts
-        used = in_turn & (is_ready | is_blocked)
-        delivered.append(np.maximum(taken[used], 0))
-        ready.append(is_ready[used])
-    return np.concatenate(delivered), np.concatenate(ready)
+def _receive_s(
+    inputs: PipelineInputs,
+    passes: list[RecordedPass],
+    details: npt.NDArray[np.void] | None,
+    loader: int,
+) -> Interval:
+    """Returns what taking a batch over took; a guess where that was not recorded."""
+    if details is not None:
+        parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
+        begun, is_inside = parts["start"], np.zeros(len(parts), dtype=bool)
+        for one in passes:
+            is_inside |= (begun >= one.starts[0]) & (begun < one.ends[-1])
+        if is_inside.any():
+            return Interval.exactly(float(receiving_ns(parts)[is_inside].mean()) / 1e9)
+    return _guessed_receive_s(inputs)
 
 
 def _turnaround_s(passes: list[RecordedPass], setting: Setting) -> float:
     """Returns the time from having an index and being free to the fetch, of a worker."""
     ahead, gaps = setting.prefetch * setting.workers, [np.empty(0, dtype=np.int64)]
-    if setting.is_in_order:
-        for one in passes:
-            if len(one) > ahead:
-                before = one.fetch_ends[ahead - setting.workers : -setting.workers]
-                sent = one.ends[:-ahead]
-                gaps.append(one.fetch_starts[ahead:] - np.maximum(before, sent))
+    for one in passes:
+        if len(one) > ahead:
+            before = one.fetch_ends[ahead - setting.workers : -setting.workers]
+            sent = one.ends[:-ahead]
+            gaps.append(one.fetch_starts[ahead:] - np.maximum(before, sent))
     found = np.concatenate(gaps)
     return max(float(np.median(found)), 0.0) / 1e9 if len(found) else _GUESSED_TURNAROUND_S
 
@@ -333,47 +385,21 @@ def _compute_cores(
     pid: int | None,
 ) -> Interval:
     """Returns the cores that the main process keeps busy between batches."""
-    unknown = Interval(min(1.0, inputs.cores), min(1.0, inputs.cores), max(1.0, inputs.cores))
-    window = timeline.window
+    assert inputs.wait_s is not None
+    window, computed_s = timeline.window, float(inputs.compute_s.sum())
     busy = _busy_cores(ticks, pid, window.loop_start, window.loop_end)
-    total = float(inputs.compute_s.sum() + (0.0 if inputs.wait_s is None else inputs.wait_s.sum()))
-    share = float(inputs.compute_s.sum()) / total if total > 0 else 0.0
-    if busy is None or share < _LEAST_COMPUTE_SHARE:
-        return unknown
-    count = len(inputs.fetch_s)
+    total_s = computed_s + float(inputs.wait_s.sum())
+    if busy is None or computed_s < _LEAST_COMPUTE_SHARE * total_s:
+        return Interval(min(1.0, inputs.cores), min(1.0, inputs.cores), max(1.0, inputs.cores))
     if inputs.setting.workers:
-        received, drawn = count * inputs.receive_s.mid, count * inputs.sampler_s
-        besides = Interval(drawn, drawn + received / 2, drawn + received)
+        besides_s = len(inputs.fetch_s) * (inputs.receive_s.mid + inputs.sampler_s)
+    elif inputs.cpu_s is not None:
+        besides_s = len(inputs.fetch_s) * float(np.nanmean(inputs.cpu_s))
     else:
-        besides = _fetching(inputs)
-    # The more the rest took, the less is left for computing.
-    low, mid, high = (
-        (busy - rest / total) / share for rest in (besides.high, besides.mid, besides.low)
-    )
-
-    def limited(cores: float) -> float:
-        return float(np.clip(cores, 0.0, inputs.cores))
-
-    spread = _CPU_SAMPLING_ERROR
-    return Interval(limited(low * (1 - spread)), limited(mid), limited(high * (1 + spread)))
-
-
-def _by_threads(used: Interval, facts: Facts) -> Interval:
-    """Returns no more cores than torch has threads, unless others plainly computed beside them."""
-    told = [integer(x.get("torch_threads")) or 0 for x in facts.environment()]
-    most = float(max(told, default=0))
-    if most < 1 or used.mid > most * (1 + _CPU_SAMPLING_ERROR):
-        return used
-    return Interval(min(used.low, most), min(used.mid, most), min(used.high, most))
-
-
-def _fetching(inputs: PipelineInputs) -> Interval:
-    """Returns the CPU time of all fetches in the main process, in s."""
-    cpu = inputs.cpu_s
-    if cpu is not None:
-        return Interval.exactly(float(np.nanmean(cpu)) * len(cpu))
-    wall = float(inputs.fetch_s.sum())
-    return Interval(0.0, wall / 2, wall)
+        besides_s = float(inputs.fetch_s.sum()) / 2
+    cores, spread = (busy * total_s - besides_s) / computed_s, _CPU_SAMPLING_ERROR
+    low, mid, high = np.clip(np.array([1 - spread, 1, 1 + spread]) * cores, 0, inputs.cores)
+    return Interval(float(low), float(mid), float(high))
 
 
 def _busy_cores(ticks: Sequence[Tick], pid: int | None, start_ns: int, end_ns: int) -> float | None:
@@ -394,3 +420,53 @@ def _cpu_ns(tick: Tick, pid: int | None) -> float | None:
             if isinstance(user, (int, float)) and isinstance(system, (int, float)):
                 return float(user + system)
     return None
+
+
+# How much the recording was slowed by sharing its cores: with itself, and with other processes
+
+
+def with_contention(inputs: PipelineInputs) -> PipelineInputs:
+    """Finds how much longer everything took in the recording because cores were shared.
+
+    How long fetches waited for a core tells how many threads of other processes wanted one too;
+    where that was not recorded there are none.
+    """
+    running, runnable = running_of(inputs, "mid"), filled(inputs.runnable_s, inputs.fetch_s)
+    if inputs.wait_s is None or runnable is None or not running.any():
+        return inputs
+    # One that mostly sleeps waits for a core at each waking, however many are free.
+    if min(float(runnable.sum()), float(running.sum())) < _TELLING_SHARE * inputs.fetch_s.sum():
+        return inputs
+    slowdown, workers = float(runnable.sum() / running.sum()), inputs.setting.workers
+    own = 1.0
+    if workers:
+        step_s = float((inputs.wait_s + inputs.compute_s).mean())
+        busy = min(float((running + runnable).mean()) / (workers * step_s), 1.0)
+        own += (workers - 1) * busy + float(
+            inputs.compute_s.mean()
+        ) / step_s * inputs.compute_cores.mid
+    others = inputs.cores * (1 + slowdown) - own
+    others = others if others >= _LEAST_OTHERS else 0.0
+    # They come and go: half of them, or twice as many.
+    tried = Interval(others / 2, others, others * 2)
+    return _likeliest(replace(inputs, fetch_slowdown=slowdown, others=tried))
+
+
+def _likeliest(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the slowdown of computing that gives most nearly what was recorded."""
+    everybody = inputs.setting.workers + max(inputs.compute_cores.mid, 1.0) + inputs.others.mid
+    most = max(everybody / inputs.cores - 1, 0.0)
+    tried = [replace(inputs, main_slowdown=most * share) for share in _SLOWDOWNS_TRIED]
+    return min(tried, key=_played_error)
+
+
+def _played_error(inputs: PipelineInputs) -> float:
+    """Returns by how much the mean step, and its computing, differ from what was recorded, s."""
+    whole = pipelines_of(inputs, inputs.setting, "mid")[0]
+    series = ("asleep_s", "running_s", "compute_s", "receive_s")
+    flow = simulate(replace(whole, **{k: getattr(whole, k)[:_BATCHES_TRIED] for k in series}))
+    played = rates_of(inputs.setting, [flow.wait_s], [flow.step_s])
+    recorded = measured_rates(inputs)
+    assert recorded is not None
+    computed_s = recorded.step_s - recorded.wait_s
+    return abs(played.step_s - recorded.step_s) + abs(played.step_s - played.wait_s - computed_s)

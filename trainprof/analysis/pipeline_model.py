@@ -21,9 +21,6 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 # torch's own number of batches ahead of each worker.
 USUAL_PREFETCH: Final = 2
 
-# A slower rate is contention, and not rounding.
-_CONTENDED_RATE: Final = 1 - 1e-12
-
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -33,15 +30,11 @@ class Pipeline:
         asleep_s, running_s: Of the fetch of each batch: off a core, and then on one.
         compute_s: From being handed the k-th batch to asking for the next, with cores to spare.
         receive_s: Of each batch: taking it over in the main process (unpickling).
-        handover_s: What that takes longer where the worker is busy with another batch: a thread of
-            it sends the memory, and waits for the interpreter.
         compute_cores: Cores that the main process keeps busy while it computes.
         sampler_s: Drawing the indices of one batch.
-        delivery_s: From the end of a fetch until the main process can take the batch.
         turnaround_s: From having an index and being free until the fetch begins.
         workers: 0 where the main process fetches.
         prefetch: Batches ahead per worker.
-        is_in_order: Batches are handed out in the sampler's order, else as they come.
         cores: That can be used; infinity for no contention.
         others: Threads of other processes that want a core all the time.
         spawn_s: Starting one worker, in the main process.
@@ -52,14 +45,11 @@ class Pipeline:
     running_s: Float64
     compute_s: Float64
     receive_s: Float64
-    handover_s: float = 0.0
     compute_cores: float = 1.0
     sampler_s: float = 0.0
-    delivery_s: float = 0.0
     turnaround_s: float = 0.0
     workers: int = 0
     prefetch: int = USUAL_PREFETCH
-    is_in_order: bool = True
     cores: float = float("inf")
     others: float = 0.0
     spawn_s: float = 0.0
@@ -91,8 +81,6 @@ class Flow:
         receive_s: Part of it spent taking batches over, shape (n_batches,).
         fetch_s: What the fetches took, in the sampler's order, shape (n_batches,).
         ended_s: When the loop was done with the last batch.
-        used_core_s: Core-seconds used by workers and main process.
-        contended_s: Time in which something ran that had to share a core.
     """
 
     called_s: Float64
@@ -101,8 +89,6 @@ class Flow:
     receive_s: Float64
     fetch_s: Float64
     ended_s: float
-    used_core_s: float
-    contended_s: float
 
     @property
     def wait_s(self) -> Float64:
@@ -134,16 +120,13 @@ def _in_the_main_process(p: Pipeline) -> Flow:
     sampler_s = p.sampler_s * slowdown
     ends = np.cumsum(sampler_s + fetch_s + compute_s)
     called = np.concatenate([[0.0], ends[:-1]])
-    ended = float(ends[-1]) if len(p) else 0.0
     return Flow(
         called_s=called,
         handed_s=called + sampler_s + fetch_s,
         blocked_s=fetch_s,
         receive_s=np.zeros(len(p)),
         fetch_s=fetch_s,
-        ended_s=ended,
-        used_core_s=_core_seconds(p),
-        contended_s=ended if max(slowdown, computing_slowdown) > 1 else 0.0,
+        ended_s=float(ends[-1]) if len(p) else 0.0,
     )
 
 
@@ -152,80 +135,39 @@ def _on_cores(p: Pipeline) -> tuple[float, float]:
     return min(p.compute_cores, 1.0), max(p.compute_cores, 1.0)
 
 
-def _core_seconds(p: Pipeline) -> float:
-    batches = len(p) * p.sampler_s + p.running_s.sum() + p.compute_s.sum() * p.compute_cores
-    return float(batches + (p.receive_s.sum() if p.workers else 0.0))
-
-
-class _Dispatch:
-    """Which worker torch sends the next index to."""
-
-    def __init__(self, p: Pipeline) -> None:
-        self.sent = 0
-        self.worker_of: list[int] = [0] * len(p)
-        self._p, self._turn, self._tasks = p, 0, [0] * p.workers
-
-    def send(self) -> int:
-        """Returns the worker of the next batch; there must be one left."""
-        worker = self._turn
-        if not self._p.is_in_order:
-            while self._tasks[worker] >= self._p.prefetch:
-                worker = (worker + 1) % self._p.workers
-        self._turn = (worker + 1) % self._p.workers
-        self._tasks[worker] += 1
-        self.worker_of[self.sent] = worker
-        self.sent += 1
-        return worker
-
-    def handed_out(self, batch: int) -> None:
-        self._tasks[self.worker_of[batch]] -= 1
-
-
 def _with_cores_to_spare(p: Pipeline) -> Flow:
     """Nothing slows anything else: the arrival of a batch is known when its index is sent."""
     fetch = (p.asleep_s + p.running_s + p.turnaround_s).tolist()
     compute, receive = p.compute_s.tolist(), p.receive_s.tolist()
-    count, sampler, in_order = len(p), p.sampler_s, p.is_in_order
+    count, sampler = len(p), p.sampler_s
     free = [(number + 1) * p.spawn_s + p.boot_s for number in range(p.workers)]
-    dispatch = _Dispatch(p)
     arrivals: list[tuple[float, int]] = []
     kept: set[int] = set()
     called, handed = [0.0] * count, [0.0] * count
     blocked, received = [0.0] * count, [0.0] * count
 
-    def send(now: float) -> None:
-        worker = dispatch.send()
-        batch = dispatch.sent - 1
+    def send(batch: int, now: float) -> None:
+        worker = batch % p.workers
         free[worker] = max(free[worker], now) + fetch[batch]
-        heappush(arrivals, (free[worker] + p.delivery_s, batch))
+        heappush(arrivals, (free[worker], batch))
 
     now = p.workers * p.spawn_s
-    for _ in range(min(p.ahead, count)):
+    for batch in range(min(p.ahead, count)):
         now += sampler
-        send(now)
+        send(batch, now)
     for turn in range(count):
         called[turn] = now
-        batch = turn
-        if in_order and turn in kept:
-            kept.remove(turn)
-        else:
-            while True:
-                arrival, batch = heappop(arrivals)
-                if arrival > now:
-                    blocked[turn] += arrival - now
-                    now = arrival
-                took = receive[batch]
-                if free[dispatch.worker_of[batch]] > now:
-                    took += p.handover_s
-                received[turn] += took
-                now += took
-                if batch == turn or not in_order:
-                    break
-                kept.add(batch)
-        dispatch.handed_out(batch)
-        if dispatch.sent < count:
+        while turn not in kept:
+            arrival, batch = heappop(arrivals)
+            if arrival > now:
+                blocked[turn] += arrival - now
+                now = arrival
+            received[turn] += receive[batch]
+            now += receive[batch]
+            kept.add(batch)
+        if turn + p.ahead < count:
             now += sampler
-            send(now)
+            send(turn + p.ahead, now)
         handed[turn] = now
         now += compute[turn]
     return Flow(
@@ -235,8 +177,6 @@ def _with_cores_to_spare(p: Pipeline) -> Flow:
         receive_s=np.array(received),
         fetch_s=p.asleep_s + p.running_s,
         ended_s=now,
-        used_core_s=_core_seconds(p),
-        contended_s=0.0,
     )
 
 
@@ -252,11 +192,10 @@ class _SharedCores:
 
     Attributes:
         now: The time, in s.
-        used_core_s, contended_s: As in `Flow`.
     """
 
     def __init__(self, cores: float, others: float) -> None:
-        self.now = self.used_core_s = self.contended_s = 0.0
+        self.now = 0.0
         self._cores, self._others = cores, others
         self._woken: list[tuple[float, _Activity]] = []
 
@@ -271,7 +210,7 @@ class _SharedCores:
         running: list[tuple[float, int, float, _Activity]] = []
         woken, total = self._woken, self._cores
         others = load = self._others
-        progress = used = contended = 0.0
+        progress = 0.0
         now, number = self.now, 0
         while sleeping or running or woken:
             for at, activity in woken:
@@ -283,9 +222,6 @@ class _SharedCores:
             is_sleep = bool(sleeping) and sleeping[0][0] <= time
             time = sleeping[0][0] if is_sleep else time
             passed = time - now
-            used += passed * (load - others) * rate
-            if rate < _CONTENDED_RATE and running:
-                contended += passed
             self.now = now = time
             if is_sleep:
                 progress += passed * rate
@@ -304,7 +240,6 @@ class _SharedCores:
             else:
                 load += cores
                 heappush(running, (progress + run_s, number, cores, activity))
-        self.used_core_s, self.contended_s = used, contended
 
 
 def _on_shared_cores(p: Pipeline) -> Flow:
@@ -316,7 +251,7 @@ class _SharedPass:
     """A pass on shared cores: an activity per worker, one for the main process."""
 
     def __init__(self, p: Pipeline) -> None:
-        self._p, self._cores, self._dispatch = p, _SharedCores(p.cores, p.others), _Dispatch(p)
+        self._p, self._cores = p, _SharedCores(p.cores, p.others)
         self._asleep, self._runs = p.asleep_s.tolist(), p.running_s.tolist()
         self._indices: list[deque[int]] = [deque() for _ in range(p.workers)]
         self._arrived: deque[int] = deque()
@@ -342,8 +277,6 @@ class _SharedPass:
             receive_s=np.array(self._received),
             fetch_s=np.array(self._fetched),
             ended_s=self._ended,
-            used_core_s=cores.used_core_s,
-            contended_s=cores.contended_s,
         )
 
     def _worker(self, number: int) -> _Activity:
@@ -356,14 +289,7 @@ class _SharedPass:
             begin = self._cores.now + turnaround
             yield turnaround + self._asleep[batch], self._runs[batch], 1.0
             self._fetched[batch] = self._cores.now - begin
-            if self._p.delivery_s > 0:
-                self._cores.wake(self._delivery(batch), self._p.delivery_s)
-            else:
-                self._arrive(batch)
-
-    def _delivery(self, batch: int) -> _Activity:
-        self._arrive(batch)
-        yield None
+            self._arrive(batch)
 
     def _arrive(self, batch: int) -> None:
         self._arrived.append(batch)
@@ -371,46 +297,37 @@ class _SharedPass:
             self._is_main_idle = False
             self._cores.wake(self._main)
 
-    def _send(self) -> None:
-        number = self._dispatch.send()
-        self._indices[number].append(self._dispatch.sent - 1)
+    def _send(self, batch: int) -> None:
+        number = batch % self._p.workers
+        self._indices[number].append(batch)
         if self._is_idle[number]:
             self._is_idle[number] = False
             self._cores.wake(self._workers[number])
 
     def _loop(self) -> _Activity:
-        p, count, dispatch, cores = self._p, len(self._p), self._dispatch, self._cores
+        p, count, cores = self._p, len(self._p), self._cores
         receive, compute = p.receive_s.tolist(), p.compute_s.tolist()
         (runs, on_cores), kept = _on_cores(p), set[int]()
-        for _ in range(min(p.ahead, count)):
+        for batch in range(min(p.ahead, count)):
             if p.sampler_s > 0:
                 yield 0.0, p.sampler_s, 1.0
-            self._send()
+            self._send(batch)
         for turn in range(count):
             self._called[turn] = cores.now
-            batch = turn
-            if p.is_in_order and turn in kept:
-                kept.remove(turn)
-            else:
-                while True:
-                    if not self._arrived:
-                        since, self._is_main_idle = cores.now, True
-                        yield None
-                        self._blocked[turn] += cores.now - since
-                    batch, since = self._arrived.popleft(), cores.now
-                    is_busy = not self._is_idle[dispatch.worker_of[batch]]
-                    handover = p.handover_s if is_busy else 0.0
-                    if handover + receive[batch] > 0:
-                        yield handover, receive[batch], 1.0
-                    self._received[turn] += cores.now - since
-                    if batch == turn or not p.is_in_order:
-                        break
-                    kept.add(batch)
-            dispatch.handed_out(batch)
-            if dispatch.sent < count:
+            while turn not in kept:
+                if not self._arrived:
+                    since, self._is_main_idle = cores.now, True
+                    yield None
+                    self._blocked[turn] += cores.now - since
+                batch, since = self._arrived.popleft(), cores.now
+                if receive[batch] > 0:
+                    yield 0.0, receive[batch], 1.0
+                self._received[turn] += cores.now - since
+                kept.add(batch)
+            if turn + p.ahead < count:
                 if p.sampler_s > 0:
                     yield 0.0, p.sampler_s, 1.0
-                self._send()
+                self._send(turn + p.ahead)
             self._handed[turn] = cores.now
             yield compute[turn] * (1 - runs), compute[turn] * runs, on_cores
         self._ended = cores.now

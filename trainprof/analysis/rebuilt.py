@@ -16,7 +16,7 @@ from trainprof.analysis.passes import Passes
 # So many one after the other, of data of another length each, are parts of one.
 _MANY_PARTS: Final = 4
 _OF_ONE: Final = ("serial",)
-OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
+_OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
 
 Id = TypeVar("Id", np.uint32, np.int64)
 
@@ -36,7 +36,7 @@ def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
     found: dict[int, int] = {}
     for chain in _chains(passes, facts, _OF_ONE):
         found |= {p.loader: chain[0].loader for p in chain[1:]}
-    for chain in _chains(passes, facts, OF_ONE_PART):
+    for chain in _chains(passes, facts, _OF_ONE_PART):
         if len({found.get(p.loader, p.loader) for p in chain}) >= _MANY_PARTS:
             found |= {p.loader: chain[0].loader for p in chain[1:]}
     return found

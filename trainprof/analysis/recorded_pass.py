@@ -9,12 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.coverage import Coverage
-from trainprof.analysis.events import Bool, Events, Int64
+from trainprof.analysis.events import Events, Int64
 from trainprof.analysis.fetches import FetchTable
-from trainprof.analysis.passes import Passes
+from trainprof.analysis.passes import LEARNING, Passes
 from trainprof.analysis.pauses import EVER, collections_on
-from trainprof.analysis.pipeline_scenario import Setting
-from trainprof.analysis.skipped_batches import computing_starts, skipped_first
+from trainprof.analysis.pipeline import Setting
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind
 
@@ -24,6 +23,12 @@ _MAX_PASSES: Final = 64
 _MAX_JOINED: Final = 1_000
 # Batches of a pass: fewer are an iterator for each.
 _FEW: Final = 1.5
+
+
+# Loops that copy ahead have no more batches than that in hand before they compute with the first.
+_IN_HAND: Final = 4
+# Of what the loop does between later calls: with batches that are left it does next to nothing.
+_IDLE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,6 @@ class RecordedPass:
         compute_ns: From its end to the following call, without that and evaluation in between.
         drawn_ns: Part of each spent drawing indices.
         fetch: Rows of the fetch table, in the sampler's order.
-        worker: That made each batch, from 1; 0 the main process.
         fetch_starts, fetch_ends: Of each batch's fetch.
         fetch_ns: What it took; in the main process without garbage collection.
     """
@@ -53,7 +57,6 @@ class RecordedPass:
     compute_ns: Int64
     drawn_ns: Int64
     fetch: Int64
-    worker: Int64
     fetch_starts: Int64
     fetch_ends: Int64
     fetch_ns: Int64
@@ -76,18 +79,6 @@ class RecordedPass:
             if isinstance(value := getattr(self, one.name), np.ndarray)
         }
         return replace(self, **series)
-
-    @property
-    def is_in_turn(self) -> Bool:
-        """Of each batch, whether its `next` took it over and no other, shape (n_batches,).
-
-        Else it had come while another was waited for, or others came while it was.
-        """
-        made = self.fetch_ends
-        earlier = np.concatenate([[0], np.maximum.accumulate(made)[:-1]])
-        later = np.append(np.minimum.accumulate(made[::-1])[::-1][1:], np.iinfo(np.int64).max)
-        found: Bool = (made >= earlier) & (made <= later)
-        return found
 
 
 def recorded_passes(
@@ -118,7 +109,8 @@ def recorded_passes(
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]
     until = np.append(p.start[1:], np.iinfo(np.int64).max)
     pauses = collections_on(timeline.thread, timeline.events)
-    computing = computing_starts(timeline.events)
+    learns = timeline.events.is_kind(Kind.FORWARD, *LEARNING)
+    computing = timeline.events.start[learns]
     inits = events.where(events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET))
     begins = np.stack((inits.start, inits.end), axis=1)
     no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
@@ -154,13 +146,33 @@ def recorded_passes(
                 compute_ns=compute_ns,
                 drawn_ns=_inside(draws, mine),
                 fetch=rows,
-                worker=fetches.worker[rows].astype(np.int64),
                 fetch_starts=begun,
                 fetch_ends=begun + took_ns,
                 fetch_ns=made_ns,
             ).without_first(left)
         )
     return found
+
+
+def skipped_first(nexts: Events, computing: Int64) -> int:
+    """Returns how many of a pass's first batches were left, and nothing computed with them.
+
+    As training does that is resumed, until it is where it left off.
+
+    Args:
+        nexts: The pass's calls that gave a batch, in order of time.
+        computing: Starts of forwards, backwards and updates of the same thread, in order, ns.
+    """
+    if len(nexts) < 2:
+        return 0
+    ends, following = nexts.end[:-1], nexts.start[1:]
+    is_used = np.searchsorted(computing, ends) < np.searchsorted(computing, following)
+    count = int(np.argmax(is_used)) if is_used.any() else 0
+    if count <= _IN_HAND:
+        return 0
+    between = following - ends
+    is_idle = between[:count].mean() <= _IDLE_SHARE * between[count:].mean()
+    return count if is_idle else 0
 
 
 def _boot_ns(begun: Int64, started_ns: int, setting: Setting) -> int | None:
@@ -192,7 +204,7 @@ def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int
         rows: The pass's, in order of start.
         setting: Of the loader.
     """
-    if setting.workers == 0 or not setting.is_in_order:
+    if setting.workers == 0:
         return rows
     worker = fetches.worker[rows]
     turn = np.empty(len(worker), dtype=np.int64)

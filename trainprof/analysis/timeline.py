@@ -27,7 +27,6 @@ from trainprof.analysis.passes import (
 from trainprof.analysis.rebuilt import joined_passes, rebuilt_loaders, renumbered
 from trainprof.analysis.stages import decide_stages
 from trainprof.analysis.steps import Boundaries, step_boundaries, update_mask
-from trainprof.analysis.turns import loaders_taking_turns
 from trainprof.analysis.unlearnt_gradients import with_unlearnt_as_forwards
 from trainprof.record.schema import Kind
 
@@ -48,7 +47,6 @@ class Timeline:
         step_starts: The end of the step before; of the first, the loop's start.
         window: The run.
         first_of: Loaders built anew, by id, and the first of each: events and passes are its.
-        turns_of: Loaders that take turns, by id, and the one that they may count as.
     """
 
     thread: int
@@ -63,7 +61,6 @@ class Timeline:
     window: Window
     first_of: Mapping[int, int]
     may_be_rollouts_ns: int
-    turns_of: Mapping[int, int]
 
     def feeder(self) -> Passes | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
@@ -82,27 +79,6 @@ class Timeline:
         """Returns the passes over loaders that the training thread consumes."""
         pairs = zip(self.passes, self.on_thread.tolist(), strict=True)
         return [p for p, is_here in pairs if is_here]
-
-    def with_turns_as_one(self) -> Timeline:
-        """Returns it with what loaders that take turns did as that of one of them.
-
-        What is changed in their line is changed for all of them. Epochs are not to be counted by
-        it: one over all of them is many passes.
-        """
-        if not self.turns_of:
-            return self
-        as_one = self.turns_of
-        passes, everything = joined_passes(self.passes, as_one), self.all_events
-        here = {as_one.get(p.loader, p.loader) for p in self.passes_here()}
-        first_of = {number: as_one.get(first, first) for number, first in self.first_of.items()}
-        return replace(
-            self,
-            events=replace(self.events, site=renumbered(self.events.site, as_one)),
-            all_events=replace(everything, site=renumbered(everything.site, as_one)),
-            passes=passes,
-            on_thread=np.array([p.loader in here for p in passes], dtype=bool),
-            first_of={**first_of, **as_one},
-        )
 
 
 def build_timeline(
@@ -163,7 +139,6 @@ def build_timeline(
         window=window,
         first_of=first_of,
         may_be_rollouts_ns=evaluation.may_be_rollouts_ns,
-        turns_of=loaders_taking_turns(passes, facts, set(first_of.values())),
     )
 
 

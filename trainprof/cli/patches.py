@@ -102,7 +102,7 @@ class _Suggested:
         if rest and loader is not None:
             built = (loader.site, loader.call)
             alike = [one for one in self._loaders if (one.site, one.call) == built]
-            if (count := sum(one.taking_turns for one in alike)) > 1:
+            if (count := len(alike)) > 1:
                 roles = ", ".join(dict.fromkeys(one.role for one in alike))
                 yield f"mind: its line builds {count} loaders ({roles}): it counts for all of them"
 

@@ -19,7 +19,6 @@ from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline import MODEL_ERROR, predict
 from trainprof.analysis.pipeline_model import USUAL_PREFETCH
-from trainprof.analysis.pipeline_scenario import without_sending
 from trainprof.analysis.steady import MIN_STEADY_STEPS
 from trainprof.analysis.trial_pace import fewest_alone
 from trainprof.analysis.verdict import COMPUTE_KEYS
@@ -204,9 +203,6 @@ def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> 
         # What a device works takes as long as before.
         of_host = max(1 - share - (case.summary.device_busy_share or 0.0), 0.0) / (1 - share)
         rest = 1 - FASTER_REST * share * of_host
-    if fed.loader.num_workers and not case.is_on_device:
-        rest_s = np.array([(1 - share) * fed.measured.step_s])
-        rest = min(rest, float((without_sending(rest_s, "low") / rest_s)[0]))
     return times * (1 - 2 * MODEL_ERROR), times * (1 + MODEL_ERROR) / rest
 
 

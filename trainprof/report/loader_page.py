@@ -11,7 +11,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_bars import batch_bars
 from trainprof.report.ending import ending
 from trainprof.report.layout import Page, written
-from trainprof.report.loader_advice import NAMES, UNKNOWN, basis, limit_words, next_words
+from trainprof.report.loader_limit import UNKNOWN, limit_words
 from trainprof.report.loader_tables import (
     LEGEND,
     batch_groups,
@@ -76,12 +76,8 @@ def loader_lines(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _limits(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
-    bound, following = loader.bound, next_words(loader, summary)
-    limit = limit_words(loader, summary) or (NAMES.get(bound.by, bound.by) if bound else UNKNOWN)
+    limit = limit_words(loader, summary) or (loader.bound.by if loader.bound else UNKNOWN)
     lines = page.labelled("Limit", [limit])
-    has_workers = bool(loader.num_workers)
-    lines += page.labelled("", [basis(bound, has_workers=has_workers)]) if bound else []
-    lines += page.labelled("Next", [following]) if following else []
     for number, told in enumerate([*faults(loader), *warnings(loader, summary)]):
         lines += page.labelled("" if number else "Note", [told])
     return lines

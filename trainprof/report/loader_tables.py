@@ -59,7 +59,6 @@ def facts(loader: Loader) -> list[str]:
         loader.kind,
         f"built by {loader.built_by}" if loader.built_by else "",
         f"used for {loader.role}",
-        f"{loader.taking_turns} of its line take turns" if loader.taking_turns > 1 else "",
         *(f"{name} {_plain(value)}" for name, value in shown.items() if value is not None),
         _missing(name for name, value in shown.items() if value is None),
         thread,

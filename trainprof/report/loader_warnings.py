@@ -6,21 +6,16 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainprof.analysis.diagnosis.wording import skipping
-from trainprof.analysis.facts import known, number_at
-from trainprof.analysis.limit_names import CPU
+from trainprof.analysis.facts import known
 from trainprof.analysis.loader_figures import Fetch, Loader
-from trainprof.analysis.loader_troubles import stragglers, unusual_samples
+from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_time import making_parts, named
 from trainprof.report.loader_words import needs_words
-from trainprof.report.units import count, counted, percent, seconds
+from trainprof.report.units import count, percent, seconds
 
-# Parts of a batch's making that are worth a sentence from here on.
-CROWDED_FROM_SHARE: Final = 0.2
+# Of a batch's making, from which on it is worth a sentence.
 THROTTLED_FROM_SHARE: Final = 0.05
-# Of the cores: a run that keeps fewer busy does not crowd them by itself.
-_BUSY_SHARE: Final = 0.9
 
 
 def deaths(loader: Loader) -> list[str]:
@@ -37,16 +32,10 @@ def faults(loader: Loader) -> list[str]:
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     """Returns a sentence for each other thing; what training does not feel is left out."""
     fetch = loader.fetch
-    is_felt = needs_words(loader, summary)
-    training_s = summary.phases.training_s
-    told = [skipping(loader, training_s)] if is_felt else []
-    if fetch is not None and is_felt:
-        told.append(_throttled(fetch))
-        # Where the model says that this run's own work fills the cores, nobody else need be named.
-        told.append("" if loader.bound and loader.bound.by == CPU else _crowded(fetch, summary))
-    if fetch is not None:
-        told += [_unusual(fetch), _straggling(fetch)]
-    return [sentence for sentence in told if sentence]
+    if fetch is None:
+        return []
+    throttled = _throttled(fetch) if needs_words(loader, summary) else ""
+    return [sentence for sentence in (throttled, _unusual(fetch)) if sentence]
 
 
 def sample_name(sample: Mapping[str, Any]) -> str:
@@ -104,33 +93,6 @@ def _throttled(fetch: Fetch) -> str:
         return ""
     return (
         f"the container's CPU quota stops the making of batches {percent(part.share)} of the time"
-    )
-
-
-def _crowded(fetch: Fetch, summary: RunSummary) -> str:
-    """Returns what to say where others hold the cores."""
-    part = named(making_parts(fetch), "runnable")
-    cpu = summary.system.cpu if summary.system else None
-    used, usable = number_at(cpu, "tree_percent", "p95"), number_at(cpu, "cores_usable")
-    if part is None or part.share < CROWDED_FROM_SHARE or used is None or usable is None:
-        return ""
-    if used / 100 > _BUSY_SHARE * usable:
-        return ""
-    return (
-        f"{percent(part.share)} of making a batch is waiting for a free core, though this run "
-        f"rarely keeps over {used / 100:.1f} of {usable:.3g} busy: other programs take them"
-    )
-
-
-def _straggling(fetch: Fetch) -> str:
-    found = stragglers(fetch)
-    if not found:
-        return ""
-    worst = found[0]
-    more = f", and {counted(len(found) - 1, 'more is', 'more are')} slow" if len(found) > 1 else ""
-    return (
-        f"worker {worst.number} takes {seconds(worst.mean_s)} a batch, the others "
-        f"{seconds(worst.others_s)}{more}"
     )
 
 

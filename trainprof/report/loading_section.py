@@ -12,7 +12,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.batch_time import BatchPart, code_parts, making_parts, named, waiting_parts
 from trainprof.report.layout import Page
-from trainprof.report.loader_advice import limit_words
+from trainprof.report.loader_limit import limit_words
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 from trainprof.report.units import percent, seconds

@@ -23,7 +23,7 @@ from trainprof.report.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import LedgerTable, ledger_table
-from trainprof.report.loader_advice import UNKNOWN, basis, limit_words, next_words
+from trainprof.report.loader_limit import UNKNOWN, limit_words
 from trainprof.report.loader_tables import (
     LEGEND,
     batch_groups,
@@ -150,7 +150,7 @@ def render_loader(summary: RunSummary, index: int) -> str:
     loader = summary.loaders[index]
     fetch = loader.fetch
     told = [
-        [_basis(loader)],
+        [] if loader.bound else [f"what bounds it is {UNKNOWN}"],
         facts(loader),
         totals(loader),
         making(fetch) if fetch else [],
@@ -167,12 +167,6 @@ def render_loader(summary: RunSummary, index: int) -> str:
             _columns(slow_sample_columns(fetch)) if fetch else "",
         ]
     )
-
-
-def _basis(loader: Loader) -> str:
-    if loader.bound is None:
-        return f"what bounds it is {UNKNOWN}"
-    return basis(loader.bound, has_workers=bool(loader.num_workers))
 
 
 def escaped(text: str) -> str:
@@ -284,12 +278,11 @@ def _gpus(summary: RunSummary) -> str:
 
 
 def _loading(loader: Loader, summary: RunSummary) -> str:
-    """A loader that training waits for: who makes its batches, what bounds them, what to try."""
-    limit, following = limit_words(loader, summary), next_words(loader, summary)
+    """A loader that training waits for: who makes its batches, what bounds them."""
+    limit = limit_words(loader, summary)
     told = [
         f"Data loading at {loader.site}: {makers(loader)}.",
         f"Limit: {limit}." if limit else "",
-        f"Next: {following}." if following else "",
     ]
     remarks = [*faults(loader), *warnings(loader, summary)]
     sentences = [escaped(sentence) for sentence in told if sentence]

@@ -8,10 +8,9 @@ import pytest
 from support.cases import Planted, case_of
 from support.found import found, hot_line, only
 
-from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.finding import LIKELY, MODELLED_WORKERS
 from trainprof.analysis.loader_builder import builder_of
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.report.gain_words import speedup_words
 
 
@@ -54,23 +53,6 @@ def test_a_loader_that_a_package_builds_is_changed_in_its_settings(
     assert (finding.id, finding.advice) == ("serial_loading", advice)
     assert finding.change == {"num_workers": 3, "persistent_workers": True}
     assert finding.evidence["built_by"] == package
-
-
-def test_loaders_that_take_turns_have_one_change() -> None:
-    planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
-    planted.loader = replace(planted.loader, taking_turns=5)
-    finding = only(case_of(planted))
-    assert finding.change == {"num_workers": 3}  # those of all would live at once
-
-
-@pytest.mark.parametrize(("turns", "restarts"), [(1, 9), (4, 6), (10, 0)])
-def test_of_loaders_that_take_turns_each_starts_its_workers_once(turns: int, restarts: int) -> None:
-    planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.1)
-    planted.loader = replace(planted.loader, taking_turns=turns)
-    told = [one for one in diagnose(case_of(planted)).findings if one.id == "worker_restart"]
-    assert len(told) == (1 if restarts else 0)
-    for one in told:
-        assert one.recoverable_s == pytest.approx(restarts * 0.1, rel=0.15)
 
 
 def test_a_package_that_starts_workers_again_is_told_in_its_own_words() -> None:

@@ -12,7 +12,7 @@ from support.found import found, hot_line, minded, only
 
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.limit_names import BLOCKED, RECEIVE
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 
 
 def test_full_cores_want_cheaper_samples_and_no_workers() -> None:
@@ -103,7 +103,7 @@ def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
 
 def test_slow_samples_are_named_beside_what_handing_over_costs() -> None:
     # A batch is late now and then; that each takes 2 ms to be taken over is no matter of samples.
-    handed_over = {"receive_s": Interval.exactly(0.002), "delivery_s": 0.002}
+    handed_over = {"receive_s": Interval.exactly(0.002)}
     planted = Planted(workers=2, fetch_s=0.006, compute_s=0.006, slow_every=40, **handed_over)
     assert found(case_of(planted)) == ["slow_samples"]
 
@@ -124,7 +124,7 @@ def test_batches_of_uneven_cost_want_more_of_them_ahead() -> None:
 
 def test_late_batches_are_named_beside_what_handing_over_costs() -> None:
     # Of 15.0 ms a step 0.9 are for late batches, and 1.5 ms for taking over any.
-    handed_over = {"receive_s": Interval.exactly(0.0015), "delivery_s": 0.0015}
+    handed_over = {"receive_s": Interval.exactly(0.0015)}
     bursts = (30, 11, 12.8)
     planted = Planted(
         workers=2, fetch_s=0.003, bursts=bursts, compute_s=0.0126, passes=1, **handed_over
@@ -208,8 +208,7 @@ def test_a_collate_function_that_takes_most_of_a_batch() -> None:
 
 def test_a_collate_function_that_keeps_its_worker_from_handing_batches_over() -> None:
     # Each is made in time, and handed over late: its worker is at the next one.
-    late = {"receive_s": Interval.exactly(0.001), "handover_s": Interval.exactly(0.008)}
-    handed_over = {**late, "delivery_s": 0.009}
+    handed_over = {"receive_s": Interval.exactly(0.009)}
     planted = Planted(
         workers=1, fetch_s=0.024, running=1.0, compute_s=0.016, collate=0.99, **handed_over
     )
@@ -237,9 +236,7 @@ def test_a_wait_of_the_first_pass_alone_is_over() -> None:
 
 
 def test_receiving_is_not_blamed_on_workers() -> None:
-    planted = Planted(
-        workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02), delivery_s=0.02
-    )
+    planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02))
     planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.019 * STEPS)
     finding = only(case_of(planted))
     assert (finding.id, finding.site) == ("slow_receive", "train.py:41")
@@ -269,9 +266,7 @@ def test_receiving_is_not_blamed_on_workers() -> None:
 def test_waiting_for_a_core_is_no_cost_of_receiving(
     runnable: float, disturbed: bool, cpu_s: float, is_found: bool
 ) -> None:
-    planted = Planted(
-        workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02), delivery_s=0.02
-    )
+    planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02))
     assert planted.loader.fetch is not None
     fetch = replace(planted.loader.fetch, runnable_s=runnable * 0.004 * STEPS)
     planted.loader = replace(

@@ -96,8 +96,7 @@ def test_a_single_batch_has_no_share_of_ready_ones():
     take(run, 1, 1, blocked=10, receive=10)
     log = run.log()
     found = delivery_of(log.details, log.events)
-    assert found is not None
-    assert (found.n, found.blocked_s, found.ready_share) == (0, 0.0, None)
+    assert (found["blocked_s"], found["ready_share"]) == (0.0, None)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.gains import FASTER_REST
 from trainprof.analysis.ledger import LOADER_KEYS
 from trainprof.analysis.optimizer_builder import OptimizerCall
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.analysis.torch_settings import TorchSettings
 
 

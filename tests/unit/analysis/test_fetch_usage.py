@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,20 @@ from hypothesis import strategies as st
 from support.fetch_tables import MS, table
 from support.usage import ask
 
-from trainprof.analysis.fetch_usage import Usage, usage_of
+from trainprof.analysis import fetch_usage
+from trainprof.analysis.fetches import FetchTable
 from trainprof.probes import usage as probe
 from trainprof.probes.usage import LONG_NS, ONE_OF_SHORT, SHORT_NS, UsageMeter
 
 PARTS = ("running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s")
+FIGURES = (*PARTS, "cpu_s", "read_bytes", "major_faults")
 
 
-def ms(usage: Usage) -> dict[str, float | None]:
+def usage_of(fetches: FetchTable) -> SimpleNamespace:
+    return SimpleNamespace(**fetch_usage.usage_of(fetches))
+
+
+def ms(usage: SimpleNamespace) -> dict[str, float | None]:
     """The five parts in ms."""
     found = {name: getattr(usage, name) for name in PARTS}
     return {name: None if s is None else round(s * 1e3, 6) for name, s in found.items()}
@@ -95,7 +102,7 @@ def test_what_the_kernel_does_not_tell_is_none_and_asleep():
 
 def test_without_a_measured_fetch_nothing_is_known():
     nothing = table(3, stands_for=0.0, cpu_ns=np.nan, process_cpu_ns=np.nan, delay_ns=np.nan)
-    assert usage_of(nothing) == Usage()
+    assert fetch_usage.usage_of(nothing) == dict.fromkeys(FIGURES) | {"measured": 0}
 
 
 def test_totals_stand_for_all_fetches():

@@ -22,7 +22,7 @@ from trainprof.analysis.diagnosis.settings import (
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 
 
 def test_a_rule_that_fails_ends_no_other() -> None:

@@ -143,6 +143,18 @@ def of_ranks(ranks: int, **planted: Any):
     return Planted(**plain | planted, ranks=ranks)
 
 
+def test_ranks_that_outnumber_the_cores_get_no_more_workers():
+    one_each = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01}
+    changes = [
+        [
+            one.change
+            for one in diagnose(case_of(of_ranks(8, ranks_per_core=n, **one_each))).findings
+        ]
+        for n in (1.0, 2.0)
+    ]
+    assert [any(changes[0]), any(changes[1])] == [True, False]
+
+
 def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: Any) -> Case:
     plain = summaries.system()
     changed = replace(plain, cpu={**plain.cpu, **cpu}, memory={**plain.memory, **(memory or {})})

@@ -12,7 +12,7 @@ from support.events import US, FakeRun
 
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.record.schema import Kind, Topic
 
 
@@ -172,7 +172,6 @@ def test_loaders_that_a_library_builds_or_that_each_pass_builds_are_counted_as_b
     anew = of_folds(10)
     assert anew.loader.is_rebuilt
     assert anew.loader.later_passes == 9
-    assert of_folds(1, taking_turns=2).loader.later_passes == 8
 
 
 def test_workers_for_the_loaders_of_folds_are_started_for_each() -> None:

@@ -10,7 +10,7 @@ from support import summaries
 
 from trainprof.analysis.facts import known
 from trainprof.analysis.loader_figures import Fetch
-from trainprof.analysis.loader_troubles import are_begun_parts, stragglers, unusual_samples
+from trainprof.analysis.loader_troubles import are_begun_parts, unusual_samples
 from trainprof.analysis.worker_totals import worker_totals
 
 
@@ -54,23 +54,6 @@ def test_rows_that_somebody_edited_are_taken_as_not_known(odd: Any) -> None:
     row = dict.fromkeys(summaries.worker(0, 0.1, 1), odd)
     (worker,) = worker_totals([row, odd])
     assert set(worker.figures.values()) == {None}
-
-
-def test_a_worker_of_one_and_a_half_times_the_others_median_straggles() -> None:
-    (late,) = stragglers(fetch(means={0: 0.5, 1: 0.5, 2: 0.6, 3: 0.75}))
-    assert (late.number, late.mean_s, late.others_s) == (3, 0.75, 0.5)
-    assert stragglers(fetch(means={0: 0.5, 1: 0.5, 2: 0.6, 3: 0.74})) == []
-
-
-def test_the_slowest_straggler_comes_first() -> None:
-    late = stragglers(fetch(means={0: 0.1, 1: 0.3, 2: 0.1, 3: 0.4, 4: 0.1, 5: 0.1}))
-    assert [one.number for one in late] == [3, 1]
-
-
-def test_few_fetches_or_a_single_worker_show_no_straggler() -> None:
-    assert stragglers(fetch(means={0: 0.1, 1: 0.3}, n=9)) == []
-    assert len(stragglers(fetch(means={0: 0.1, 1: 0.3}, n=10))) == 1
-    assert stragglers(fetch(means={0: 0.3})) == stragglers(fetch()) == []
 
 
 def slow(*seconds: float) -> list[dict[str, Any]]:

@@ -23,9 +23,8 @@ def workers_for(planted: Planted) -> Finding:
     return told
 
 
-def test_new_workers_are_to_live_on_only_where_that_is_shorter():
-    serial = {"workers": 0, "fetch_s": 0.5, "compute_s": 0.01, "start_s": 0.0, "cores": 2.0}
-    serial["running"] = 1.0
-    ended, left = workers_for(behind(0, **serial)), workers_for(behind(1000, **serial))
+def test_new_workers_live_on_only_where_passes_end():
+    serial = {"workers": 0, "fetch_s": 0.5, "running": 1.0, "compute_s": 0.01, "cores": 2.0}
+    ended, left = (workers_for(behind(n, **serial, start_s=0.0)) for n in (0, 1000))
     assert ended.change["persistent_workers"] is True
     assert left.change == {"num_workers": ended.change["num_workers"]}

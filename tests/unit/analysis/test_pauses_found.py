@@ -14,7 +14,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.together import together
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.record.schema import Writer
 
 SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70")
@@ -194,7 +194,6 @@ def test_several_loaders_of_which_none_is_most_of_evaluation_are_most_of_it_toge
                 "fetch_s": 0.001,
                 "compute_s": 0.004,
                 "receive_s": Interval.exactly(0.0015),
-                "delivery_s": 0.0015,
             },
             id="a plain batch takes its time to be taken over",
         ),
@@ -205,7 +204,6 @@ def test_several_loaders_of_which_none_is_most_of_evaluation_are_most_of_it_toge
                 "compute_s": 0.0003,
                 "cores": 2,
                 "receive_s": Interval(0.0003, 0.0004, 0.0006),
-                "delivery_s": 0.0004,
             },
             id="batches that no worker could hand over sooner",
         ),

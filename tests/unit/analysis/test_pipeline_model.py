@@ -52,14 +52,11 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         running_s=times("running") + generator.random(count) / 100,
         compute_s=times("compute"),
         receive_s=times("receive"),
-        handover_s=time("handover"),
         compute_cores=draw(st.sampled_from([0.0, 0.4, 1.0, 2.0])),
         sampler_s=time("sampler"),
-        delivery_s=time("delivery"),
         turnaround_s=time("turnaround"),
         workers=draw(st.integers(1, 5)),
         prefetch=draw(st.integers(1, 3)),
-        is_in_order=draw(st.booleans()),
         spawn_s=time("spawn"),
         boot_s=time("boot"),
     )
@@ -88,7 +85,6 @@ def test_cores_that_nobody_misses_change_nothing(p):
     alone, shared = simulate(p), simulate(replace(p, cores=p.highest_demand - 1e-9))
     assert shared.called_s == pytest.approx(alone.called_s, abs=1e-6)
     assert shared.blocked_s == pytest.approx(alone.blocked_s, abs=1e-6)
-    assert shared.used_core_s == pytest.approx(alone.used_core_s)
 
 
 # Against brute force
@@ -115,44 +111,32 @@ class _BruteForce:
     now: float = 0.0
     main: _Job | None = None
     fetching: dict[int, tuple[int, _Job]] = field(default_factory=dict)
-    travelling: list[list[float]] = field(default_factory=list)
     queues: list[list[int]] = field(default_factory=list)
     arrived: list[int] = field(default_factory=list)
     called: list[float] = field(default_factory=list)
     handed: list[float] = field(default_factory=list)
 
     def play(self) -> _BruteForce:
-        p, kept, sent, held = self.p, set(), 0, [0] * self.p.workers
+        p, kept, sent = self.p, set(), 0
         self.queues = [[] for _ in range(p.workers)]
-        turn, worker_of = 0, {}
 
         def send() -> None:
-            nonlocal sent, turn
+            nonlocal sent
             self.work(_Job(0.0, p.sampler_s))
-            while not p.is_in_order and held[turn] == p.prefetch:
-                turn = (turn + 1) % p.workers
-            worker_of[sent] = turn
-            held[turn] += 1
-            self.queues[turn].append(sent)
-            turn, sent = (turn + 1) % p.workers, sent + 1
+            self.queues[sent % p.workers].append(sent)
+            sent += 1
 
         self.work(_Job(p.workers * p.spawn_s, 0.0))
         for _ in range(min(p.ahead, len(p))):
             send()
         for number in range(len(p)):
             self.called.append(self.now)
-            batch = number
-            while not (p.is_in_order and number in kept):
+            while number not in kept:
                 while not self.arrived:
                     self.advance()
                 batch = self.arrived.pop(0)
-                worker = worker_of[batch]
-                is_busy = worker in self.fetching or bool(self.queues[worker])
-                self.work(_Job(p.handover_s if is_busy else 0.0, p.receive_s[batch]))
-                if not p.is_in_order:
-                    break
+                self.work(_Job(0.0, p.receive_s[batch]))
                 kept.add(batch)
-            held[worker_of[batch]] -= 1
             if sent < len(p):
                 send()
             self.handed.append(self.now)
@@ -183,7 +167,6 @@ class _BruteForce:
         wanted += p.others
         rate = min(1.0, p.cores / wanted) if wanted else 1.0
         lengths = [job.run_s / rate if job.runs else job.sleep_s for job in jobs]
-        lengths += [left for left, _ in self.travelling]
         passed = min(lengths)
         self.now += passed
         for job, length in zip(jobs, lengths, strict=False):
@@ -192,18 +175,10 @@ class _BruteForce:
                 job.run_s *= left
             else:
                 job.sleep_s *= left
-        for package in self.travelling:
-            package[0] -= passed
-        there = [package for package in self.travelling if package[0] <= 0]
-        self.travelling = [package for package in self.travelling if package[0] > 0]
-        self.arrived += [int(batch) for _, batch in there]
         for worker, (batch, job) in list(self.fetching.items()):
             if job.runs and job.run_s <= 0:
                 del self.fetching[worker]
-                if p.delivery_s > 0:
-                    self.travelling.append([p.delivery_s, batch])
-                else:
-                    self.arrived.append(batch)
+                self.arrived.append(batch)
 
 
 @given(pipelines(), st.sampled_from([1.0, 1.5, 2.0, 3.0]), st.sampled_from([0.0, 0.7, 4.0]))
@@ -214,7 +189,6 @@ def test_shared_cores_give_what_brute_force_gives(p, cores, others):
     assert flow.called_s == pytest.approx(truth.called, abs=1e-6)
     assert flow.handed_s == pytest.approx(truth.handed, abs=1e-6)
     assert flow.ended_s == pytest.approx(truth.now, abs=1e-6)
-    assert flow.used_core_s <= cores * flow.ended_s * (1 + 1e-9)
 
 
 # Sums by hand
@@ -245,8 +219,6 @@ def test_with_alternating_batches_and_two_workers_one_gets_all_the_slow_ones():
     p = constant(200, fetch=0.0, compute=0.1, workers=2)
     p = replace(p, running_s=np.tile([9.0, 1.0], 100))
     assert steady_step(p) == pytest.approx(9.0 / 2)
-    as_they_come = steady_step(replace(p, is_in_order=False))
-    assert as_they_come == pytest.approx(5.0 / 2, rel=0.02)
 
 
 def test_the_others_wait_for_a_straggler_where_order_is_kept():
@@ -286,7 +258,6 @@ def test_a_computation_on_two_cores_is_slowed_by_a_worker_on_one_of_them():
     flow = simulate(p)
     assert flow.step_s[0] == pytest.approx(90.0 + 4.5)
     assert flow.step_s[1:-1] == pytest.approx([90.0 - 3.0 + 4.5] * 198)
-    assert flow.contended_s == pytest.approx(199 * 4.5)
 
 
 def test_another_process_takes_its_part_of_the_cores():

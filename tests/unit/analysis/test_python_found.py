@@ -15,7 +15,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 
 
 @pytest.mark.parametrize(("backward_s", "is_long"), [(2.0, False), (4.0, True)])
@@ -524,7 +524,6 @@ def test_a_worker_that_computes_answers_late() -> None:
         compute_s=0.005,
         cores=2,
         receive_s=Interval.exactly(0.02),
-        delivery_s=0.02,
     )
     planted.loader = replace(planted.loader, receive_s=0.02 * STEPS, receive_cpu_s=0.001 * STEPS)
     assert found(case_of(planted)) == ["saturated_cpu"]

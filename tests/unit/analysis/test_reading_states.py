@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fetch_tables import MS, table
 
-from trainprof.analysis.fetch_usage import usage_of
+from trainprof.analysis import fetch_usage
 from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.reading_states import MIN_STATES, StateSamples, with_sampled_reading
 from trainprof.analysis.system_processes import Tick
@@ -46,7 +47,7 @@ def reading_ms(found: FetchTable) -> float:
 def test_the_share_of_looks_is_the_share_of_time():
     found = sampled(fetches(), met("DDDS"), 0)
     assert reading_ms(found) == pytest.approx(0.75 * FETCHES * 10)
-    told = usage_of(found)
+    told = SimpleNamespace(**fetch_usage.usage_of(found))
     assert told.reading_s == pytest.approx(0.3)
     assert told.asleep_s == pytest.approx(0.1)
 
@@ -115,7 +116,7 @@ def test_fetches_that_were_not_measured_stay_so():
     stands_for = np.where(np.arange(FETCHES) % 2, 2.0, 0.0)
     found = sampled(fetches(stands_for=stands_for), met("DDD"), 0)
     assert np.isnan(found.reading_ns[::2]).all()
-    assert usage_of(found).reading_s == pytest.approx(FETCHES * 0.01)
+    assert fetch_usage.usage_of(found)["reading_s"] == pytest.approx(FETCHES * 0.01)
 
 
 def test_frequent_samples_stand_for_all_of_a_process():
@@ -162,7 +163,7 @@ def test_parts_stay_within_the_wall(share: float, wall: list[int], cpu: int):
     )
     t_ns = np.linspace(0, taken.sum(), 200).astype(np.int64)
     states = StateSamples(np.full(200, 7), t_ns, np.arange(200) < share * 200)
-    told = usage_of(sampled(rows, states, 0))
+    told = SimpleNamespace(**fetch_usage.usage_of(sampled(rows, states, 0)))
     parts = [told.running_s, told.runnable_s, told.reading_s or 0.0, told.asleep_s]
     assert all(part is not None and part >= 0 for part in parts)
     assert sum(part or 0.0 for part in parts) == pytest.approx(taken.sum() / 1e9)

@@ -15,7 +15,7 @@ from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.waiting import SAMPLING, UNKNOWN, Cause
 from trainprof.analysis.finding import LIKELY, Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 
 PASSES = 2
 IN_PASS = STEPS // PASSES

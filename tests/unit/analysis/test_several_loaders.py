@@ -208,61 +208,6 @@ def _serial_pass(run: FakeRun, loader: int, optimizer: int, batches: int, fetch:
     run.stop(loader)
 
 
-def _by_turns(run: FakeRun, count: int, epochs: int = 3, batches: int = 4) -> list[int]:
-    """Returns the ids of loaders of one line, one for each part of the data, used in turns."""
-    optimizer, loaders = run.optimizer(), [run.loader(10, serial=1, length=batches)]
-    for number in range(1, count):
-        loaders.append(_built_again(run, loaders[-1], dataset_number=number))
-    for loader in loaders:
-        run.mark(Kind.LOADER_BUILT, site=loader, value=loader)
-    for _ in range(epochs):
-        for loader in loaders:
-            _serial_pass(run, loader, optimizer, batches, 20 * MS)
-    return loaders
-
-
-def _summary_on_cores(run: FakeRun, tmp_path: Any, cores: int = 4) -> Any:
-    return summarize(run.write(tmp_path, host={"usable_cores": cores, "cores": cores}))
-
-
-@pytest.mark.parametrize("count", [2, 6, 24])
-def test_training_loaders_of_one_line_that_take_turns_are_told_as_one(tmp_path, count):
-    run = FakeRun()
-    loaders = _by_turns(run, count)
-    found = _summary_on_cores(run, tmp_path)
-    assert _found(found) == [("train.py:10", "training", 3 * count, 12 * count)]
-    (loader,) = found.loaders
-    assert (loader.id, loader.taking_turns, loader.built) == (loaders[0], count, count)
-    assert not loader.is_rebuilt
-    assert not loader.may_keep_workers  # those of all would live at once
-    # One over all of them stays an epoch.
-    assert (found.training.epochs, found.training.iterations) == (3, 12 * count)
-    (finding,) = [x for x in found.findings if x.id == "serial_loading"]
-    batch_s = 0.020 + 0.00025 + 0.005
-    assert finding.evidence["wait_share"] == pytest.approx(0.020 / batch_s, rel=0.02)
-    assert finding.recoverable_s > 0.3 * found.run.wall_s
-    assert "persistent_workers" not in finding.change
-
-
-def test_a_part_of_the_run_has_them_as_one_too(tmp_path):
-    run = FakeRun()
-    _by_turns(run, 6)
-    run.write(tmp_path)
-    found = summarize(RunDirectory(tmp_path / "run"), epoch=1)
-    assert _found(found) == [("train.py:10", "training", 6, 24)]
-
-
-@pytest.mark.parametrize(("line", "facts"), [(20, {}), (10, {"dataset": "Other"})])
-def test_unlike_training_loaders_that_take_turns_are_kept_apart(tmp_path, line, facts):
-    run = FakeRun()
-    optimizer = run.optimizer()
-    loaders = [run.loader(10), run.loader(line, **facts)]
-    for _ in range(3):
-        for loader in loaders:
-            _serial_pass(run, loader, optimizer, 4, 20 * MS)
-    assert [x.taking_turns for x in _summary_on_cores(run, tmp_path).loaders] == [1, 1]
-
-
 def test_training_loaders_of_one_line_that_are_zipped_are_kept_apart(tmp_path):
     run = FakeRun()
     one, optimizer = run.loader(10), run.optimizer()
@@ -277,16 +222,6 @@ def test_training_loaders_of_one_line_that_are_zipped_are_kept_apart(tmp_path):
         run.stop(one)
         run.stop(other)
     assert _found(run.summary(tmp_path)) == [("train.py:10", "training", 3, 12)] * 2
-
-
-def test_training_loaders_of_one_line_in_phases_are_kept_apart(tmp_path):
-    run = FakeRun()
-    one, optimizer = run.loader(10), run.optimizer()
-    other = _built_again(run, one, dataset_number=2)
-    for loader in (one, other):
-        for _ in range(3):
-            _serial_pass(run, loader, optimizer, 4, 20 * MS)
-    assert [x.taking_turns for x in run.summary(tmp_path).loaders] == [1, 1]
 
 
 def test_ids_are_renumbered_wherever_they_stand():

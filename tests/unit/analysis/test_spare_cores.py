@@ -11,7 +11,7 @@ from support import summaries
 from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 
 COMPUTES, SLEEPS = 1.0, 0.1
 # Another program on the only core: each of the two has half of it, and waits for as long.

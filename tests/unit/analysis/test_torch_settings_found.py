@@ -11,7 +11,7 @@ from support.found import found, hot_line, only
 
 from trainprof.analysis.code_figures import CompetingThread, Numerics
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.analysis.torch_settings import TorchSettings
 
 
@@ -132,7 +132,7 @@ def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) 
 
 def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:
     # A batch takes a tenth of a step, and to hand it over may take longer than to make it.
-    unsure = {"receive_s": Interval(0.0004, 0.0008, 0.006), "delivery_s": 0.0008}
+    unsure = {"receive_s": Interval(0.0004, 0.0008, 0.006)}
     planted = Planted(fetch_s=0.0017, running=1.0, compute_s=0.011, cores=2, **unsure)
     assert found(case_of(planted)) == []
     sure = Planted(fetch_s=0.0017, running=0.0, compute_s=0.011, cores=2)
@@ -140,7 +140,7 @@ def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:
 
 
 def test_drawing_indices_is_found_beside_what_handing_over_costs_anyway() -> None:
-    handed_over = {"receive_s": Interval.exactly(0.003), "delivery_s": 0.003}
+    handed_over = {"receive_s": Interval.exactly(0.003)}
     planted = Planted(workers=2, fetch_s=0.002, compute_s=0.01, sampler_s=0.0015, **handed_over)
     assert found(case_of(planted)) == ["slow_sampler"]
     quick = Planted(workers=2, fetch_s=0.002, compute_s=0.01, sampler_s=0.0001, **handed_over)

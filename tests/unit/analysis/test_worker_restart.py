@@ -21,7 +21,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.finding import COMES_ONCE, Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 
 KEPT = {"persistent_workers": True}
 WITHOUT = {"num_workers": 0}
@@ -82,7 +82,6 @@ def many_at_once(first_s: float) -> Planted:
 ROWS_OF_WORKERS: dict[str, Any] = {
     "workers": 2,
     "receive_s": Interval.exactly(0.001),
-    "delivery_s": 0.001,
 }
 
 

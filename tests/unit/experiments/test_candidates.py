@@ -11,7 +11,7 @@ from support.cases import STEPS, Planted, case_of
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.optimizer_builder import OptimizerCall
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.experiments.candidate import Candidate, together
 from trainprof.experiments.candidates import Plan, plan
@@ -49,7 +49,6 @@ def test_none_are_tried_where_workers_cost_more_than_they_save() -> None:
         running=1.0,
         compute_s=0.0005,
         receive_s=Interval.exactly(0.001),
-        delivery_s=0.001,
     )
     first = plan(case_of(quick)).candidates[0]
     assert (first.subject, first.overrides) == ("workers", {"num_workers": 0})

@@ -15,7 +15,7 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline_scenario import Interval
+from trainprof.analysis.pipeline import Interval
 from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.experiments.candidates import plan
 

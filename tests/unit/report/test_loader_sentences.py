@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis import pipeline_bound
+from trainprof.analysis.limit_names import (
+    COMPUTE,
+    CPU,
+    LATENCY,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+)
 from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.summary import RunSummary
-from trainprof.report import loader_advice
-from trainprof.report.loader_advice import limit_words, next_words
+from trainprof.report.loader_limit import limit_words
 from trainprof.report.loader_tables import slow_sample_columns
 from trainprof.report.loader_warnings import deaths, ended_by, faults, sample_name, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
@@ -85,98 +91,30 @@ def test_only_a_loader_that_training_waits_for_needs_words() -> None:
     assert needs_words(replace(little, lost_workers=[{}]), run())
 
 
-def test_the_names_of_limits_are_the_models() -> None:
-    ours = {name for name in vars(loader_advice) if name.isupper()}
-    shared = ours & {name for name in vars(pipeline_bound) if name.isupper()}
-    assert {"LATENCY", "CPU", "STORAGE", "RECEIVE", "SAMPLER", "COMPUTE"} <= shared
-    for name in shared - {"NAMES"}:
-        if isinstance(getattr(pipeline_bound, name), str):
-            assert getattr(loader_advice, name) == getattr(pipeline_bound, name)
-
-
-def test_what_is_found_of_a_loader_is_its_next_thing_to_try() -> None:
-    one = loader(id=3, bound=summaries.bound("CPU", blocked=0.05, compute=0.05))
-    about = {3: "slow collate", 2: "of another"}
-    findings = [
-        replace(summaries.finding(advice=words), evidence={"loader_id": number})
-        for number, words in about.items()
-    ]
-    assert next_words(one, replace(run(), findings=findings[::-1])) == "slow collate"
-    assert next_words(one, replace(run(), findings=findings[1:])) == ""
-
-
 @pytest.mark.parametrize(
-    ("one", "limit"),
+    ("workers", "by", "parts", "limit"),
     [
-        (
-            loader(0, bound=summaries.bound("one worker's latency", blocked=0.4, compute=0.1)),
-            "batches are made between the steps, by the training process itself",
-        ),
-        (
-            loader(0, bound=summaries.bound("compute", blocked=0.0003, compute=0.3577)),
-            "computing; making a batch adds 300 µs of 358 ms",
-        ),
-        (
-            loader(bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05)),
-            "4 workers give a batch per 100 ms, training takes one per 50.0 ms",
-        ),
-        (
-            loader(
-                1,
-                bound=summaries.bound(
-                    "one worker's latency", blocked=0.05, compute=0.05, margin=0.0
-                ),
-            ),
-            "1 worker gives a batch per 100 ms, training takes one per 50.0 ms",
-        ),
-        (
-            loader(
-                bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05),
-                fetch=summaries.fetch(0.4, 400, workers=4, running=0.3, asleep=0.7),
-            ),
-            "4 workers give a batch per 100 ms, training takes one per 50.0 ms",
-        ),
-        (
-            loader(bound=summaries.bound("CPU", blocked=0.05, compute=0.05)),
-            "all 4 cores are at work",
-        ),
-        (
-            loader(
-                bound=summaries.bound("storage", blocked=0.05, compute=0.05),
-                fetch=summaries.fetch(0.4, 400, workers=4, reading=0.9, running=0.1),
-            ),
-            "reading from disk, 3.00 MiB a batch",
-        ),
-        (
-            loader(bound=summaries.bound("receive in the main process", receive=0.03, compute=0.1)),
-            "taking a batch of 4.60 MiB over from its worker, 30.0 ms each",
-        ),
-        (
-            replace(
-                loader(bound=summaries.bound("receive in the main process", receive=0.03)),
-                receive_s=3.0,
-                receive_cpu_s=0.2,
-            ),
-            "taking a batch of 4.60 MiB over from its worker, 30.0 ms each",
-        ),
-        (
-            loader(bound=summaries.bound("sampler", sampler=0.03, compute=0.01)),
-            "drawing the indices of a batch, 30.0 ms each, in the training process",
-        ),
-        (
-            loader(bound=summaries.bound("compute", compute=0.1, receive=0.001)),
-            "computing, 100 ms a batch; the loader keeps up once its buffer is filled",
-        ),
-        (
-            loader(bound=summaries.bound("compute", compute=0.1, receive=0.02)),
-            "computing, 100 ms a batch; loading adds 20.0 ms (receiving batches)",
-        ),
-        (loader(bound=None), ""),
-        (loader(bound=summaries.bound("something of a later version", compute=0.1)), ""),
+        (0, LATENCY, {"blocked": 0.4, "compute": 0.1}, "batches are made between the steps, by"),
+        (0, COMPUTE, {"blocked": 0.0003, "compute": 0.3577}, "computing; making a batch adds 300"),
+        (4, LATENCY, {"blocked": 0.05, "compute": 0.05}, "4 workers give a batch per 100 ms, tr"),
+        (1, LATENCY, {"blocked": 0.05, "compute": 0.05}, "1 worker gives a batch per 100 ms, tra"),
+        (4, CPU, {"blocked": 0.05, "compute": 0.05}, "all 4 cores are at work"),
+        (4, STORAGE, {"blocked": 0.05, "compute": 0.05}, "reading from disk, 3.00 MiB a batch"),
+        (4, RECEIVE, {"receive": 0.03, "compute": 0.1}, "taking a batch of 4.60 MiB over from its"),
+        (4, SAMPLER, {"sampler": 0.03, "compute": 0.01}, "drawing the indices of a batch, 30.0 ms"),
+        (4, COMPUTE, {"compute": 0.1, "receive": 0.001}, "computing, 100 ms a batch; the loader k"),
+        (4, COMPUTE, {"compute": 0.1, "receive": 0.02}, "computing, 100 ms a batch; loading adds"),
+        (4, "something of a later version", {"compute": 0.1}, None),
     ],
 )
-def test_each_limit_is_named(one: Loader, limit: str) -> None:
-    assert limit_words(one, run()) == limit
+def test_each_limit_is_named(
+    workers: int, by: str, parts: dict[str, float], limit: str | None
+) -> None:
+    reads = summaries.fetch(0.4, 400, workers=workers, reading=0.9, running=0.1)
+    one = loader(workers, bound=summaries.bound(by, **parts), fetch=reads)
+    told = limit_words(one, run())
+    assert told == "" if limit is None else told.startswith(limit)
+    assert limit_words(replace(one, bound=None), run()) == ""
 
 
 @pytest.mark.parametrize("nothing", [0, None])
@@ -219,19 +157,6 @@ def test_a_worker_that_died_is_named(lost: dict[str, Any], words: str) -> None:
     assert deaths(loader(lost_workers=[lost])) == [words]
 
 
-def test_batches_that_are_taken_only_to_be_left_are_named() -> None:
-    resumed = loader(skipped=400, skipped_s=8.0, wait_total_s=9.0)
-    [sentence] = warnings(resumed, run())
-    assert sentence.startswith(
-        "the first 400 batches were taken and nothing was computed with them, which took 8.00 s ("
-    )
-    by_sampler = "a sampler that begins behind them, or torchdata's StatefulDataLoader, does not"
-    assert sentence.endswith(f"of training): {by_sampler} make them")
-    [of_stream] = warnings(replace(resumed, is_iterable=True), run())
-    assert of_stream.endswith("of training): a dataset that begins behind them does not make them")
-    assert warnings(replace(resumed, skipped_s=0.1), run()) == []
-
-
 def test_workers_that_each_give_all_of_a_stream_are_named() -> None:
     streamed = {"is_iterable": True, "shares_samples": False}
     [sentence] = faults(loader(2, **streamed))
@@ -257,25 +182,6 @@ def test_a_quota_that_stops_the_workers_is_named() -> None:
     stopped = loader(fetch=summaries.fetch(0.4, 400, workers=4, running=0.8, throttled=0.2))
     assert warnings(stopped, run()) == [
         "the container's CPU quota stops the making of batches 20 % of the time"
-    ]
-
-
-def test_cores_that_other_programs_take_are_told_from_our_own() -> None:
-    crowded = loader(fetch=summaries.fetch(0.4, 400, workers=4, running=0.5, runnable=0.5))
-    assert warnings(crowded, run(used_percent=120.0)) == [
-        "50 % of making a batch is waiting for a free core, though this run rarely keeps over "
-        "1.2 of 4 busy: other programs take them"
-    ]
-    assert warnings(crowded, run(used_percent=395.0)) == []
-    ours = replace(crowded, bound=summaries.bound("CPU", blocked=0.1, compute=0.1))
-    assert warnings(ours, run(used_percent=120.0)) == []
-    assert warnings(crowded, replace(run(), system=None)) == []
-
-
-def test_a_worker_that_lags_behind_is_named() -> None:
-    rows = [summaries.worker(n, 0.3 if n == 3 else 0.1, 50) for n in range(4)]
-    assert warnings(loader(fetch=made(per_worker=rows)), run()) == [
-        "worker 3 takes 300 ms a batch, the others 100 ms"
     ]
 
 

@@ -29,7 +29,7 @@ def block(summary: RunSummary, room: int = 99, page: Page = PAGE) -> list[str]:
     return [line.plain for line in loading_section(summary, page, room)]
 
 
-def test_the_block_says_where_the_time_goes_what_bounds_it_and_what_to_try() -> None:
+def test_the_block_says_where_the_time_goes_and_what_bounds_it() -> None:
     assert block(summaries.accelerator()) == [
         "Data loading at train.py:41: 8 workers, 449 ms a batch each",
         "  running (on a core)            ██████▏                        98.8 ms   22.0 %",
@@ -73,10 +73,9 @@ def test_parts_that_have_no_room_for_bars_are_said_in_words() -> None:
     assert "Running (on a core) 61 %, waiting for a free core 11 %" in text
 
 
-def test_a_worker_that_died_and_one_that_lags_are_told() -> None:
+def test_a_worker_that_died_is_told() -> None:
     text = " ".join(block(summaries.starved()))
     assert "Worker 1 (pid 4201) was killed by SIGKILL 2.84 min into the run." in text
-    assert "Worker 2 takes 810 ms a batch, the others 412 ms." in text
 
 
 def test_a_loader_that_keeps_up_gets_one_line_at_most() -> None:

@@ -12,16 +12,17 @@ from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.diagnosis.waiting import Limits, cause_of, runnable_share
 from trainprof.analysis.ledger import LOADER_KEYS
-from trainprof.analysis.loader_bounds import MAX_LOADERS, LoaderModel
 from trainprof.analysis.loader_cost import total_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION, TRAINING
+from trainprof.analysis.pipeline_fit import LoaderModel
 from trainprof.analysis.shared_cpu import shared_cpu
 from trainprof.analysis.step_noise import half_split_noise
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.torch_settings import TorchSettings
 
+_MOST_LOADERS: Final = 4
 # A loader that costs less of training is not played through the model, unless its workers are at
 # work for so much of it, each waiting for a free core for so much of that.
 _LOOKED_AT_FROM_SHARE: Final = 0.03
@@ -148,7 +149,7 @@ def _limits(settings: Mapping[str, float]) -> Limits:
 
 def _costliest(loaders: list[Loader]) -> list[Loader]:
     ranked = sorted(loaders, key=lambda one: -(one.wait_total_s + total_s(one.first_batch_s)))
-    return ranked[:MAX_LOADERS]
+    return ranked[:_MOST_LOADERS]
 
 
 def _loader_case(

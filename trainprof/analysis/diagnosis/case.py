@@ -61,7 +61,7 @@ class LoaderCase:
         """
         if self.training_s <= 0:
             return 0.0
-        waited_s = self.loader.wait_total_s + self.loader.made_first_s - self.loader.skipped_s
+        waited_s = self.loader.wait_total_s + self.loader.made_first_s
         if self.loader.role == TRAINING:
             waited_s -= self.loader.evaluation_wait_s
         return self.exposed * waited_s / self.training_s
@@ -89,7 +89,7 @@ class LoaderCase:
         first_s = loader.first_start_s
         if first_s is None:
             first_s = self.starts_s / loader.passes
-        return loader.later_share * max(self.starts_s - loader.taking_turns * first_s, 0.0)
+        return loader.later_share * max(self.starts_s - first_s, 0.0)
 
     @property
     def recorded_starts(self) -> tuple[int, float]:

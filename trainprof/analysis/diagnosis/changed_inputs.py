@@ -7,9 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.pipeline import Interval, PipelineInputs
+from trainprof.analysis.pipeline import Interval, PipelineInputs, filled
 from trainprof.analysis.pipeline_model import Float64
-from trainprof.analysis.pipeline_scenario import filled
 
 # A slow sample is so many times a typical one; at most so much is left of it.
 _SLOW_FROM_TIMES: Final = 3.0
@@ -39,21 +38,12 @@ def without_collate(
         share: Of the making of batches that is the collate function's.
         received_s: What the training process itself works to take a batch over; None: all of it.
     """
-    kept = 1 - share
-
-    def sooner(s: float, worked_s: float = 0.0) -> float:
-        return min(s, worked_s) + max(s - worked_s, 0.0) * kept
-
-    changed = _shortened(inputs, np.full_like(inputs.fetch_s, kept))
-    late, taken = inputs.handover_s, inputs.receive_s
+    kept, taken = 1 - share, inputs.receive_s
     if received_s is not None:
-        taken = Interval(*(sooner(s, received_s) for s in (taken.low, taken.mid, taken.high)))
-    return replace(
-        changed,
-        handover_s=Interval(*(sooner(s) for s in (late.low, late.mid, late.high))),
-        receive_s=taken,
-        delivery_s=taken.mid + sooner(max(inputs.delivery_s - inputs.receive_s.mid, 0.0)),
-    )
+        taken = Interval(
+            *(min(s, received_s + max(s - received_s, 0.0) * kept) for s in taken.ends())
+        )
+    return replace(_shortened(inputs, np.full_like(inputs.fetch_s, kept)), receive_s=taken)
 
 
 def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
@@ -74,9 +64,7 @@ def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
 
 def received_at_once(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the inputs of a loader whose batches cost nothing to take over."""
-    nothing = Interval.exactly(0.0)
-    delivery_s = max(inputs.delivery_s - inputs.receive_s.mid - inputs.handover_s.mid, 0.0)
-    return replace(inputs, receive_s=nothing, handover_s=nothing, delivery_s=delivery_s)
+    return replace(inputs, receive_s=Interval.exactly(0.0))
 
 
 def drawn_at_once(inputs: PipelineInputs) -> PipelineInputs:

@@ -40,9 +40,10 @@ def own_share(line: HotLine) -> float:
 def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
     """Returns what it would give at most if batches cost nothing to make.
 
-    None where that is neither a line of the user's nor a library's dataset, or it is not known.
+    With what computing takes longer beside workers, which then have nothing to do. None where that
+    is neither a line of the user's nor a library's dataset, or it is not known.
     """
-    if fed.hot_line() is None and not _is_made_by_library(case, fed):
+    if fed.inputs is None or (fed.hot_line() is None and not _is_made_by_library(case, fed)):
         return None
     return None if fed.inputs is None else of_inputs(case, fed, without_part(fed.inputs, 1.0))
 

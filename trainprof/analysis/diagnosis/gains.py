@@ -9,8 +9,7 @@ import numpy as np
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
 from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.pipeline import Prediction, Setting, predict
-from trainprof.analysis.pipeline_scenario import Interval, PipelineInputs
+from trainprof.analysis.pipeline import Interval, PipelineInputs, Prediction, Setting, predict
 
 # What remains for the host may get faster once the thread no longer waits in between (caches, clock
 # rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host
@@ -47,8 +46,6 @@ def of_setting(
     fed: LoaderCase,
     setting: Setting,
     found: Prediction,
-    *,
-    steps: Interval | None = None,
 ) -> Gain | None:
     """Returns what another setting of a loader would give, by the pipeline model.
 
@@ -57,29 +54,27 @@ def of_setting(
         fed: The loader.
         setting: The new one; its workers may live on from pass to pass.
         found: The model's answer to it.
-        steps: How many times as fast those that it feeds will be beside other loaders; None: as the
-            model says.
     """
     if fed.inputs is None or fed.measured is None:
         return None
-    steps = steps or found.speedup_over(fed.measured.step_s)
-    batches, (passes, now_starts_s) = fed.loader.batches_used, fed.recorded_starts
+    steps = found.speedup_over(fed.measured.step_s)
+    batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
     starting = start_of_workers(fed.inputs, setting)
     later = _resumed(found) if setting.is_persistent else starting
     # Each of several loaders starts its own workers.
     firsts = passes - fed.loader.later_passes if fed.loader.is_of_several else 1
     starts_s = [
         firsts * one + (passes - firsts) * other
-        for one, other in zip(_of(starting), _of(later), strict=True)
+        for one, other in zip(starting.ends(), later.ends(), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
-    waited_s = fed.loader.wait_total_s - fed.loader.skipped_s + fed.loader.made_first_s
+    waited_s = fed.loader.wait_total_s + fed.loader.made_first_s
     recorded_s = batches * fed.measured.wait_s
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
     wall_s = case.wall_s
     run_s = [
         wall_s - alike * batches * fed.measured.step_s * (1 - 1 / times) - (now_starts_s - start_s)
-        for times, start_s in zip(reversed(_of(steps)), starts_s, strict=True)
+        for times, start_s in zip(reversed(steps.ends()), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
     # A longer queue of the same batches delays none of them.
@@ -101,7 +96,7 @@ def of_setting(
 
 def _resumed(found: Prediction) -> Interval:
     """Returns what a pass takes to begin whose workers have lived on."""
-    pairs = zip(_of(found.reset_s), _of(found.first_batch_s), strict=True)
+    pairs = zip(found.reset_s.ends(), found.first_batch_s.ends(), strict=True)
     return Interval(*(reset + first for reset, first in pairs))
 
 
@@ -112,13 +107,9 @@ def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
         inputs: What a recording tells.
         setting: With these workers; without any, the first batch alone.
     """
-    first, each = (
-        predict(inputs, replace(setting, is_persistent=False)).first_batch_s,
-        inputs.spawn_s,
-    )
-    return Interval(
-        *(one + setting.workers * spawn for one, spawn in zip(_of(first), _of(each), strict=True))
-    )
+    first = predict(inputs, replace(setting, is_persistent=False)).first_batch_s
+    pairs = zip(first.ends(), inputs.spawn_s.ends(), strict=True)
+    return Interval(*(one + setting.workers * spawn for one, spawn in pairs))
 
 
 def of_faster_steps(case: Case, speedup: Interval, wait_share: float) -> Interval:
@@ -147,7 +138,7 @@ def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | No
     """
     if fed.now is None or fed.measured is None:
         return None
-    pairs = zip(_of(fed.now.step_s), _of(predict(changed).step_s), strict=True)
+    pairs = zip(fed.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
     # Of the same scenario both, so that what is not known about the run is in both.
     kept = min((then / now for now, then in pairs if now > 0), default=1.0)
     return of_batches(case, fed, (1 - kept) * fed.measured.step_s)
@@ -160,7 +151,7 @@ def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
     if not np.isfinite(saved_s) or step_s <= 0:
         return None
     kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
-    all_s = fed.loader.batches_used * (step_s - kept_s)
+    all_s = fed.loader.iterations * (step_s - kept_s)
     run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
     times = step_s / kept_s
     most = _of_fed(case, fed, times, 1 - kept_s / step_s)
@@ -296,7 +287,3 @@ def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
         likely=min(gain.likely, most.likely),
         saved_s=min(gain.saved_s, most.saved_s),
     )
-
-
-def _of(interval: Interval) -> tuple[float, float, float]:
-    return interval.low, interval.mid, interval.high

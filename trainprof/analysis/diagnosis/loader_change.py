@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.case import Case, LoaderCase
@@ -13,7 +14,6 @@ from trainprof.analysis.diagnosis.loader_cautions import (
 )
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.side_by_side import gain_beside
 from trainprof.analysis.diagnosis.waiting import (
     WAIT_SHARE,
     collate_share,
@@ -27,7 +27,7 @@ from trainprof.analysis.diagnosis.wording import (
 from trainprof.analysis.finding import LOADER_ID, Finding
 from trainprof.analysis.loader_builder import settings_of
 from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.pipeline import Setting
+from trainprof.analysis.pipeline import Interval, Prediction, Setting
 from trainprof.analysis.verdict_level import percent
 
 # Of the making of batches: from here on it is the dataset that takes it.
@@ -56,8 +56,24 @@ def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
     cause = fed.cause
     if cause is None or cause.setting is None or cause.found is None:
         return None
-    beside = gain_beside(case, fed)
-    return of_setting(case, fed, cause.setting, cause.found) if beside is None else beside
+    return of_setting(case, fed, cause.setting, _no_faster_than_others(case, fed, cause.found))
+
+
+def _no_faster_than_others(case: Case, fed: LoaderCase, found: Prediction) -> Prediction:
+    """Returns steps no shorter than the workers of others take that are asked in the same steps.
+
+    While training waits for this loader they make their batches: a wait hides another's.
+    """
+    if fed.steps_share < 1:
+        return found
+    others = [x for x in case.feeding if x is not fed and x.steps_share == 1 and x.inputs]
+    made_s = [
+        float(x.inputs.fetch_s.mean()) / x.inputs.setting.workers
+        for x in others
+        if x.inputs is not None and x.inputs.setting.workers
+    ]
+    least_s = max(made_s, default=0.0)
+    return replace(found, step_s=Interval(*(max(s, least_s) for s in found.step_s.ends())))
 
 
 def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:

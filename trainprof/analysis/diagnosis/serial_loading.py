@@ -9,10 +9,8 @@ workers on the cores that the run may use, of which several ranks on a host have
 a GPU trains, for steps no shorter than it takes. What workers take to start is charged to the whole
 run, by the way in which they are started (spawn: seconds).
 
-What is counted: loaders of one line over many files, one after the other, as one; so are loaders
-that train and take turns, pass by pass (one for each client or task). Of a loader that feeds a part
-of the steps only, the gain is told of all steps. Batches that a resumed epoch takes only to leave
-them are none of its pace; what they took is told.
+What is counted: loaders of one line over many files, one after the other, as one. Of a loader that
+feeds a part of the steps only, the gain is told of all steps.
 
 When it is wrong: where making a batch on a worker costs more than it does here (large batches that
 have to be copied, datasets that cannot be pickled or forked, libraries that are not safe to fork).

@@ -16,13 +16,15 @@ from trainprof.analysis.loader_cost import starts_s
 from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.loader_troubles import are_begun_parts, unusual_samples
 from trainprof.analysis.pipeline import (
+    Interval,
     PipelineInputs,
     Prediction,
+    Scenario,
     Setting,
     measured_rates,
     predict,
+    running_of,
 )
-from trainprof.analysis.pipeline_scenario import Interval, Scenario, running_of
 from trainprof.analysis.worker_totals import worker_totals
 
 SERIAL: Final = "serial"
@@ -82,7 +84,6 @@ _SHORT_GAIN: Final = 0.1
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
 TRIED_PREFETCH: Final = (4, 8, 16)
-_MORE_CORES: Final = 8.0
 _WORKERS_PER_CORE_ASLEEP: Final = 4
 
 
@@ -175,7 +176,7 @@ def cause_of(
         return Cause(UNKNOWN)
     made_s = fetch.wall_s.mean * fetch.n
     if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
-        return _collating(loader, paced, now)
+        return Cause(COLLATING)
     reading = reading_share(fetch) if fetch.read_bytes else 0.0
     is_read = reading >= READING_SHARE
     # Workers that read side by side already share what the disk can give.
@@ -195,16 +196,13 @@ def cause_of(
         return Cause(name, setting, found)
     if is_read:
         return Cause(STORAGE)
-    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
-    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
-    is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
     # Cores that have less to do than that are not what is short.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
     is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
     is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
-    if is_crowded and is_busy and is_full:
+    if is_busy and is_full and (is_late or not loader.num_workers):
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
 
@@ -237,22 +235,18 @@ def _without_workers(
 
     With what starting and ending them takes, as a mean over all batches.
     """
-    setting = replace(inputs.setting, workers=0, is_persistent=False)
-    found = predict(inputs, setting)
+    found = predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
     around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
     around_s = max(around_s, 0.0) / max(loader.iterations, 1)
     measured = measured_rates(inputs)
     now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
-    if found.step_s.high > (1 - NEEDLESS_GAIN) * (now_s + around_s):
-        return None
     # Starts alone may be saved by workers that live on.
-    if found.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
+    is_quicker = found.step_s.high <= (1 - NEEDLESS_GAIN) * (now_s + around_s)
+    if not is_quicker or found.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
         return None
     tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
     others = [now, *(one[1] for one in tried if one is not None)]
-    if any(one.step_s.mid < found.step_s.mid for one in others):
-        return None
-    return setting, found
+    return (found.setting, found) if all(x.step_s.mid >= found.step_s.mid for x in others) else None
 
 
 def _are_there(loader: Loader) -> bool:
@@ -317,12 +311,6 @@ def collate_share(fetch: Fetch | None) -> float:
     return fetch.collate_s / made_s if made_s > 0 else 0.0
 
 
-def _collating(loader: Loader, inputs: PipelineInputs, now: Prediction) -> Cause:
-    """Workers may help it, too."""
-    more = more_workers(inputs, now, stay=loader.may_keep_workers)
-    return Cause(COLLATING) if more is None else Cause(COLLATING, *more)
-
-
 def more_workers(
     inputs: PipelineInputs, now: Prediction, *, stay: bool
 ) -> tuple[Setting, Prediction] | None:
@@ -331,9 +319,10 @@ def more_workers(
     Args:
         inputs: Of the loader.
         now: The model of the setting it was recorded with.
-        stay: The workers live on from pass to pass, unless passes are left: what they were asked
-            for by then they would make first, which may take longer than new ones.
+        stay: The workers live on from pass to pass, unless those are left: what they were asked
+            for by then they would make first.
     """
+    stay = stay and (inputs.setting.is_persistent or not inputs.left)
     tried: list[tuple[Setting, Prediction]] = []
     for workers in TRIED_WORKERS:
         if inputs.setting.workers < workers <= most_workers(inputs):
@@ -346,7 +335,7 @@ def more_workers(
     is_short = best_s <= _least_step_s(inputs, now)
     if best_s > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
         return None
-    return tried[fewest_of([x.step_s.mid for _, x in tried])]
+    return tried[fewest_of([found.step_s.mid for _, found in tried])]
 
 
 def _on_spare_cores(inputs: PipelineInputs, now: Prediction, found: Prediction) -> Prediction:
@@ -417,8 +406,10 @@ def fewest_of(seconds: Sequence[float]) -> int:
 def most_workers(inputs: PipelineInputs) -> int:
     """Returns how many workers are worth trying: cores, or more where batches are slept for.
 
-    No more than there are shards of a stream.
+    No more than there are shards of a stream; none more where ranks outnumber the cores already.
     """
+    if inputs.ranks_per_core > 1:
+        return inputs.setting.workers
     cores = max(int(inputs.cores), 1)
     running = inputs.running_s
     if running is not None:

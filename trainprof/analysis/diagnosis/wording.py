@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.code_figures import HotLine
-from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.looks import least_share
-from trainprof.analysis.pipeline_rates import Rates
+from trainprof.analysis.pipeline import Rates
 from trainprof.analysis.verdict_level import percent, percent_apart
 
 # Of its function's share: a line that takes so much of it stands for the function.
 _NEARLY_ALL: Final = 0.9
-# Of training: batches that are taken only to be left are told from there on, as what is worth a
-# change is.
-_SKIPPED_FROM_SHARE: Final = 0.03
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -113,26 +109,6 @@ def waited_of_batch(rates: Rates, wait_share: float) -> str:
     """
     apart = percent_apart(rates.wait_s, rates.step_s, wait_share)
     return f"{span(rates.wait_s)} of {span(rates.step_s)} a batch{apart}"
-
-
-def skipping(loader: Loader, training_s: float) -> str:
-    """Says what it takes to go through the batches that a resumed pass leaves; "" if it is little.
-
-    Args:
-        loader: Whose batches they are.
-        training_s: Of the training phase.
-    """
-    share = loader.skipped_s / training_s if training_s > 0 else 0.0
-    # Of a damaged summary any number may be any.
-    if not loader.skipped or not _SKIPPED_FROM_SHARE <= share <= 1:
-        return ""
-    who = "a sampler that begins behind them, or torchdata's StatefulDataLoader,"
-    if loader.is_iterable:
-        who = "a dataset that begins behind them"
-    return (
-        f"the first {loader.skipped} batches were taken and nothing was computed with them, which "
-        f"took {span(loader.skipped_s)} ({percent(share)} of training): {who} does not make them"
-    )
 
 
 def place(line: HotLine) -> str:

@@ -47,8 +47,7 @@ from trainprof.analysis.diagnosis.wording import caller, place, share_of, span, 
 from trainprof.analysis.finding import COMES_ONCE, Finding
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import EVALUATION
-from trainprof.analysis.pipeline import Prediction, predict
-from trainprof.analysis.pipeline_scenario import running_of
+from trainprof.analysis.pipeline import Prediction, predict, running_of
 from trainprof.analysis.verdict_level import percent
 
 ID: Final = "worker_restart"

@@ -1,11 +1,10 @@
-"""What keeps a loader's batches from coming faster, and what to try first."""
+"""What keeps a loader's batches from coming faster, in words. What to do about it findings say."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from trainprof.analysis.facts import number_at
-from trainprof.analysis.finding import LOADER_ID
 from trainprof.analysis.limit_names import (
     BLOCKED,
     COMPUTE,
@@ -23,16 +22,9 @@ from trainprof.report.units import NOT_MEASURED, byte_count, seconds
 
 # Of a step: below, a loader is not said to add to it.
 _ADDS_FROM_SHARE: Final = 0.05
-
-# The model's names in plain words.
-NAMES: Final = {
-    LATENCY: "making batches",
-    CPU: "the CPU's cores",
-    STORAGE: "reading from disk",
+_PARTS: Final = {
     RECEIVE: "receiving batches",
     SAMPLER: "drawing indices",
-    COMPUTE: "computing",
-    MAIN_PROCESS: "the training process",
     BLOCKED: "waiting for batches",
 }
 
@@ -41,25 +33,20 @@ UNKNOWN: Final = (
 )
 
 
-def next_words(loader: Loader, summary: RunSummary) -> str:
-    """Returns what to try, where something was found of the loader; else ""."""
-    found = (one for one in summary.findings if one.evidence.get(LOADER_ID) == loader.id)
-    return next((one.advice for one in found), "")
-
-
 def limit_words(loader: Loader, summary: RunSummary) -> str:
     """Returns what bounds a loader, as far as the pipeline model tells; "" where it does not."""
     bound, fetch = loader.bound, loader.fetch
     if bound is None:
         return ""
     if bound.by == LATENCY:
-        return _latency(loader, bound)
+        return _of_latency(loader, bound)
     if bound.by == CPU:
         cores = number_at(summary.system.cpu if summary.system else None, "cores_usable")
-        return f"{'the' if cores is None else f'all {cores:.3g}'} cores are at work"
+        which = "the cores are" if cores is None else f"all {cores:.3g} cores are"
+        return f"{which} at work"
     if bound.by == STORAGE and fetch is not None and was_read(fetch):
-        read = fetch.read_bytes / fetch.n if fetch.read_bytes and fetch.n > 0 else None
-        return f"reading from disk, {byte_count(read)} a batch"
+        each = fetch.read_bytes / fetch.n if fetch.read_bytes and fetch.n > 0 else None
+        return f"reading from disk, {byte_count(each)} a batch"
     if bound.by == RECEIVE:
         size = byte_count(fetch.batch_bytes if fetch else None)
         of_size = "" if size == NOT_MEASURED else f" of {size}"
@@ -68,25 +55,10 @@ def limit_words(loader: Loader, summary: RunSummary) -> str:
     if bound.by == SAMPLER:
         took = seconds(bound.parts_s.get(SAMPLER))
         return f"drawing the indices of a batch, {took} each, in the training process"
-    return _computing(loader, bound) if bound.by == COMPUTE else ""
+    return _of_computing(loader, bound) if bound.by == COMPUTE else ""
 
 
-def basis(bound: LoaderBound, *, has_workers: bool) -> str:
-    """Returns what the limit rests on, so that one can judge it.
-
-    Without workers one process does all in turn: nothing is the limit alone.
-    """
-    if not has_workers:
-        step, measured = seconds(bound.step_s), seconds(bound.measured_step_s)
-        return f"by the model a batch takes {step}, measured {measured}"
-    each = (f"{NAMES.get(name, name)} {seconds(s)}" for name, s in bound.limits_s.items())
-    return (
-        f"were one thing alone the limit, a batch would take: {', '.join(each)}; with all of them "
-        f"{seconds(bound.step_s)}, measured {seconds(bound.measured_step_s)}"
-    )
-
-
-def _latency(loader: Loader, bound: LoaderBound) -> str:
+def _of_latency(loader: Loader, bound: LoaderBound) -> str:
     if not loader.num_workers:
         return "batches are made between the steps, by the training process itself"
     give = "1 worker gives" if loader.num_workers == 1 else f"{loader.num_workers} workers give"
@@ -96,14 +68,13 @@ def _latency(loader: Loader, bound: LoaderBound) -> str:
     return limit
 
 
-def _computing(loader: Loader, bound: LoaderBound) -> str:
+def _of_computing(loader: Loader, bound: LoaderBound) -> str:
     parts = {name: s for name, s in bound.parts_s.items() if name != COMPUTE and s > 0}
-    computing = bound.parts_s.get(COMPUTE)
-    added = sum(parts.values())
+    computing, added = bound.parts_s.get(COMPUTE), sum(parts.values())
     if not loader.num_workers:
         return f"computing; making a batch adds {seconds(added)} of {seconds(bound.step_s)}"
     told = f"computing, {seconds(computing)} a batch"
     if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
         return f"{told}; the loader keeps up once its buffer is filled"
     most = max(parts, key=lambda name: parts[name])
-    return f"{told}; loading adds {seconds(added)} ({NAMES.get(most, most)})"
+    return f"{told}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
