@@ -56,8 +56,10 @@ def in_workers(
         ({}, "train.py:41"),
         ({"told": WorkerThreads(8)}, "train.py:41"),
         ({"told": WorkerThreads(8, "train.py:69")}, "train.py:69"),
+        ({"threads": 1.2, "told": WorkerThreads(8, "train.py:69")}, "train.py:69"),
         ({"ranks": 4, "cores": 8}, "train.py:41"),
         ({"threads": 1.1}, None),  # one each: they are many workers, or the work is much
+        ({"runnable": 0.1, "told": WorkerThreads(8)}, None),
         ({"runnable": 0.1}, None),  # who want a core have it
         ({"cores": 16}, None),
         ({"fetch_s": 0.001}, None),  # hardly ever at work

@@ -71,20 +71,22 @@ def _in_workers(case: Case, fed: LoaderCase) -> Finding | None:
     made_s = fetch.wall_s.mean * fetch.n
     if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or case.training_s <= 0:
         return None
+    told, line = fed.loader.worker_threads or _NOT_TOLD, fed.hot_line()
+    # Those of torch's that wait for the others of an operation take no core meanwhile.
+    at_work = max(fetch.cpu_s / fetch.running_s, told.torch)
     waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * case.training_s)
     numbers = {
         "runnable_share": waits,
-        "threads": fetch.cpu_s / fetch.running_s,
+        "threads": at_work,
         "busy_share": min(busy, 1.0),
     }
     if any(value < _least(case, name) for name, value in numbers.items()):
         return None
     # Those that wait for a core would work beside those that do.
-    wanted = numbers["threads"] * (1 + waits / max(1 - waits, 0.1))
+    wanted = at_work * (1 + waits / max(1 - waits, 0.1))
     if ranks_of(fed) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
         return None
-    told, line = fed.loader.worker_threads or _NOT_TOLD, fed.hot_line()
-    who = f"{numbers['threads']:.1f} threads are at work"
+    who = f"{at_work:.1f} threads are at work"
     advice = (
         "one thread in each worker: OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or "
         "OMP_NUM_THREADS=1, which torch reads too), cv2.setNumThreads(0) in worker_init_fn"
