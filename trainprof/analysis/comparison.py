@@ -282,7 +282,7 @@ def noise_of(comparison: Comparison) -> str | None:
     if speedup.chance is None:
         return f"{counts[0]} and {counts[1]} runs: the interval is that of their spread"
     share = speedup.chance.share
-    under = f"a factor of {1 + share:.2g}" if share >= 1 else f"{share * 100:.2g} %"
+    under = f"a factor of {1 + share:,.0f}" if share >= 1 else f"{share * 100:.2g} %"
     runs = "one run each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} runs"
     return (
         f"{runs}: differences under {under} can be chance ({speedup.chance.why}); "
