@@ -10,8 +10,6 @@ from typing import Final
 
 from trainprof.analysis.comparability import (
     BATCH_BYTES,
-    REMARK,
-    SETTING,
     UNFINISHED,
     UNLIKE,
     WORK,
@@ -258,17 +256,6 @@ _FIGURES: Final[tuple[tuple[str, Callable[[ComparedRun], float | None]], ...]] =
     ("memory_peak_bytes", _memory_bytes),
     ("device_busy_share", lambda run: run.summary.device_busy_share),
 )
-
-
-def notes(comparison: Comparison) -> list[str]:
-    """Returns what to know before reading the figures, one sentence each, in order of weight."""
-    sentences = comparison.of_kind(*UNLIKE, UNFINISHED)
-    sentences += [f"changed: {text}" for text in comparison.of_kind(SETTING)]
-    sentences += comparison.of_kind(REMARK)
-    why, noise = comparison.answer.why_unknown, noise_of(comparison)
-    sentences += [] if why is None else [f"no verdict: {why}"]
-    sentences += [] if noise is None else [noise]
-    return [f"{text[:1].upper()}{text[1:]}" for text in sentences]
 
 
 def noise_of(comparison: Comparison) -> str | None:

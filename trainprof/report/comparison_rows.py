@@ -95,9 +95,9 @@ def warning(comparison: Comparison) -> str | None:
 
 def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     """Returns label and sentence of what to know: what was changed, what the interval rests on."""
-    changed, noise = comparison.of_kind(SETTING), noise_of(comparison)
-    listed = [("Changed", ", ".join(changed))] if changed else []
+    listed = [("Changed", text) for text in comparison.of_kind(SETTING)]
     listed += [("Note", text) for text in comparison.of_kind(REMARK)]
+    noise = noise_of(comparison)
     return listed if noise is None else [*listed, ("Noise", noise)]
 
 
