@@ -63,37 +63,6 @@ def few_threads(draw: Draw) -> Case:
     return replace(case, no_line=True)
 
 
-def competing_thread(draw: Draw) -> Case:
-    """A thread that writes what training hands it, and asks all the while whether there is more."""
-    width, style = draw.one_of((256, 384, 512)), draw.one_of(EVERYWHERE)
-    definitions = f"""\
-import queue
-import threading
-
-RESULTS = queue.Queue()
-
-
-def write_results():
-    with open("results.txt", "w") as file:
-        while True:  {HERE}
-            if not RESULTS.empty():  {HERE}
-                file.write(f"{{RESULTS.get()}}\\n")
-
-
-threading.Thread(target=write_results, daemon=True).start()
-"""
-    parts = Parts(
-        loader=whole_batches(700, 64),
-        data=SAMPLERS,
-        definitions=definitions,
-        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
-        each_step="RESULTS.put(loss.item())",
-        epochs=2,
-    )
-    planted = f"a thread that asks for results, layers of {width} numbers"
-    return Case("competing_thread", planted, style, script(style, parts), "competing_thread")
-
-
 def double_precision(draw: Draw) -> Case:
     """A model made double, and data to fit it."""
     width, batch = draw.one_of((512, 384, 768)), draw.one_of((128, 256))
@@ -108,54 +77,6 @@ def double_precision(draw: Draw) -> Case:
     style = draw.one_of(EVERYWHERE)
     planted = f"layers of {width} numbers, batches of {batch}"
     return Case("double_precision", planted, style, script(style, parts), "double_precision")
-
-
-_RECOMPUTING = """\
-class Blocks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(64, {width})
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear({width}, {width}), nn.Tanh()) for _ in range({blocks})
-        )
-        self.last = nn.Linear({width}, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            {call}
-        return self.last(x)
-"""
-
-
-def recomputing(blocks: int, width: int, batch: int, call: str) -> Parts:
-    """Returns a model of blocks.
-
-    Args:
-        blocks: How many.
-        width: Of each layer.
-        batch: Samples in one.
-        call: Of a block, in the forward.
-    """
-    return Parts(
-        loader=whole_batches(60, batch),
-        data=SAMPLERS,
-        imports="from torch.utils.checkpoint import checkpoint\n",
-        definitions=_RECOMPUTING.format(width=width, blocks=blocks, call=call),
-        model="Blocks()",
-        epochs=2,
-        setup="torch.manual_seed(0)",
-    )
-
-
-def recomputed_forward(draw: Draw) -> Case:
-    """Activation checkpointing for a model that memory holds many times over."""
-    blocks, width, batch = draw.whole(3, 6), draw.one_of((192, 256, 320)), draw.one_of((128, 192))
-    call = f"x = checkpoint(block, x, use_reentrant=False)  {HERE}"
-    style = draw.one_of(EVERYWHERE)
-    files = script(style, recomputing(blocks, width, batch, call))
-    planted = f"{blocks} blocks of {width} numbers, batches of {batch}"
-    return Case("recomputed_forward", planted, style, files, "recomputed_forward")
 
 
 _TEXTS = """\

@@ -78,8 +78,8 @@ class TorchSettings:
         threads: That torch computes with on the CPU, None where that is not known.
         threads_set_at: The line of the script that says so, None where none does.
         cores_allotted: To the process, by a batch system; None where none says so.
-        backward_nodes: Of the first backward pass whose graph was gone through: about as many as
-            there are operators. None where that is not known.
+        backward_nodes: How many operators a backward pass has at most, as a rule, by the number of
+            parameters; None where that is not known.
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
@@ -91,13 +91,11 @@ class TorchSettings:
         own: Optimizers of the script's own, likewise.
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
-        convolves_in_float64: A module that was called has convolutions with such weights.
-        decomposes_in_float64: What is trained in it takes matrices apart.
+        decomposes_in_float64: The script's text has matrices taken apart, where it trains in that.
+        convolves_in_float64: Parameters may be such weights of convolutions.
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
-        recomputes_at: Lines of the script that ask for forwards to be computed again.
-        is_checkpointing: torch.utils.checkpoint is what has them computed again.
         padding: Of sequences that it is given; None where none were met.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
         tables: Of embeddings, that get whole gradients; None where none were met.
@@ -124,8 +122,6 @@ class TorchSettings:
     gradient_syncs: list[GradientSyncs] = field(default_factory=list)
     tables: EmbeddingTables | None = None
     threads_set_at: str | None = None
-    recomputes_at: tuple[str, ...] = ()
-    is_checkpointing: bool = False
     padding: Padding | None = None
 
 
@@ -163,11 +159,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         gradient_syncs=gradient_syncs(told, sites),
         tables=embedding_tables(told, sites),
         threads_set_at=sites.known(_first(told, "threads_set_at")),
-        recomputes_at=tuple(
-            place for x in told for place in _places(x.get("recomputes_at"), sites)
-        ),
         padding=padding(told, sites),
-        is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
     )
 
 

@@ -103,20 +103,10 @@ def test_of_a_part_of_the_run_the_most_is_said(key: str) -> None:
     assert finding.is_at_most
 
 
-@pytest.mark.parametrize(
-    ("settings", "recompute_s", "is_said"),
-    [
-        ({"is_checkpointing": True}, 0.0, True),
-        ({"recomputes_at": ("model.py:30",)}, 0.0, True),
-        ({}, 0.2, True),
-        ({}, 0.0, False),
-    ],
-)
-def test_what_is_checkpointed_takes_other_advice(
-    settings: dict[str, Any], recompute_s: float, is_said: bool
-) -> None:
+@pytest.mark.parametrize(("recompute_s", "is_said"), [(0.2, True), (0.0, False)])
+def test_what_is_checkpointed_takes_other_advice(recompute_s: float, is_said: bool) -> None:
     for key, told in (("unused", TEACHER), ("discarded", [ITS_PASS])):
-        case = case_with(**{key: told}, **settings)
+        case = case_with(**{key: told})
         case = replace(case, training=case.training | {"recompute": recompute_s})
         [finding] = [one for one in diagnose(case).findings if one.id == f"{key}_gradients"]
         if key == "unused":

@@ -253,8 +253,7 @@ class Case:
     @property
     def recomputes_forwards(self) -> bool:
         """Whether activations are checkpointed, or forwards computed again in another way."""
-        is_asked_for = self.torch.is_checkpointing or bool(self.torch.recomputes_at)
-        return is_asked_for or self.training.get("recompute", 0.0) > 0
+        return self.training.get("recompute", 0.0) > 0
 
     def threads_of_training(self) -> int | None:
         """Returns how many threads the training process had, as the system counts them."""
