@@ -103,7 +103,7 @@ _READER = """\
 class Reader(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words = nn.Embedding(500, 64)
+        self.words = nn.Embedding(500, 64, padding_idx=0)
         layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.last = nn.Linear(64, 1)
@@ -254,12 +254,10 @@ _RECOMMENDER = """\
 class Recommender(nn.Module):
     def __init__(self, rows):
         super().__init__()
-        self.rows = rows
         self.table = nn.Embedding(rows, 64){here}
         self.out = nn.Linear(64, 1)
 
-    def forward(self, x):
-        asked = (x[:, :{asked}].abs() * 1e6).long() % self.rows
+    def forward(self, asked):
         return self.out(self.table(asked).mean(1))
 """
 
@@ -269,8 +267,9 @@ def recommender(rows: int, batch: int, asked: int, optimizer: str, here: str = "
     return Parts(
         loader=whole_batches(120, batch),
         data=SAMPLERS,
-        definitions=_RECOMMENDER.format(asked=asked, here=here),
+        definitions=_RECOMMENDER.format(here=here),
         model=f"Recommender({rows})",
+        each_batch=f"x = (x[:, :{asked}].abs() * 1e6).long() % {rows}",
         optimizer=f"torch.optim.{optimizer}(model.parameters(), lr=0.01)",
         epochs=2,
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from trainprof.analysis.code_figures import Numerics
-from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
-from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.facts import Facts, dicts_in, integer, last_note
 from trainprof.analysis.gradient_syncs import GradientSyncs, gradient_syncs
 from trainprof.analysis.names import Sites
 from trainprof.analysis.needless_gradients import (
@@ -18,7 +17,6 @@ from trainprof.analysis.needless_gradients import (
     unused_gradients,
 )
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
-from trainprof.analysis.padding import Padding, padding
 from trainprof.record.schema import Topic
 
 
@@ -96,9 +94,11 @@ class TorchSettings:
         unused: Gradients that no optimizer uses, None where none were found.
         discarded: Gradients that are set back before their optimizer steps, by the line of the
             pass.
-        padding: Of sequences that it is given; None where none were met.
+        padding: Counts of places in sequences that it is given, by name, as the probe has them.
+        padded_at: The line that asks for one length.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
-        tables: Of embeddings, that get whole gradients; None where none were met.
+        tables: Of embeddings, that get whole gradients, as the probe has them; `at` is the line.
+        updated_numbers: That optimizers change in a step, where tables are told of.
     """
 
     threads: int | None = None
@@ -120,9 +120,11 @@ class TorchSettings:
     unused: NeedlessGradients | None = None
     discarded: list[NeedlessGradients] = field(default_factory=list)
     gradient_syncs: list[GradientSyncs] = field(default_factory=list)
-    tables: EmbeddingTables | None = None
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    updated_numbers: int = 0
     threads_set_at: str | None = None
-    padding: Padding | None = None
+    padding: dict[str, int] = field(default_factory=dict)
+    padded_at: str | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -137,6 +139,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
     spent = _Updates(updates_s, facts.texts[Topic.OPTIMIZER], told)
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
+    padding, embeddings = (_last(told, name) for name in ("padding", "embedding_tables"))
     return TorchSettings(
         threads=threads[-1] if threads else None,
         cores_allotted=_first(told, "cores_allotted"),
@@ -157,9 +160,14 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         unused=unused_gradients(told, sites),
         discarded=discarded_gradients(told, sites),
         gradient_syncs=gradient_syncs(told, sites),
-        tables=embedding_tables(told, sites),
+        tables=[
+            {**one, "at": sites.known(integer(one.get("site")))}
+            for one in dicts_in(embeddings.get("tables"))
+        ],
+        updated_numbers=integer(embeddings.get("numbers")) or 0,
         threads_set_at=sites.known(_first(told, "threads_set_at")),
-        padding=padding(told, sites),
+        padding={} if padding.get("is_left_out") else _counts(padding),
+        padded_at=next(iter(_places(padding.get("sites"), sites)), None),
     )
 
 
@@ -217,6 +225,15 @@ def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
         str(found.get("products", "unknown")),
         _places(found.get("sites"), sites),
     )
+
+
+def _last(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    found = last_note(told, name).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _counts(told: Mapping[str, Any]) -> dict[str, int]:
+    return {name: found for name, x in told.items() if (found := integer(x)) is not None}
 
 
 def _places(numbers: Any, sites: Sites) -> list[str]:

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.probes.gradient_reads import accumulates_by_hand, reads_gradients
-from trainprof.probes.graph_look import Autograd
 from trainprof.probes.known_optimizers import KnownOptimizers, parameters_in
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher
+from trainprof.probes.plain_tensors import PlainTensors
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 
 # Optimizer steps of a window before it is watched, before gradients are compared, and in all. A new
@@ -60,7 +60,7 @@ class GradientUseProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._process = torch, session, os.getpid()
-        self._autograd = Autograd(torch, session)
+        self._plain = PlainTensors(torch, session)
         self._optimizers = KnownOptimizers(session)
         self._windows = self._thread = 0
         self._is_told = False
@@ -93,7 +93,7 @@ class GradientUseProbe:
     def _first_step(self, optimizer: Any) -> None:
         self._given(optimizer)
         self._stop()
-        if self._windows < _MOST_WINDOWS and not self._autograd.has_own_parameters():
+        if self._windows < _MOST_WINDOWS and not self._plain.has_own_parameters():
             self._windows += 1
             self._thread = get_ident()
             self._session.watch_steps(self._steps, is_on=True)
@@ -113,7 +113,7 @@ class GradientUseProbe:
         for one in self._passes:
             one.used |= one.pending & stepped
             one.pending -= stepped
-        with self._autograd.unseen():
+        with self._plain.unseen():
             if self._updates == _SKIPPED:
                 self._open()
             elif self._updates == _COMPARED:
@@ -126,7 +126,7 @@ class GradientUseProbe:
     def _open(self) -> None:
         alive = self._optimizers.alive()
         owned = [parameters_in(one) for one in alive]
-        is_plain = all(self._autograd.is_plain(p) for those in owned for p in those.values())
+        is_plain = all(self._plain.is_plain(p) for those in owned for p in those.values())
         if not is_plain or len(owned) > _MOST_OPTIMIZERS or not all(owned):
             return
         self._watched = list(map(weakref.ref, alive))
@@ -146,24 +146,24 @@ class GradientUseProbe:
         return [[one[0][0], one[0][len(one[0]) // 2], one[-1][-1]] for one in groups]
 
     def _gradients(self) -> list[list[Any]]:
-        with self._autograd.unseen():
+        with self._plain.unseen():
             return [list(map(_place_of, some)) for some in self._samples()]
 
     def _parameters(self) -> list[Any]:
         modules = [one() for one in self._modules.values()]
         every = {id(p): p for module in modules for p in parameters_of(module)}
-        return [p for p in every.values() if self._autograd.is_plain(p) and p.requires_grad]
+        return [p for p in every.values() if self._plain.is_plain(p) and p.requires_grad]
 
     def _meet(self, call: ModuleCall) -> None:
         if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
             return
-        with self._autograd.unseen():
+        with self._plain.unseen():
             needs = any(map(self._may_need, (*call.inputs[0], *call.inputs[1].values())))
         self._modules[id(call.module)] = weakref.ref(call.module)
         self._calls[id(call.module), call.site, needs] += call.took_ns
 
     def _may_need(self, given: Any) -> bool:
-        if self._autograd.is_plain(given):
+        if self._plain.is_plain(given):
             return bool(given.requires_grad)
         return type(given) in (list, tuple, dict) and len(given) > 0
 
