@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from trainprof.analysis.code_figures import Numerics
-from trainprof.analysis.facts import Facts, dicts_in, integer, last_note
+from trainprof.analysis.facts import Facts, dicts_in, integer, last_note, share_in
 from trainprof.analysis.gradient_syncs import GradientSyncs, gradient_syncs
 from trainprof.analysis.names import Sites
-from trainprof.analysis.needless_gradients import (
-    NeedlessGradients,
-    discarded_gradients,
-    unused_gradients,
-)
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
 from trainprof.record.schema import Topic
+
+_DISCARDED: Final = "discarded_gradients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +88,10 @@ class TorchSettings:
         numerics: In what the model computes.
         decomposes_in_float64: The script's text has matrices taken apart, where it trains in that.
         convolves_in_float64: Parameters may be such weights of convolutions.
-        unused: Gradients that no optimizer uses, None where none were found.
-        discarded: Gradients that are set back before their optimizer steps, by the line of the
-            pass.
+        unused: Gradients that no optimizer uses, as the probe has them, with `at`, `model`,
+            `model_at`; None where none were found.
+        discarded: Likewise those that are set back before their optimizer steps, by the line of
+            the pass, of the most time first.
         padding: Counts of places in sequences that it is given, by name, as the probe has them.
         padded_at: The line that asks for one length.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
@@ -117,8 +115,8 @@ class TorchSettings:
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
     decomposes_in_float64: bool = False
-    unused: NeedlessGradients | None = None
-    discarded: list[NeedlessGradients] = field(default_factory=list)
+    unused: dict[str, Any] | None = None
+    discarded: list[dict[str, Any]] = field(default_factory=list)
     gradient_syncs: list[GradientSyncs] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
     updated_numbers: int = 0
@@ -139,6 +137,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
     spent = _Updates(updates_s, facts.texts[Topic.OPTIMIZER], told)
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
+    unused, discarded = _last(told, "unused_gradients"), last_note(told, _DISCARDED).get(_DISCARDED)
     padding, embeddings = (_last(told, name) for name in ("padding", "embedding_tables"))
     return TorchSettings(
         threads=threads[-1] if threads else None,
@@ -157,8 +156,10 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
         convolves_in_float64=any(x.get("convolves_in_float64") is True for x in told),
         decomposes_in_float64=any(x.get("decomposes_in_float64") is True for x in told),
-        unused=unused_gradients(told, sites),
-        discarded=discarded_gradients(told, sites),
+        unused=_needless(unused, sites) if unused else None,
+        discarded=sorted(
+            [_needless(one, sites) for one in dicts_in(discarded)], key=_share_of_backward
+        ),
         gradient_syncs=gradient_syncs(told, sites),
         tables=[
             {**one, "at": sites.known(integer(one.get("site")))}
@@ -225,6 +226,16 @@ def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
         str(found.get("products", "unknown")),
         _places(found.get("sites"), sites),
     )
+
+
+def _needless(told: Mapping[str, Any], sites: Sites) -> dict[str, Any]:
+    """Returns what a probe told of gradients, with its lines, and the class of their model."""
+    at, model_at = (sites.known(integer(told.get(name))) for name in ("site", "model_site"))
+    return {**told, "at": at, "model_at": model_at, "model": str(told.get("model", ""))}
+
+
+def _share_of_backward(told: Mapping[str, Any]) -> float:
+    return -sum(share_in(told.get(name)) for name in ("unused_share", "mixed_share"))
 
 
 def _last(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
