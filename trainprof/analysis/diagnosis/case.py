@@ -204,10 +204,6 @@ class Case:
         """Returns for how long a device had nothing to do while the host was at work, at most."""
         return sum(self.idle_s(cause) or 0.0 for cause in ("host_s", "launch_s", "unknown_s"))
 
-    def has_loader_of(self, package: str) -> bool:
-        """Whether a package builds one of the loaders."""
-        return any(loader.built_by == package for loader in self.summary.loaders)
-
     def hot_line(self, part: str) -> HotLine | None:
         """Returns the function that most of a part of training goes to, if it is much."""
         return named_line(self.summary.part_lines, part)
