@@ -266,10 +266,9 @@ def recommender(rows: int, batch: int, asked: int, optimizer: str, here: str = "
     """Returns a model of a table, of which each sample looks up some rows."""
     return Parts(
         loader=whole_batches(120, batch),
-        data=SAMPLERS,
+        data=SAMPLERS.replace("randn(count, 64)", f"randint(0, {rows}, (count, {asked}))"),
         definitions=_RECOMMENDER.format(here=here),
         model=f"Recommender({rows})",
-        each_batch=f"x = (x[:, :{asked}].abs() * 1e6).long() % {rows}",
         optimizer=f"torch.optim.{optimizer}(model.parameters(), lr=0.01)",
         epochs=2,
     )
