@@ -43,7 +43,6 @@ SLOWS_EVERYTHING: Final = (
     "duplicated_stream",
     "anomaly_detection",
     "worker_threads",
-    "competing_thread",
 )
 # What is full of waiting threads has no cores left for the making of batches, by the root.
 EXPLAINED_BY: Final = {
@@ -52,11 +51,6 @@ EXPLAINED_BY: Final = {
     "too_few_workers": ("worker_threads",),
     "uneven_batches": ("worker_threads",),
     "slow_samples": ("worker_threads",),
-    # What each call of torch's waits for is no matter of the calls.
-    "slow_optimizer": ("competing_thread",),
-    "python_in_model": ("competing_thread",),
-    "python_in_loop": ("competing_thread",),
-    "slow_sampler": ("competing_thread",),
     # Memory that was given back has to be asked for again, while work is given out.
     "launch_bound": ("emptied_cache",),
 }

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.analysed import Analysed
-from trainprof.analysis.beside import competing_thread
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
@@ -135,18 +134,6 @@ def summary_of(run: Analysed) -> Shown:
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
-    if facts.device() is None and not facts.is_data_parallel():
-        # Else a backward may wait for a device's thread, or for other ranks.
-        competing = competing_thread(
-            run.process.details,
-            looks,
-            timeline.thread,
-            parts,
-            names,
-            sum(evidence.training.values()),
-            has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
-        )
-        evidence = replace(evidence, competing=competing)
     own_ns = python_ns(steps.per_step, collectives)
     once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
     lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
@@ -233,7 +220,6 @@ def summary_of(run: Analysed) -> Shown:
         loss_by_place=loss or {},
         once_in_loop_s=once.seconds,
         beside_share=beside_share(looks, parts),
-        competing=evidence.competing,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from trainprof.analysis.beside import holds_the_interpreter
 from trainprof.analysis.checkpoints import Checkpoints
-from trainprof.analysis.code_figures import Collective, CompetingThread, PythonInModel
+from trainprof.analysis.code_figures import Collective, PythonInModel
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.loader_cost import cost_s, starts_s
@@ -74,7 +73,6 @@ class Evidence:
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The line of "other" that takes most, where it waits for a thread or process.
         python_in_model: What of the model's parts is Python code, where that is known.
-        competing: Another thread that was busy meanwhile.
         python_once_s: Of "other", what comes but once.
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
         compiling_s: Of forward, backward and optimizer, in which torch compiled.
@@ -102,7 +100,6 @@ class Evidence:
     collectives: list[Collective] = field(default_factory=list)
     waits_at: str | None = None
     python_in_model: PythonInModel | None = None
-    competing: CompetingThread | None = None
     python_once_s: float = 0.0
     loss_in_loop_s: float = 0.0
     compiling_s: float = 0.0
@@ -113,18 +110,6 @@ class Evidence:
     @property
     def communication_s(self) -> float:
         return sum(one.seconds for one in self.collectives)
-
-
-def _held_up(by: CompetingThread) -> Verdict:
-    return Verdict(
-        "host",
-        f"PYTHON-BOUND: another thread of the script's, at {by.site}, holds Python's interpreter: "
-        f"it kept training from running for {percent(by.kept_share)} of its time, in whatever it "
-        "did",
-        "highly" if by.kept_share >= HIGH_SHARE else "moderately",
-        by.kept_share,
-        by.site,
-    )
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -181,17 +166,6 @@ def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
 
 
 def _of_host(evidence: Evidence) -> Verdict:
-    found = _of_shares(evidence)
-    by = evidence.competing
-    # What waits for the interpreter takes long, whatever it is.
-    if holds_the_interpreter(by) and (
-        found.bottleneck in ("compute", "none") or by.kept_share >= (found.share or 0)
-    ):
-        return _held_up(by)
-    return found
-
-
-def _of_shares(evidence: Evidence) -> Verdict:
     shares = _shares(evidence)
     compute = shares.pop("compute")
     name = max(shares, key=lambda key: shares[key])

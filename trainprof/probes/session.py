@@ -100,7 +100,6 @@ class Session:
             and in a loader's worker where none of the script's code has said so there.
         looked_ns: What probes took to look closer at loaders, some passes and calls, besides their
             records.
-        passes_timed: Backward passes under way whose nodes a look times.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
         begun_in: Where the run was started, None: nobody knows. This process may have been
@@ -136,7 +135,6 @@ class Session:
         self.device_was_waited_for: Callable[[], None] | None = None
         self.threads_set_at = 0
         self.looked_ns = 0
-        self.passes_timed = 0
         self.at_end: list[Callable[[], None]] = [self._note_looks]
         self.emit = log.emit
         self.sites = CallSites(log, cwd)

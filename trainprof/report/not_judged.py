@@ -37,6 +37,8 @@ _MUCH_OF_FORWARD: Final = 0.25
 # Of a step: a part that is so much of it is told beside findings that are about others.
 _MUCH_OF_A_STEP: Final = 0.25
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
+# Of a step, or of a device's time: forwards that are computed again are told from here on.
+_RECOMPUTED_FROM: Final = 0.05
 _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
 # What takes longer because of one of these may be any part of a step.
@@ -66,8 +68,9 @@ def beside_findings(summary: RunSummary) -> str:
     """
     step_s = summary.training.per_step_s or {}
     whole_s, found = sum(step_s.values()), {one.id for one in summary.findings}
+    recomputed = _recomputed(summary).strip()
     if summary.run.is_on_device or whole_s <= 0 or found.intersection(_OF_ALL_PARTS):
-        return ""
+        return recomputed
     rules = [rule for rule in map(rule_named, found) if rule is not None]
     keys = {key for rule in rules for key in rule.keys}
     left = {
@@ -85,7 +88,7 @@ def beside_findings(summary: RunSummary) -> str:
         for name, part_s in left.items()
         if part_s >= _MUCH_OF_A_STEP * whole_s
     ]
-    return f"Not judged: {'; '.join(told)}." if told else ""
+    return f"Not judged: {'; '.join(told)}. {recomputed}".rstrip() if told else recomputed
 
 
 def odd_forward(summary: RunSummary) -> str:
@@ -112,7 +115,7 @@ def not_judged(summary: RunSummary, *, names_forward: bool = True) -> str:
     step_s = summary.training.per_step_s or {}
     whole_s = sum(step_s.values())
     if summary.run.is_on_device:
-        return _not_judged_of_device(summary)
+        return _not_judged_of_device(summary) + _recomputed(summary)
     if whole_s <= 0:
         return ""
     computing, between = (
@@ -135,7 +138,20 @@ def not_judged(summary: RunSummary, *, names_forward: bool = True) -> str:
     if waiting >= MODERATE_SHARE:
         said += f" Steps wait for data for {percent(waiting)} of their time, and no change of the "
         said += "loader is sure to help: trainprof tune measures what other settings give."
-    return said + _of_what_comes_again(summary, whole_s)
+    return said + _recomputed(summary) + _of_what_comes_again(summary, whole_s)
+
+
+def _recomputed(summary: RunSummary) -> str:
+    """Returns what forwards that backward computes again take, to save memory, where it is much."""
+    of_device = summary.devices[0].seconds if summary.run.is_on_device and summary.devices else None
+    spent = of_device or summary.training.per_step_s or {}
+    share = spent.get("recompute", 0.0) / (sum(spent.values()) or 1.0)
+    if share < _RECOMPUTED_FROM:
+        return ""
+    return (
+        f" Not judged: forwards computed again in backward, {percent(share)} of a step: activation "
+        "checkpointing, which saves memory."
+    )
 
 
 def _loss_s(summary: RunSummary) -> float:

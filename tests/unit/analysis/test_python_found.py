@@ -10,7 +10,7 @@ import pytest
 from support.cases import STEPS, Planted, case_of
 from support.found import found, hot_line, minded, only
 
-from trainprof.analysis.code_figures import CompetingThread, HotLine
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.together import together
@@ -433,45 +433,6 @@ def test_a_line_that_takes_a_twentieth_is_told_where_it_is_certain(
     assert case.share("other") == pytest.approx(0.08, abs=0.005)
     summary = replace(case.summary, part_lines=[replace(hot_line("other"), **line)])
     assert ("python_in_loop" in found(replace(case, summary=summary))) is is_told
-
-
-def test_where_no_line_is_known_another_thread_at_work_is_named() -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
-
-    def told(at_work: float, lines: list[HotLine]) -> str:
-        beside = CompetingThread("feed.py:10", "produce", at_work, 0.1, 0.02, 100)
-        summary = replace(case.summary, competing=beside, part_lines=lines)
-        return " ".join(only(replace(case, summary=summary)).also)
-
-    ends = replace(hot_line("other"), is_likely=True, is_end=True)
-    for lines in ([], [ends]):
-        assert "at feed.py:10 (produce), was at work for 50 % of training" in told(0.5, lines)
-    assert "feed.py" not in told(0.1, [])
-    assert "feed.py" not in told(0.5, [hot_line("other")])
-
-
-def test_where_a_wait_ends_beside_a_thread_at_work_the_loop_waits_for_that_thread() -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": 2.0})
-    ends = replace(hot_line("other"), is_likely=True, is_end=True, waits_share=0.9)
-    beside = CompetingThread("feed.py:10", "produce", 0.7, 0.1, 0.02, 100, asleep_s=1.5)
-
-    def of(line: HotLine, told: CompetingThread) -> Finding:
-        summary = replace(case.summary, competing=told, part_lines=[line])
-        return only(replace(case, summary=summary))
-
-    finding = of(ends, beside)
-    assert (finding.id, finding.site) == ("python_in_loop", "data.py:12")
-    assert "the loop waits for another thread, at feed.py:10:" in finding.title
-    assert finding.advice.startswith("data.py:12 (decode) waits for it: let other processes")
-    assert finding.cautions == []
-    # It computed before it came there, the line may be where that ends; or the other one slept.
-    for line, told in (
-        (replace(ends, waits_share=0.2), beside),
-        (ends, replace(beside, asleep_s=0.4)),
-        (ends, replace(beside, asleep_s=None)),
-        (ends, replace(beside, at_work_share=0.1)),
-    ):
-        assert of(line, told).site is None
 
 
 def test_less_python_gains_nothing_where_workers_do_not_keep_up() -> None:

@@ -306,6 +306,7 @@ def test_what_no_rule_looks_into_is_said() -> None:
     )
     assert "wait for data" not in told(forward=0.01, data_wait=0.0004)
     assert "Not judged: python between (50 % of a step)." in told(other=0.1, data_wait=0.1)
+    assert "Not judged: forwards computed again in backward, 8 %" in told(recompute=8, forward=92)
     assert told("cuda:0", forward=0.05, backward=0.05).endswith("gain over 3 %.")
     line = HotLine("forward", "model.py:7", "forward", [], 40, 0.9, 1.0, line_share=0.8)
     for one, said in (
@@ -422,6 +423,10 @@ def test_large_parts_that_no_finding_is_about_are_named() -> None:
     assert "Not judged" not in told("saturated_cpu", data_wait=0.08, optimizer=0.02)
     on_device = replace(base.run, device="cuda:0")
     assert "Not judged" not in told("saturated_cpu", on_device, **parts)
+    again = "Not judged: forwards computed again in backward, 10 % of a step"
+    for found in ("saturated_cpu", "slow_rank"):
+        assert again in told(found, recompute=0.01, data_wait=0.09)
+        assert again not in told(found, recompute=0.01, data_wait=0.3)
 
 
 def test_of_many_cautions_a_short_page_has_two() -> None:

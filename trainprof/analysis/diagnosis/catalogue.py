@@ -7,7 +7,6 @@ from typing import Final
 from trainprof.analysis.diagnosis import (
     anomaly_detection,
     blocking_copies,
-    competing_thread,
     crowded_cores,
     dense_embeddings,
     discarded_gradients,
@@ -26,7 +25,6 @@ from trainprof.analysis.diagnosis import (
     python_in_loop,
     python_in_model,
     recompiling,
-    recomputed_forward,
     sample_by_sample,
     saturated_cpu,
     serial_loading,
@@ -80,7 +78,6 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         python_in_model,
         gc_pauses,
         growing_backward,
-        recomputed_forward,
         unused_gradients,
         discarded_gradients,
         dense_embeddings,
@@ -94,9 +91,33 @@ RULES: Final[tuple[Rule, ...]] = tuple(
         torch_threads,
         few_threads,
         worker_threads,
-        competing_thread,
     )
 )
+
+_BY_LINE: Final = "the lines that take most of a step are under Hot lines on the page"
+# What were findings once: where they are seen now.
+GONE: Final[dict[str, str]] = {
+    "competing_thread": "the page says under Threads how often another thread was at work",
+    "recomputed_forward": "the page says under Not judged what computing forwards again takes",
+    **dict.fromkeys(
+        (
+            "broadcast_pairs",
+            "constant_in_forward",
+            "forward_by_sample",
+            "ignored_positions",
+            "late_selection",
+            "module_hooks",
+            "rarely_used_gradients",
+            "repeated_backward",
+            "repeated_forward",
+            "repeated_in_forward",
+            "tiny_numbers",
+            "untrained_modules",
+            "unused_forward",
+        ),
+        _BY_LINE,
+    ),
+}
 
 
 def rule_named(name: str) -> Rule | None:

@@ -7,9 +7,9 @@ torch.set_num_threads(1), left from another machine, or meant for loader workers
 How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
 use (the hyper-threads of one count once: torch itself has a thread for each core), less what
 workers and other programs keep busy. And by how long an operator of the backward pass takes in the
-mean (its time by the number of nodes in its graph): those under 0.2 ms are too small to be split.
-The line that is named called torch.set_num_threads, or is the only one of the script's files that
-sets one of those variables, where it did not come with the environment.
+mean (its time, shared out among four for each parameter): those under 0.2 ms are too small to be
+split. The line that is named called torch.set_num_threads, or is the only one of the script's files
+that sets one of those variables, where it did not come with the environment.
 
 When it is wrong: where memory is what an operation waits for, or where a neighbour is meant to have
 the cores: then more threads give little. What is said is what they would give if all that is

@@ -11,8 +11,7 @@ takes beyond as many usual steps, is not counted.
 
 When it is wrong: where the time in which the host gives out work is Python of the script's own,
 rather than operators: what looks at the host tell of that is python_in_model's, and not counted
-here; nor are updates parameter by parameter, which are slow_optimizer's, nor forwards that are
-computed again (recomputed_forward). How much of the rest the
+here; nor are updates parameter by parameter, which are slow_optimizer's. How much of the rest the
 device works is not known where no driver tells: the gain is what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
@@ -35,7 +34,6 @@ from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
-from trainprof.analysis.diagnosis.recomputed_forward import launched_again_s
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.slow_optimizer import (
     FUSED_ON_DEVICES,
@@ -92,7 +90,7 @@ def find(case: Case) -> Finding | None:
         return None
     # What other rules tell of it, with lines of their own.
     apart_s = told.total_s if told is not None else 0.0
-    apart_s += waiting_for_updates_s(case) + launched_again_s(case)
+    apart_s += waiting_for_updates_s(case)
     spent_s = max(waited_s - apart_s, 0.0)
     share = spent_s / case.settled_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):

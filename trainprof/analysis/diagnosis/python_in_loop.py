@@ -40,11 +40,7 @@ another in DistributedDataParallel or in calls of torch.distributed, which are n
 GPU, such code costs nothing while the device still has work queued.
 
 Where looks met the line in Python's own code for queues, locks, pipes or sockets, it is said to
-wait.
-Where such a wait ends beside another thread of the script's at work, while the training thread
-slept for about as long, that thread is named as what it waits for: for what it makes, or for
-Python's interpreter, which lets one thread at a time run. What processes that the script started
-computed meanwhile, spread over the cores, has to stay.
+wait. What processes that the script started computed meanwhile, spread over the cores, has to stay.
 
 What to do: look at the named line. Do it on tensors at once instead of element by element, on
 another thread or, where training does not learn from it, every 100th step. What makes a loss (it
@@ -62,8 +58,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.beside import AT_WORK_FROM_SHARE
-from trainprof.analysis.code_figures import CompetingThread, HotLine
+from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
 from trainprof.analysis.diagnosis.library_loop import (
@@ -90,7 +85,6 @@ from trainprof.analysis.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.analysis.looks import CERTAIN, function_of
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.verdict_level import percent
 
 ID: Final = "python_in_loop"
 KEYS: Final[tuple[str, ...]] = ("other",)
@@ -105,8 +99,6 @@ _LINE_FROM_SHARE: Final = 0.05
 _OWN_TIMES: Final = 2.0
 # Of the looks at a line.
 _WAITS_FROM_SHARE: Final = 0.5
-# Of the part, for which the training thread slept beside another one: then it waited for that.
-_ASLEEP_FROM_SHARE: Final = 0.5
 # Of the part: a line that may take less of it than this is told by itself.
 _MUCH_OF_IT: Final = 0.95
 _TOLD_TIMES: Final = 1.03
@@ -196,8 +188,6 @@ def find(case: Case) -> Finding | None:
         also += [] if is_waiting(line) else _alone(case, line, spent_s)
     elif line is not None and is_own and line.is_end:
         also = [f"most of it ends at {place(line)}: what takes long stands there or before it"]
-    if not named:
-        also += _beside(case)
     library = None if named else library_called_at(case, line)
     is_librarys = library is not None and line is not None and _is_named(line)
     if library is not None:
@@ -227,20 +217,12 @@ def find(case: Case) -> Finding | None:
             "done at once or beforehand"
         )
         also.append(_what_stays(others))
-    maker = None if named else _waited_for(case, line, spent_s)
-    if maker is not None and line is not None:
-        does = f"{between} the loop waits for another thread, at {maker.site}:"
-        advice = (
-            f"{place(line)} waits for it: let other processes do its work (a DataLoader's workers, "
-            "multiprocessing), of which each has an interpreter of its own, or make that work less"
-        )
-        also, library = _thread_at_work(maker), None
     is_sure = named and line is not None and not line.is_likely
     return plain_finding(
         ID,
         f"{does} {span(spent_s)}, {case.of_settled(spent_s)}{where}",
         gain,
-        site=line.site if line is not None and (named or maker is not None) else library,
+        site=line.site if line is not None and named else library,
         advice=advice,
         cautions=[_LEARNED_FROM] if _LESS_OFTEN in advice else [],
         also=also,
@@ -411,41 +393,6 @@ def _is_scattered(case: Case, line: HotLine, part: float) -> bool:
     }
     is_of_loop = function_of(line.site, line.function) in loops
     return is_of_loop and line.line_share * part < _LINE_FROM_SHARE
-
-
-def _beside(case: Case) -> list[str]:
-    """Says which other thread worked meanwhile: where no line is known, it may be waited for."""
-    told = _thread_beside(case)
-    return [] if told is None else _thread_at_work(told)
-
-
-def _thread_beside(case: Case) -> CompetingThread | None:
-    """Returns another thread of the script's that worked meanwhile, None where none is known."""
-    told = case.summary.competing
-    if told is None or told.site is None or told.at_work_share < AT_WORK_FROM_SHARE:
-        return None
-    return told
-
-
-def _thread_at_work(told: CompetingThread) -> list[str]:
-    name = f" ({told.function})" if told.function else ""
-    return [
-        f"another thread of the script's, at {told.site}{name}, was at work for "
-        f"{percent(told.at_work_share)} of training: the loop may wait for what it makes, or for "
-        "Python's interpreter while it runs"
-    ]
-
-
-def _waited_for(case: Case, line: HotLine | None, spent_s: float) -> CompetingThread | None:
-    """Returns the thread that a line waits for, None where that is not known.
-
-    Where Python lets others run the training thread stood there in code that waits, and it slept
-    for as long: had it computed before it came there, it had been on a core.
-    """
-    told = _thread_beside(case)
-    if told is None or line is None or not line.is_end or not is_waiting(line):
-        return None
-    return told if (told.asleep_s or 0.0) >= _ASLEEP_FROM_SHARE * spent_s else None
 
 
 def is_waiting(line: HotLine) -> bool:

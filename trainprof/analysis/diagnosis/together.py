@@ -19,7 +19,6 @@ from trainprof.analysis.diagnosis import (
     padded_batches,
     python_in_loop,
     python_in_model,
-    recomputed_forward,
     slow_optimizer,
     slow_pass_starts,
     slow_validation,
@@ -38,7 +37,6 @@ _IN_STEPS: Final = (
     python_in_model.ID,
     gc_pauses.ID,
     double_precision.ID,
-    recomputed_forward.ID,
     padded_batches.ID,
 )
 # At most they save twice what they are ranked by.
