@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# Among the evidence: what it takes of a step at last, where that grows. The halves of such a run
-# differ, and that is no noise.
-GROWN_TO_S: Final = "grown_to_s"
-# Likewise: how many times faster training would be, most likely, or at most.
+# Among the evidence: how many times faster training would be, most likely, or at most.
 LIKELY: Final = "likely_speedup"
 # Likewise: the loader that a finding is about.
 LOADER_ID: Final = "loader_id"

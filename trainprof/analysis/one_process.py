@@ -18,7 +18,6 @@ from trainprof.analysis.diagnosis import python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.diagnosis.loss_in_loop import with_loss
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
@@ -142,7 +141,10 @@ def summary_of(run: Analysed) -> Shown:
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
     part_lines, loss = by_torch.lines, by_torch.loss_by_place
-    evidence = with_loss(evidence, loss or {}, account.other_by_place, steps)
+    loss_s = min(fsum((loss or {}).values()), lasting["other"])
+    rest = python_in_loop.places_of_rest(account.other_by_place, loss or {}, loss_s)
+    most = max(rest, key=lambda name: rest[name], default=None)
+    evidence = replace(evidence, loss_in_loop_s=loss_s, other_place=most)
     line = hottest(part_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
