@@ -29,7 +29,6 @@ from trainprof.analysis.fed_steps import shares_of_steps
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.free_data import free_data
-from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.held_back import held_back
 from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.hottest_lines import WorkerFetches, hottest_lines
@@ -47,13 +46,12 @@ from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.python_once import python_once
 from trainprof.analysis.run_evidence import evidence_of, rule_settings_of
-from trainprof.analysis.run_figures import Epoch, Phases, System, Training
+from trainprof.analysis.run_figures import Phases, System, Training
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.stragglers import COMMUNICATION, RankSteps
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.system import samples_between, system_summary
-from trainprof.analysis.system_gpus import GpuContext
 from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.torch_in_loop import torch_in_loop
@@ -111,7 +109,7 @@ def summary_of(run: Analysed) -> Shown:
     epochs = epochs_of(
         timeline, origin_ns=run.origin_ns, threshold_ns=int(run.wait_threshold_s() * 1e9)
     )
-    system = _system(run, epochs, training.samples)
+    system = _system(run, training.samples)
     compiling = compiling_in_training(run.process.details, timeline)
     device = None
     settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
@@ -346,10 +344,8 @@ def _meanwhile(run: Analysed) -> Meanwhile | None:
     return meanwhile_of(run.process.details, run.timeline)
 
 
-def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System | None:
+def _system(run: Analysed, samples: int | None) -> System | None:
     recording, window = run.recording, run.timeline.window
-    starts_ns = [run.origin_ns + round(epoch.start_s * 1e9) for epoch in epochs]
-    lengths_ns = [round(epoch.seconds * 1e9) for epoch in epochs]
     not_sampled = recording.section("not_sampled").get("gpus")
     host, cores = run.host, run.host.cores
     interval = recording.section("options").get("interval_s")
@@ -365,15 +361,7 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         physical_cores=cores.physical,
         core_numbers=cores.numbers,
         memory_limit_bytes=integer(recording.section("host").get("memory_limit_bytes")),
-        gpu_context=GpuContext(
-            phases=phases_of(
-                (window.start, window.end),
-                (window.loop_start, window.loop_end),
-                run.timeline.segments,
-            ),
-            epochs_ns=np.stack((starts_ns, np.add(starts_ns, lengths_ns)), axis=1).astype(np.int64),
-            samples=samples,
-        ),
+        trained_samples=samples,
         gpus_not_observed=not_sampled if isinstance(not_sampled, str) else None,
     )
     if system is None:
