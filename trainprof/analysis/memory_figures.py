@@ -11,15 +11,10 @@ class DeviceMemory:
 
     Attributes:
         readings: How many the figures rest on; they are made at the ends of phases, now and then.
-        reading_s: What they took together.
         limit_bytes: What the process may take: the device's memory, or a part set by the script.
         peak_allocated_bytes: Most that was in tensors at once.
         peak_reserved_bytes: Most that was taken from the device, in tensors or kept for later ones.
         is_peak_sampled: The allocator keeps no peak: these are the highest readings.
-        peak_by_phase: By ledger key: at least so much was in tensors there.
-        peak_phase: Where the peak was reached.
-        unallocated_share: Of the reserved peak, at least so much was in no tensor then.
-        inactive_split_bytes: Most that was free in parts of blocks of which others were in use.
         retries: Allocations that only succeeded once all that was kept had been given back.
         out_of_memory_errors: Raised, caught by the script or not.
         between_steps_bytes: In tensors when a step ends, median.
@@ -30,15 +25,10 @@ class DeviceMemory:
     """
 
     readings: int
-    reading_s: float
     limit_bytes: int | None
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     is_peak_sampled: bool
-    peak_by_phase: dict[str, int]
-    peak_phase: str | None
-    unallocated_share: float | None
-    inactive_split_bytes: int | None
     retries: int | None
     out_of_memory_errors: int | None
     between_steps_bytes: int | None

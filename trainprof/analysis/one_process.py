@@ -190,7 +190,6 @@ def summary_of(run: Analysed) -> Shown:
             devices,
             run.process.details,
             timeline,
-            attribution,
             kind=str(run.facts.device()).partition(":")[0],
             warmup=training.warmup_excluded,
             is_part=run.part is not None,

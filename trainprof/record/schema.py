@@ -328,7 +328,6 @@ class MemoryFigure(IntEnum):
     RESERVED = 2  # taken from the device, in tensors or kept for later ones
     PEAK_ALLOCATED = 3  # since the start, or since the script has reset it
     PEAK_RESERVED = 4
-    INACTIVE_SPLIT = 5  # bytes in free parts of blocks of which other parts are in use
     RETRIES = 6  # allocations that only succeeded once what was kept had been given back
     OUT_OF_MEMORY = 7  # errors raised
     LIMIT = 8  # bytes that this process may take from the device
