@@ -79,7 +79,6 @@ class TorchSettings:
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
-        may_resume: The script's files load the state of an optimizer.
         differentiates_gradients: A pass made a graph of its own (create_graph=True).
         trains_by_lightning: Lightning, which has a trainer, was imported.
         compiles_to_graphs: torch.compile was asked for CUDA graphs, which are given out as one.
@@ -106,7 +105,6 @@ class TorchSettings:
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[OptimizerCall, ...] = ()
-    may_resume: bool = False
     differentiates_gradients: bool = False
     trains_by_lightning: bool = False
     compiles_to_graphs: bool = False
@@ -147,7 +145,6 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         is_data_parallel=facts.is_data_parallel(),
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in told if x.get("unfused"))),
-        may_resume=any(x.get("may_resume") is True for x in told),
         differentiates_gradients=any(x.get("differentiates_gradients") is True for x in told),
         trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),
         compiles_to_graphs=any(x.get("compiles_to_graphs") is True for x in told),

@@ -50,15 +50,6 @@ _SETS_THREADS: Final = re.compile(
     r"[\"'](?:OMP|MKL)_NUM_THREADS[\"'].*=|\b(?:OMP|MKL)_NUM_THREADS="
 )
 _WORKER: Final = "torch.utils.data._utils.worker"
-# What gives an optimizer the state of an earlier run, or has a library do so.
-_RESUMES: Final = re.compile(
-    r"(?:opt|adam|sgd)\w*(?:\[[^\]\n]*\])?\.load_state_dict\("
-    r"|\bresume_from_checkpoint\s*=\s*(?!None|False)|\.fit\([^)]*\bckpt_path\s*="
-    r"|\baccelerator\.load_state\(",
-    re.I,
-)
-# One of these is in each: of most texts that is all there is to look for.
-_RESUMING_WORDS: Final = ("load_state", "resume_from_checkpoint", "ckpt_path")
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
@@ -76,15 +67,12 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
-        # Whether an optimizer of it could be fused.
-        self._has_unfused = False
         self._differentiates_gradients = False
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
-        self._process = os.getpid()
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
@@ -92,7 +80,6 @@ class TorchSettingsProbe:
         patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
-        session.at_end.append(patcher.guarded(self._note_resuming))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
         self._level = functional_level(torch)
         session.at_created_graph = patcher.guarded(self._created_graph)
@@ -175,7 +162,6 @@ class TorchSettingsProbe:
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
-            self._has_unfused = True
             facts["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
@@ -220,12 +206,6 @@ class TorchSettingsProbe:
                     ),
                 }
         return facts
-
-    def _note_resuming(self) -> None:
-        """At the end: to ask all modules for the user's takes longer than a step may."""
-        if self._has_unfused and os.getpid() == self._process:
-            may_resume = any_text(self._session.sites.is_user_file, _resumes)
-            self._session.log.note(Topic.ENVIRONMENT, {"may_resume": may_resume})
 
     def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
         """Returns in what the model computes, as far as settings tell; None without parameters.
@@ -336,9 +316,6 @@ def _environment_at_start() -> dict[str, str] | None:
     return dict(one.partition("=")[::2] for one in told)
 
 
-def _resumes(text: str) -> bool:
-    """Whether a text may give an optimizer the state of an earlier run."""
-    return any(word in text for word in _RESUMING_WORDS) and _RESUMES.search(text) is not None
 
 
 def _is_told_to_loop(optimizer: Any) -> bool:

@@ -165,15 +165,6 @@ def test_lightning_refuses_fused_optimizers_that_clip(
     assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
 
 
-@pytest.mark.parametrize("may_resume", [True, False])
-def test_a_state_that_is_loaded_takes_fusing_back(may_resume: bool) -> None:
-    settings = replace(looped(), may_resume=may_resume)
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    finding = only(case_of(healthy, parts={"optimizer": 1.0}, torch=settings))
-    assert (finding.id, finding.change) == ("slow_optimizer", {"fused": True})
-    assert ("for g in optimizer.param_groups: g['fused'] = True" in minded(finding)) is may_resume
-
-
 def test_a_device_that_waits_for_copies() -> None:
     case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
     finding = only(case)

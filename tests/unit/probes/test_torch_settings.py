@@ -381,49 +381,6 @@ def test_that_gradients_are_differentiated_is_told_once(
     assert recorder.read().notes(Topic.PROBE_FAILED) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "may_resume"),
-    [
-        ("optimizer.load_state_dict(torch.load('last.pt')['optimizer'])", True),
-        ("self.opt_g.load_state_dict(state)", True),
-        ("optimizers[0].load_state_dict(state)", True),
-        ("trainer.train(resume_from_checkpoint=True)", True),
-        ("trainer.fit(model, loader, ckpt_path='last.ckpt')", True),
-        ("accelerator.load_state(folder)", True),
-        ("model.load_state_dict(torch.load('weights.pt'))", False),
-        ("trainer.train(resume_from_checkpoint=None)", False),
-        ("ckpt_path = 'last.pt'", False),
-        ("torch.save(optimizer.state_dict(), ckpt_path)", False),
-    ],
-)
-def test_whether_the_script_may_resume_an_optimizer(
-    recorder: Recorder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    may_resume: bool,
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"{text}\n")
-    monkeypatch.setitem(sys.modules, "planted", SimpleNamespace(__file__=str(script)))
-    recorder.start(TorchSettingsProbe(), OptimizerProbe())
-    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
-    update(torch.optim.Adam)
-    update(torch.optim.SGD)
-    assert told(recorder, "may_resume") == []
-    for finish in recorder.session.at_end:
-        finish()
-    assert told(recorder, "may_resume") == [may_resume]
-
-
-def test_where_nothing_is_to_be_fused_nobody_asks_what_is_resumed(recorder: Recorder) -> None:
-    recorder.start(TorchSettingsProbe(), OptimizerProbe())
-    update(torch.optim.Adam, fused=True)
-    for finish in recorder.session.at_end:
-        finish()
-    assert told(recorder, "may_resume") == []
-
-
 def line_of(recorder: Recorder, site: int) -> int | None:
     return json.loads(recorder.read().texts[site][1])[1] if site else None
 
