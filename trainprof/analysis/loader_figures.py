@@ -144,7 +144,6 @@ class Loader:
             nobody knows.
         evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
             that also trains.
-        has_training_data: It evaluates, and draws each sample of a dataset that trains.
         draws_all: How many samples its dataset has, if torch's own sampler draws each of them in
             each pass, else None.
         memory_growth: Of its workers, None where it is not even.
@@ -227,7 +226,6 @@ class Loader:
     is_stackable: bool | None = None
     also_builds: list[str] = field(default_factory=list)
     datasets: int | None = None
-    has_training_data: bool = False
     taking_turns: int = 1
     skipped: int = 0
     skipped_s: float = 0.0

@@ -148,7 +148,6 @@ def loaders_of(
         )
         for x in found
     ]
-    found = _with_training_data(found, making.details)
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, passes, making.details, names)
     found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
@@ -218,22 +217,6 @@ def _are_of(chosen: Bool, number: Int64) -> Bool:
     """Whether passes of these numbers are among those chosen; -1 is the number of none."""
     found: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
     return found
-
-
-def _with_training_data(loaders: list[Loader], details: Details) -> list[Loader]:
-    """Says of loaders that evaluate whether they go over all of what a loader trains on.
-
-    One that draws some of its samples may validate: a sampler for each part of one dataset.
-    """
-    built = details[details["kind"] == Kind.LOADER_BUILT]
-    data = {x.id: set(built["value"][built["site"] == x.id].tolist()) - {0} for x in loaders}
-    trained = {number for x in loaders if x.role == TRAINING for number in data[x.id]}
-    return [
-        replace(x, has_training_data=bool(data[x.id] & trained))
-        if x.role == EVALUATION and x.draws_all is not None
-        else x
-        for x in loaders
-    ]
 
 
 def _with_callers(

@@ -85,9 +85,6 @@ def evidence_of(
         ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
-        may_be_rollouts=slow_validation.may_be_rollouts(
-            timeline.may_be_rollouts_ns / 1e9, spent["evaluation"]
-        ),
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,

@@ -241,8 +241,6 @@ class Evaluation:
     Attributes:
         data_wait_s: `next` calls later than the first of a pass; those are `first_batch_s`.
         loaders: Ids.
-        may_be_rollouts_s: Of its seconds, what may be none: forwards that no loader feeds, from
-            which training may learn.
         in_training_s, passes_in_training: Of all that, what lies in the training phase; None in
             older runs.
         with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 where it
@@ -255,7 +253,6 @@ class Evaluation:
     data_wait_s: float
     loaders: list[int]
     first_batch_s: float = 0.0
-    may_be_rollouts_s: float = 0.0
     in_training_s: float | None = None
     passes_in_training: int | None = None
     with_gradients_share: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from trainprof.analysis.checkpoints import Checkpoints
@@ -76,7 +76,6 @@ class Evidence:
         python_once_s: Of "other", what comes but once.
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
         compiling_s: Of forward, backward and optimizer, in which torch compiled.
-        may_be_rollouts: Training may learn from what counts as evaluation.
         ranks: Whose loaders they are: times are means over so many.
         is_part: They are of a part of a run.
     """
@@ -103,7 +102,6 @@ class Evidence:
     python_once_s: float = 0.0
     loss_in_loop_s: float = 0.0
     compiling_s: float = 0.0
-    may_be_rollouts: bool = False
     ranks: int = 1
     is_part: bool = False
 
@@ -143,11 +141,7 @@ def verdict(evidence: Evidence) -> Verdict:
                 share,
             )
     device = evidence.device
-    found = _of_host(evidence) if device is None else _of_device(evidence, device)
-    if found.bottleneck == "evaluation" and evidence.may_be_rollouts:
-        is_either = found.headline.replace("EVALUATION:", "EVALUATION, OR ROLLOUTS:", 1)
-        return replace(found, headline=is_either)
-    return found
+    return _of_host(evidence) if device is None else _of_device(evidence, device)
 
 
 def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
