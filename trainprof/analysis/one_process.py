@@ -134,7 +134,6 @@ def summary_of(run: Analysed) -> Shown:
     own_ns = python_ns(steps.per_step, collectives)
     once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
     lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
-    evidence = replace(evidence, python_once_s=once.seconds)
     lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)

@@ -91,7 +91,6 @@ def evidence_of(
         device=DeviceEvidence.of(device, training_s) if device is not None else None,
         transfer_site=_dearest_site(copies),
         sync_site=_dearest_site(syncs),
-        is_part=run.part is not None,
     )
 
 
