@@ -208,9 +208,6 @@ class Training:
         warmup_excluded: Leading steps left out of the steady statistics.
         steady_steps: Steps that remain.
         steady_s: Their wall time.
-        forward_without_grad_s: Of a mean step, forwards that keep no graph: nothing goes back
-            through them.
-        frozen_share: What needs no gradient, of the parameters of models that have some.
         free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
             None.
         without_evaluation_s: Of the training phase, what is no evaluation: what throughput is of.
@@ -228,8 +225,6 @@ class Training:
     warmup_excluded: int
     steady_steps: int
     steady_s: float
-    forward_without_grad_s: float = 0.0
-    frozen_share: float = 0.0
     free_from_step: int | None = None
     without_evaluation_s: float | None = None
 
