@@ -11,7 +11,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_bars import batch_bars
 from trainprof.report.ending import ending
 from trainprof.report.layout import Page, written
-from trainprof.report.loader_advice import NAMES, UNKNOWN, advice, basis
+from trainprof.report.loader_advice import NAMES, UNKNOWN, basis, limit_words, next_words
 from trainprof.report.loader_tables import (
     LEGEND,
     batch_groups,
@@ -20,7 +20,7 @@ from trainprof.report.loader_tables import (
     making,
     slow_sample_columns,
     totals,
-    worker_tables,
+    worker_columns,
 )
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers
@@ -76,12 +76,12 @@ def loader_lines(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _limits(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
-    found, bound = advice(loader, summary), loader.bound
-    limit = found.limit or (NAMES.get(bound.by, bound.by) if bound else UNKNOWN)
+    bound, following = loader.bound, next_words(loader, summary)
+    limit = limit_words(loader, summary) or (NAMES.get(bound.by, bound.by) if bound else UNKNOWN)
     lines = page.labelled("Limit", [limit])
     has_workers = bool(loader.num_workers)
     lines += page.labelled("", [basis(bound, has_workers=has_workers)]) if bound else []
-    lines += page.labelled("Next", [found.next]) if found.next else []
+    lines += page.labelled("Next", [following]) if following else []
     for number, told in enumerate([*faults(loader), *warnings(loader, summary)]):
         lines += page.labelled("" if number else "Note", [told])
     return lines
@@ -97,9 +97,8 @@ def _bars(loader: Loader, page: Page) -> list[Text]:
 
 
 def _workers(loader: Loader, page: Page) -> list[Text]:
-    tables = worker_tables(loader)
-    lines = [line for columns in tables for line in page.tables(columns)]
-    return [*lines, *page.paragraph(LEGEND, indent=2)] if lines else []
+    columns = worker_columns(loader)
+    return [*page.table(columns), *page.paragraph(LEGEND, indent=2)] if columns else []
 
 
 def _slow_samples(loader: Loader, page: Page) -> list[Text]:

@@ -7,27 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainprof.analysis.diagnosis.wording import skipping
-from trainprof.analysis.facts import known, number_at
-from trainprof.analysis.finding import LOADER_ID
-from trainprof.analysis.limit_names import CPU
-from trainprof.analysis.loader_builder import settings_of
-from trainprof.analysis.loader_cost import cost_s, starts_s
+from trainprof.analysis.facts import known
 from trainprof.analysis.loader_figures import Fetch, Loader
-from trainprof.analysis.loader_troubles import stragglers, unusual_samples
+from trainprof.analysis.loader_troubles import unusual_samples
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_time import making_parts, named
 from trainprof.report.loader_words import needs_words
-from trainprof.report.units import count, counted, percent, seconds, share_of
+from trainprof.report.units import count, percent, seconds
 
-# Parts of a batch's making that are worth a sentence from here on.
-CROWDED_FROM_SHARE: Final = 0.2
 THROTTLED_FROM_SHARE: Final = 0.05
-# Starting workers and first batches, of what a loader costs.
-STARTS_FROM_SHARE: Final = 0.5
-# Of the cores: a run that keeps fewer busy does not crowd them by itself.
-_BUSY_SHARE: Final = 0.9
-# In a finding's advice, by whatever name a package has for it.
-_NO_WORKERS: Final = "num_workers=0"
 
 
 def deaths(loader: Loader) -> list[str]:
@@ -43,16 +31,11 @@ def faults(loader: Loader) -> list[str]:
 
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     """Returns a sentence for each other thing; what training does not feel is left out."""
-    fetch = loader.fetch
-    is_felt = needs_words(loader, summary)
-    training_s = summary.phases.training_s
-    told = [_starting(loader, summary), skipping(loader, training_s)] if is_felt else []
-    if fetch is not None and is_felt:
-        told.append(_throttled(fetch))
-        # Where the model says that this run's own work fills the cores, nobody else need be named.
-        told.append("" if loader.bound and loader.bound.by == CPU else _crowded(fetch, summary))
-    if fetch is not None:
-        told += [_unusual(fetch), _straggling(fetch)]
+    fetch, told = loader.fetch, []
+    if needs_words(loader, summary):
+        told.append(skipping(loader, summary.phases.training_s))
+        told += [] if fetch is None else [_throttled(fetch)]
+    told += [] if fetch is None else [_unusual(fetch)]
     return [sentence for sentence in told if sentence]
 
 
@@ -105,65 +88,12 @@ def _sharing_files(loader: Loader) -> str:
     )
 
 
-def _starting(loader: Loader, summary: RunSummary) -> str:
-    starts = starts_s(loader)
-    share = share_of(starts, cost_s(loader))
-    if not loader.num_workers or loader.passes < 2:
-        return ""
-    if share is None or share < STARTS_FROM_SHARE:
-        return ""
-    passes = counted(loader.passes, "pass", "passes")
-    told = f"beginning {passes} (workers, first batches) took {seconds(starts)}, most of its cost"
-    if loader.persistent_workers or not loader.may_keep_workers:
-        return told
-    if loader.is_each_step or _are_to_go(loader, summary):
-        return told
-    settings = settings_of(loader.built_by)
-    name = settings.name_of("persistent_workers") if settings else "persistent_workers"
-    return f"{told}; {name}=True keeps them"
-
-
-def _are_to_go(loader: Loader, summary: RunSummary) -> bool:
-    """Whether a finding advises to do without a loader's workers."""
-    return any(
-        one.evidence.get(LOADER_ID) == loader.id and _NO_WORKERS in one.advice
-        for one in summary.findings
-    )
-
-
 def _throttled(fetch: Fetch) -> str:
     part = named(making_parts(fetch), "throttled")
     if part is None or part.share < THROTTLED_FROM_SHARE:
         return ""
     return (
         f"the container's CPU quota stops the making of batches {percent(part.share)} of the time"
-    )
-
-
-def _crowded(fetch: Fetch, summary: RunSummary) -> str:
-    """Returns what to say where others hold the cores."""
-    part = named(making_parts(fetch), "runnable")
-    cpu = summary.system.cpu if summary.system else None
-    used, usable = number_at(cpu, "tree_percent", "p95"), number_at(cpu, "cores_usable")
-    if part is None or part.share < CROWDED_FROM_SHARE or used is None or usable is None:
-        return ""
-    if used / 100 > _BUSY_SHARE * usable:
-        return ""
-    return (
-        f"{percent(part.share)} of making a batch is waiting for a free core, though this run "
-        f"rarely keeps over {used / 100:.1f} of {usable:.3g} busy: other programs take them"
-    )
-
-
-def _straggling(fetch: Fetch) -> str:
-    found = stragglers(fetch)
-    if not found:
-        return ""
-    worst = found[0]
-    more = f", and {counted(len(found) - 1, 'more is', 'more are')} slow" if len(found) > 1 else ""
-    return (
-        f"worker {worst.number} takes {seconds(worst.mean_s)} a batch, the others "
-        f"{seconds(worst.others_s)}{more}"
     )
 
 

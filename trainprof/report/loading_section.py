@@ -12,7 +12,7 @@ from trainprof.analysis.summary import RunSummary
 from trainprof.report.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.batch_time import BatchPart, code_parts, making_parts, named, waiting_parts
 from trainprof.report.layout import Page
-from trainprof.report.loader_advice import advice
+from trainprof.report.loader_advice import limit_words
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
 from trainprof.report.units import percent, seconds
@@ -30,7 +30,7 @@ _WAITS: Final = {
     "sampler": "to draw its indices",
 }
 # Where there is no room for all of a block, what comes first here stays.
-_BY_USE: Final = ("faults", "limit", "next", "parts", "warnings", "waits", "code")
+_BY_USE: Final = ("faults", "limit", "parts", "warnings", "waits", "code")
 
 
 def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
@@ -60,13 +60,11 @@ def wanted_lines(summary: RunSummary, page: Page) -> int:
 
 def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | None) -> list[Text]:
     """Returns a loader's heading and what of its block fits below; all of it without `room`."""
-    found = advice(loader, summary)
     block = {
         "parts": _parts(loader, page),
         "code": _code(loader, page),
         "waits": _waits(loader, page),
-        "limit": _opened("Limit", found.limit, page),
-        "next": [] if _is_found(loader, summary) else _opened("Next", found.next, page),
+        "limit": _opened("Limit", limit_words(loader, summary), page),
         "faults": _sentences(faults(loader), page),
         "warnings": _sentences(warnings(loader, summary), page),
     }
@@ -82,11 +80,6 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
                 block[name] = []
             left -= len(block[name])
     return [*heading, *(line for lines in block.values() for line in lines)]
-
-
-def _is_found(loader: Loader, summary: RunSummary) -> bool:
-    """Whether a finding says already what to do about the loader."""
-    return any(finding.site == loader.site for finding in summary.findings)
 
 
 def _needy(summary: RunSummary) -> list[Loader]:

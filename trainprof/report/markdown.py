@@ -23,7 +23,7 @@ from trainprof.report.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
 from trainprof.report.layout import Column, Page
 from trainprof.report.ledger_table import LedgerTable, ledger_table
-from trainprof.report.loader_advice import UNKNOWN, advice, basis
+from trainprof.report.loader_advice import UNKNOWN, basis, limit_words
 from trainprof.report.loader_tables import (
     LEGEND,
     batch_groups,
@@ -32,7 +32,7 @@ from trainprof.report.loader_tables import (
     making,
     slow_sample_columns,
     totals,
-    worker_tables,
+    worker_columns,
 )
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers, needs_words
@@ -162,8 +162,8 @@ def render_loader(summary: RunSummary, index: int) -> str:
             *(_sentence(fragments) for fragments in told if fragments),
             _batch_time(loader),
             _columns(distributions(loader)),
-            *(_columns(columns) for columns in worker_tables(loader)),
-            escaped(f"{LEGEND}.") if worker_tables(loader) else "",
+            _columns(worker_columns(loader)),
+            escaped(f"{LEGEND}.") if worker_columns(loader) else "",
             _columns(slow_sample_columns(fetch)) if fetch else "",
         ]
     )
@@ -284,12 +284,11 @@ def _gpus(summary: RunSummary) -> str:
 
 
 def _loading(loader: Loader, summary: RunSummary) -> str:
-    """A loader that training waits for: who makes its batches, what bounds them, what to try."""
-    found = advice(loader, summary)
+    """A loader that training waits for: who makes its batches, and what bounds them."""
+    limit = limit_words(loader, summary)
     told = [
         f"Data loading at {loader.site}: {makers(loader)}.",
-        f"Limit: {found.limit}." if found.limit else "",
-        f"Next: {found.next}." if found.next else "",
+        f"Limit: {limit}." if limit else "",
     ]
     remarks = [*faults(loader), *warnings(loader, summary)]
     sentences = [escaped(sentence) for sentence in told if sentence]

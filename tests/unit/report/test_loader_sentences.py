@@ -10,11 +10,11 @@ import pytest
 from support import summaries
 
 from trainprof.analysis import pipeline_bound
-from trainprof.analysis.limit_names import CPU, LATENCY, MAIN_PROCESS
+from trainprof.analysis.limit_names import COMPUTE, CPU, LATENCY, RECEIVE, SAMPLER, STORAGE
 from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import loader_advice
-from trainprof.report.loader_advice import advice
+from trainprof.report.loader_advice import limit_words, next_words
 from trainprof.report.loader_tables import slow_sample_columns
 from trainprof.report.loader_warnings import deaths, ended_by, faults, sample_name, warnings
 from trainprof.report.loader_words import busy_words, keeps_up, makers, needs_words, ready_words
@@ -96,104 +96,36 @@ def test_the_names_of_limits_are_the_models() -> None:
 
 
 def test_what_is_found_of_a_loader_is_its_next_thing_to_try() -> None:
-    one = loader(id=3, bound=summaries.bound("CPU", blocked=0.05, compute=0.05))
     about = {3: "slow collate", 2: "of another"}
     findings = [
         replace(summaries.finding(advice=words), evidence={"loader_id": number})
         for number, words in about.items()
     ]
-    told = advice(one, replace(run(), findings=findings[::-1]))
-    assert told.limit == advice(one, run()).limit
-    assert told.next == "slow collate"
-    assert advice(one, replace(run(), findings=findings[1:])) == advice(one, run())
+    assert next_words(loader(id=3), replace(run(), findings=findings[::-1])) == "slow collate"
+    assert next_words(loader(id=3), replace(run(), findings=findings[1:])) == ""
 
 
 @pytest.mark.parametrize(
-    ("one", "limit", "following"),
+    ("workers", "by", "parts", "limit"),
     [
-        (
-            loader(0, bound=summaries.bound("one worker's latency", blocked=0.4, compute=0.1)),
-            "batches are made between the steps, by the training process itself",
-            "",
-        ),
-        (
-            loader(0, bound=summaries.bound("compute", blocked=0.0003, compute=0.3577)),
-            "computing; making a batch adds 300 µs of 358 ms",
-            "",
-        ),
-        (
-            loader(bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05)),
-            "4 workers give a batch per 100 ms, training takes one per 50.0 ms",
-            "more workers: the cores have room for one per 60.0 ms",
-        ),
-        (
-            loader(
-                1,
-                bound=summaries.bound(
-                    "one worker's latency", blocked=0.05, compute=0.05, margin=0.0
-                ),
-            ),
-            "1 worker gives a batch per 100 ms, training takes one per 50.0 ms",
-            "cheaper samples: trainprof lines SCRIPT shows which of their lines cost",
-        ),
-        (
-            loader(
-                bound=summaries.bound("one worker's latency", blocked=0.05, compute=0.05),
-                fetch=summaries.fetch(0.4, 400, workers=4, running=0.3, asleep=0.7),
-            ),
-            "4 workers give a batch per 100 ms, training takes one per 50.0 ms",
-            "more workers: they mostly sleep",
-        ),
-        (
-            loader(bound=summaries.bound("CPU", blocked=0.05, compute=0.05)),
-            "all 4 cores are at work, more workers would not help",
-            "cheaper samples: trainprof lines SCRIPT shows which of their lines cost",
-        ),
-        (
-            loader(
-                bound=summaries.bound("storage", blocked=0.05, compute=0.05),
-                fetch=summaries.fetch(0.4, 400, workers=4, reading=0.9, running=0.1),
-            ),
-            "reading from disk, 3.00 MiB a batch",
-            "a faster disk, fewer and larger files, or the data kept in memory",
-        ),
-        (
-            loader(bound=summaries.bound("receive in the main process", receive=0.03, compute=0.1)),
-            "taking a batch of 4.60 MiB over from its worker, 30.0 ms each",
-            "few large tensors, not many small ones or Python objects; more workers would not help",
-        ),
-        (
-            replace(
-                loader(bound=summaries.bound("receive in the main process", receive=0.03)),
-                receive_s=3.0,
-                receive_cpu_s=0.2,
-            ),
-            "taking a batch of 4.60 MiB over, 30.0 ms each, mostly waiting for its worker, which "
-            "is asked for each tensor",
-            "few large tensors, not many small ones; a worker that computes answers late",
-        ),
-        (
-            loader(bound=summaries.bound("sampler", sampler=0.03, compute=0.01)),
-            "drawing the indices of a batch, 30.0 ms each, in the training process",
-            "a cheaper sampler; workers do not draw",
-        ),
-        (
-            loader(bound=summaries.bound("compute", compute=0.1, receive=0.001)),
-            "computing, 100 ms a batch; the loader keeps up once its buffer is filled",
-            "",
-        ),
-        (
-            loader(bound=summaries.bound("compute", compute=0.1, receive=0.02)),
-            "computing, 100 ms a batch; loading adds 20.0 ms (receiving batches)",
-            "",
-        ),
-        (loader(bound=None), "", ""),
-        (loader(bound=summaries.bound("something of a later version", compute=0.1)), "", ""),
+        (0, LATENCY, {"blocked": 0.4}, "batches are made between the steps"),
+        (4, LATENCY, {"blocked": 0.05, "compute": 0.05}, "4 workers give a batch per 100 ms"),
+        (1, LATENCY, {"blocked": 0.05, "compute": 0.05}, "1 worker gives a batch per 100 ms"),
+        (4, CPU, {"blocked": 0.05}, "all 4 cores are at work"),
+        (4, STORAGE, {"blocked": 0.05}, "reading from disk"),
+        (4, RECEIVE, {"receive": 0.03}, "taking a batch over from its worker, 30.0 ms each"),
+        (4, SAMPLER, {"sampler": 0.03}, "drawing the indices of a batch, 30.0 ms each"),
+        (4, COMPUTE, {"compute": 0.1, "receive": 0.02}, "computing, 100 ms a batch; loading adds"),
+        (4, "something of a later version", {"compute": 0.1}, ""),
     ],
 )
-def test_each_limit_is_named_and_what_to_try(one: Loader, limit: str, following: str) -> None:
-    found = advice(one, run())
-    assert (found.limit, found.next) == (limit, following)
+def test_each_limit_is_named(workers: int, by: str, parts: dict[str, float], limit: str) -> None:
+    reading = summaries.fetch(0.4, 400, workers=4, reading=0.9, running=0.1)
+    fetch = {"fetch": reading} if by == STORAGE else {}
+    told = limit_words(loader(workers, bound=summaries.bound(by, **parts), **fetch), run())
+    assert told.startswith(limit)
+    assert bool(told) is bool(limit)
+    assert limit_words(loader(workers, bound=None), run()) == ""
 
 
 @pytest.mark.parametrize("nothing", [0, None])
@@ -203,8 +135,7 @@ def test_storage_is_never_said_where_no_byte_was_read(nothing: int | None) -> No
         bound=summaries.bound("storage", blocked=0.05, compute=0.05),
         fetch=replace(reading, read_bytes=nothing),
     )
-    found = advice(told, run())
-    assert not STORAGE_WORDS.search(f"{found.limit} {found.next} {warnings(told, run())}")
+    assert not STORAGE_WORDS.search(f"{limit_words(told, run())} {warnings(told, run())}")
 
 
 def test_a_loader_without_trouble_has_no_warning() -> None:
@@ -235,40 +166,6 @@ def test_a_loader_without_trouble_has_no_warning() -> None:
 )
 def test_a_worker_that_died_is_named(lost: dict[str, Any], words: str) -> None:
     assert deaths(loader(lost_workers=[lost])) == [words]
-
-
-def test_begun_passes_that_cost_most_are_named() -> None:
-    many = loader(passes=5, wait_total_s=1.0, init_s=summaries.statistics(0.8, n=5))
-    told = "beginning 5 passes (workers, first batches) took 4.43 s, most of its cost"
-    assert warnings(many, run()) == [f"{told}; persistent_workers=True keeps them"]
-    by_trainer = f"{told}; dataloader_persistent_workers=True keeps them"
-    assert warnings(replace(many, built_by="transformers"), run()) == [by_trainer]
-    assert warnings(replace(many, persistent_workers=True), run()) == [told]
-    assert warnings(replace(many, changed_between_passes=["level"]), run()) == [told]
-    assert warnings(replace(many, built=5), run()) == [told]
-    assert warnings(replace(many, num_workers=0), run()) == []
-    assert warnings(replace(many, wait_total_s=9.0), run()) == []
-    # Workers that live on would make batches that nobody takes.
-    assert warnings(replace(many, iterations=5), run()) == [told]
-
-
-@pytest.mark.parametrize(
-    ("loader_id", "advice", "are_to_go"),
-    [
-        (1, "DataLoader(..., num_workers=0)", True),
-        (1, "have the dataset work without workers, then DataLoader(..., num_workers=0)", True),
-        (1, "TrainingArguments(..., dataloader_num_workers=0)", True),
-        (1, "DataLoader(..., persistent_workers=True)", False),
-        (2, "DataLoader(..., num_workers=0)", False),  # of another
-    ],
-)
-def test_workers_that_are_to_go_are_not_said_to_be_kept(
-    loader_id: int, advice: str, are_to_go: bool
-) -> None:
-    many = loader(id=1, passes=5, wait_total_s=1.0, init_s=summaries.statistics(0.8, n=5))
-    told = summaries.finding(advice=advice, evidence={"loader_id": loader_id})
-    [sentence] = warnings(many, replace(run(), findings=[told]))
-    assert ("keeps them" not in sentence) is are_to_go
 
 
 def test_batches_that_are_taken_only_to_be_left_are_named() -> None:
@@ -312,25 +209,6 @@ def test_a_quota_that_stops_the_workers_is_named() -> None:
     ]
 
 
-def test_cores_that_other_programs_take_are_told_from_our_own() -> None:
-    crowded = loader(fetch=summaries.fetch(0.4, 400, workers=4, running=0.5, runnable=0.5))
-    assert warnings(crowded, run(used_percent=120.0)) == [
-        "50 % of making a batch is waiting for a free core, though this run rarely keeps over "
-        "1.2 of 4 busy: other programs take them"
-    ]
-    assert warnings(crowded, run(used_percent=395.0)) == []
-    ours = replace(crowded, bound=summaries.bound("CPU", blocked=0.1, compute=0.1))
-    assert warnings(ours, run(used_percent=120.0)) == []
-    assert warnings(crowded, replace(run(), system=None)) == []
-
-
-def test_a_worker_that_lags_behind_is_named() -> None:
-    rows = [summaries.worker(n, 0.3 if n == 3 else 0.1, 50) for n in range(4)]
-    assert warnings(loader(fetch=made(per_worker=rows)), run()) == [
-        "worker 3 takes 300 ms a batch, the others 100 ms"
-    ]
-
-
 def test_a_sample_that_takes_far_longer_is_named_by_its_index() -> None:
     slow = [summaries.slow_sample(307, 0.25), summaries.slow_sample(None, 0.15)]
     fetch = made(typical_sample_s=0.0125, slow_samples=slow)
@@ -344,25 +222,6 @@ def test_a_sample_that_takes_far_longer_is_named_by_its_index() -> None:
 def test_how_a_worker_ended() -> None:
     assert ended_by({"status": 3}) == "ended with status 3"
     assert ended_by({}) == "died"
-
-
-def test_where_a_few_slow_samples_hold_all_up_more_workers_are_not_advised() -> None:
-    """2 workers, a batch of 20 samples of 2 ms: 40 ms each, but for two samples of a second."""
-    slow = [{"index": 77, "seconds": 1.0}, {"index": 77, "seconds": 1.0}]
-    fetch = made(
-        n=100,
-        wall_s=summaries.statistics(0.060, n=100),
-        typical_sample_s=0.002,
-        slow_samples=slow,
-        asleep_s=5.0,
-    )
-    limits = {LATENCY: 0.030, CPU: 0.002, MAIN_PROCESS: 0.025}
-    bound = replace(summaries.bound(LATENCY, blocked=0.01, compute=0.01), limits_s=limits)
-    told = advice(loader(2, fetch=fetch, bound=bound), run())
-    assert told.limit.endswith("; a few slow samples hold up the batches behind them")
-    assert told.next == "the slowest sample, dataset[77], and those like it"
-    slower = replace(bound, limits_s={**limits, MAIN_PROCESS: 0.015})
-    assert "more workers" in advice(loader(2, fetch=fetch, bound=slower), run()).next
 
 
 def test_samples_that_are_all_quick_get_no_table() -> None:
