@@ -79,9 +79,7 @@ class TorchSettings:
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
-        differentiates_gradients: A pass made a graph of its own (create_graph=True).
         trains_by_lightning: Lightning, which has a trainer, was imported.
-        compiles_to_graphs: torch.compile was asked for CUDA graphs, which are given out as one.
         own: Optimizers of the script's own, likewise.
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
@@ -105,9 +103,7 @@ class TorchSettings:
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[OptimizerCall, ...] = ()
-    differentiates_gradients: bool = False
     trains_by_lightning: bool = False
-    compiles_to_graphs: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
@@ -145,9 +141,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         is_data_parallel=facts.is_data_parallel(),
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in told if x.get("unfused"))),
-        differentiates_gradients=any(x.get("differentiates_gradients") is True for x in told),
         trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),
-        compiles_to_graphs=any(x.get("compiles_to_graphs") is True for x in told),
         own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),

@@ -12,7 +12,6 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.affinity import own_cores
-from trainprof.probes.backward import functional_level
 from trainprof.probes.call_site import Birthplace
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.patcher import Patcher, hide_our_frame
@@ -67,7 +66,6 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
-        self._differentiates_gradients = False
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
 
@@ -81,8 +79,6 @@ class TorchSettingsProbe:
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
-        self._level = functional_level(torch)
-        session.at_created_graph = patcher.guarded(self._created_graph)
 
     def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         note = patcher.guarded(self._note_threads)
@@ -292,13 +288,6 @@ class TorchSettingsProbe:
         """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
         gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
         return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
-
-    def _created_graph(self) -> None:
-        """Notes a pass that can be differentiated; torch.func lets all of its own be."""
-        if self._differentiates_gradients or self._level() is not None:
-            return
-        self._differentiates_gradients = True
-        self._session.log.note(Topic.ENVIRONMENT, {"differentiates_gradients": True})
 
     def _anomalous_backward(self) -> None:
         self._passes += 1

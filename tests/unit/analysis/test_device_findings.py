@@ -18,7 +18,7 @@ from support.found import (
     with_slow_starts,
 )
 
-from trainprof.analysis.code_figures import HotLine, PythonInModel
+from trainprof.analysis.code_figures import PythonInModel
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.cheaper_samples import without_line
 from trainprof.analysis.diagnosis.diagnose import diagnose
@@ -91,62 +91,25 @@ def test_which_optimizers_of_a_device_are_to_be_fused(
     assert ("Lightning's Trainer ends" in minded(finding)) is (by_lightning and bool(told))
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: bool) -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
-    if is_compiled:
-        case = replace(case, summary=replace(case.summary, compilations=[compiled(0, 0.0)]))
-    finding = only(case)
-    assert finding.id == "launch_bound"
-    further = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
-    assert finding.advice.startswith(further if is_compiled else "torch.compile(model), ")
-    assert "clone() those that are kept beyond the step" in minded(finding)
-
-
-@pytest.mark.parametrize("package", [None, "transformers"])
-def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: str | None) -> None:
+@pytest.mark.parametrize(
+    ("is_compiled", "package", "advice"),
+    [
+        (True, None, "compile what lies around it too"),
+        (False, None, "torch.compile(model), "),
+        (False, "transformers", "TrainingArguments(..., torch_compile=True), "),
+    ],
+)
+def test_small_work_is_joined(is_compiled: bool, package: str | None, advice: str) -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by=package)
     case = on_device(case_of(planted), launch_s=1.0)
-    plain = only(case)
-    assert "double backward" not in minded(plain)
-    twice = replace(case, torch=replace(case.torch, differentiates_gradients=True))
-    finding = only(twice)
-    assert finding.id == "launch_bound"
-    advice = finding.advice or ""
-    assert "models alone that no gradient of a gradient goes through" in advice
-    assert "torch.cuda.graph around the step" in advice
-    assert "torch.compile(model)" not in advice
-    assert "torch_compile=" not in advice
-    assert "does not currently support double backward" in minded(finding)
-    # What is compiled already goes as it is.
-    further = replace(twice, summary=replace(twice.summary, compilations=[compiled(0, 0.0)]))
-    assert 'mode="reduce-overhead"' in (only(further).advice or "")
-    assert "double backward" not in minded(only(further))
-    around = replace(twice, torch=replace(twice.torch, compiles_to_graphs=True))
-    assert "double backward" in minded(only(around))
-
-
-@pytest.mark.parametrize(
-    ("site", "function", "share", "is_told"),
-    [
-        ("model.py:18", "forward", 0.8, True),
-        ("model.py:18", "forward", 0.3, False),
-        ("train.py:30", "train", 0.9, False),  # where the model is called
-        ("train.py:30", "<module>", 0.9, False),
-    ],
-)
-def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
-    site: str, function: str, share: float, is_told: bool
-) -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
-    lines = [
-        HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
-        HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
-    ]
-    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
-    assert (finding.id, finding.site) == ("launch_bound", site)
-    assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
+    compilations = [compiled(0, 0.0)] if is_compiled else []
+    line = replace(hot_line("forward"), site="model.py:18")
+    summary = replace(case.summary, compilations=compilations, part_lines=[line])
+    finding = only(replace(case, summary=summary))
+    assert (finding.id, finding.site) == ("launch_bound", "model.py:18")
+    assert finding.advice.startswith(advice)
+    assert "create_graph=True" in minded(finding)
 
 
 @pytest.mark.parametrize(

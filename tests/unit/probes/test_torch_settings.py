@@ -355,32 +355,6 @@ def test_texts_that_take_matrices_apart_mean_double_precision(
     assert told(recorder, "decomposes_in_float64") == [expected]
 
 
-def penalized(x: torch.Tensor) -> None:
-    (slope,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
-    slope.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("passes", "is_told"),
-    [
-        (penalized, True),
-        (lambda x: torch.autograd.functional.hessian(lambda y: (y**3).sum(), x), True),
-        (lambda x: (x**3).sum().backward(), False),
-        (lambda x: (x**3).sum().backward(retain_graph=True), False),
-        (lambda x: torch.func.grad(lambda y: (y**3).sum())(x.detach()), False),
-    ],
-)
-def test_that_gradients_are_differentiated_is_told_once(
-    recorder: Recorder, passes: Callable[[torch.Tensor], None], is_told: bool
-) -> None:
-    recorder.start(TorchSettingsProbe(), BackwardProbe())
-    x = torch.ones(2, requires_grad=True)
-    for _ in range(3):
-        passes(x)
-    assert told(recorder, "differentiates_gradients") == [True] * is_told
-    assert recorder.read().notes(Topic.PROBE_FAILED) == []
-
-
 def line_of(recorder: Recorder, site: int) -> int | None:
     return json.loads(recorder.read().texts[site][1])[1] if site else None
 
