@@ -83,6 +83,7 @@ def find(case: Case) -> Finding | None:
     line = case.hot_line("forward")
     unfused = [one for one in case.torch.unfused if one.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
+    joined = ", ".join([_joined(case), *_fused(to_fuse)])
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
@@ -90,7 +91,7 @@ def find(case: Case) -> Finding | None:
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None else None,
-        advice=f"{', '.join([_joined(case), *_fused(to_fuse)])}; larger batches, where that is fine",
+        advice=f"{joined}; larger batches, where learning allows",
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
