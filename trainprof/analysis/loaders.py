@@ -19,7 +19,6 @@ from trainprof.analysis.hot_lines import lines_of_making
 from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
-from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.pass_starts import first_given_back_s, later_starts_s, sampler_starts_s
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
@@ -344,9 +343,6 @@ def _loader_of(
         call=call_of(facts, sites),
         evaluation_s=float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
-        memory_growth=workers_growth(
-            fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
-        ),
         hot_lines=hot_lines,
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),

@@ -105,27 +105,6 @@ class EmptiedCache:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersGrowth:
-    """How the memory of a loader's workers grew with the batches that they made.
-
-    Attributes:
-        workers: That lived at the same time; of several passes the longest one's.
-        bytes_per_batch: Of all of them together, for each batch that one of them made.
-        batches: Seen over so many.
-        first_bytes, last_bytes: Of all of them then: resident, without mapped files; where
-            `is_copied`, their parts of it.
-        is_copied: Pages that they shared with the training process, and have copies of now.
-    """
-
-    workers: int
-    bytes_per_batch: float
-    batches: int
-    first_bytes: float
-    last_bytes: float
-    is_copied: bool
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryGrowth:
     """How the memory of the process that trains grew, in steady training.
 
