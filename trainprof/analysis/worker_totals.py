@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.facts import known
@@ -20,6 +21,7 @@ _SUMS: Final = (
     "asleep_s",
 )
 _HIGHEST: Final = ("rss_bytes",)
+_MEANS: Final = ("read_bytes_per_s", "read_calls_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class WorkerTotals:
     Attributes:
         number: From 0; None for the process that trains.
         busy_share: Of the time in which it could have been asked for something.
-        figures: Sums and highest values of what `Fetch.per_worker` tells, by its names;
+        figures: Sums, highest values and means of what `Fetch.per_worker` tells, by its names;
             None where no process's is known.
     """
 
@@ -61,7 +63,7 @@ def worker_totals(per_worker: Sequence[Any]) -> list[WorkerTotals]:
 
 def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:
     figures: dict[str, float | None] = {}
-    for names, join in ((_SUMS, sum), (_HIGHEST, max)):
+    for names, join in ((_SUMS, sum), (_HIGHEST, max), (_MEANS, fmean)):
         figures |= {name: _over(rows, name, join) for name in names}
     return WorkerTotals(
         number=number,
