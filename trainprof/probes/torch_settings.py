@@ -305,8 +305,6 @@ def _environment_at_start() -> dict[str, str] | None:
     return dict(one.partition("=")[::2] for one in told)
 
 
-
-
 def _is_told_to_loop(optimizer: Any) -> bool:
     """Whether it is to take parameter by parameter wherever they are."""
     return all(group.get("foreach") is False for group in optimizer.param_groups)
