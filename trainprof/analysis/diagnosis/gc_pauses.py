@@ -37,7 +37,7 @@ _ENOUGH_FULL: Final = 3
 _CALLED_FROM_PER_STEP: Final = 0.5
 _COLLECTED_RARELY: Final = (
     "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() every few hundred "
-    "steps"
+    "steps; a call of gc.collect() in the loop goes"
 )
 _KEPT_IN_CYCLES: Final = (
     "with gc.disable() what reference cycles hold, memory of a device included, stays until the "
