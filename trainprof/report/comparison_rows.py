@@ -8,8 +8,17 @@ from typing import Final
 
 from trainprof.analysis.comparability import REMARK, SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.comparison import PART_PREFIX, Comparison, Metric, noise_of
-from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate, longer
+from trainprof.analysis.comparison import (
+    NOT_JUDGED,
+    PART_PREFIX,
+    PASSED,
+    TRIPPED,
+    Comparison,
+    Gate,
+    Metric,
+    longer,
+    noise_of,
+)
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import byte_count, counted, percent, seconds, three_digits

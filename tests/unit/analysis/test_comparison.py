@@ -23,9 +23,16 @@ from support.compared_runs import (
 from support.events import MS, US
 
 from trainprof.analysis.compared_run import ComparedRun, named_apart
-from trainprof.analysis.comparison import PART_PREFIX, Comparison, Metric, compare
+from trainprof.analysis.comparison import (
+    NOT_JUDGED,
+    PART_PREFIX,
+    PASSED,
+    TRIPPED,
+    Comparison,
+    Metric,
+    compare,
+)
 from trainprof.analysis.device_figures import Device
-from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.report.comparison_json import to_jsonable
 
@@ -36,9 +43,7 @@ UNDECIDED = {NO_VISIBLE_DIFFERENCE, UNKNOWN}
 
 
 def metric(comparison: Comparison, name: str) -> Metric:
-    value = comparison.metric(name)
-    assert value is not None, name
-    return value
+    return next(figure for figure in comparison.metrics if figure.name == name)
 
 
 def parts(comparison: Comparison) -> list[Metric]:
