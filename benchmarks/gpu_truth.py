@@ -41,7 +41,6 @@ CASES = (
     Case("looped_optimizer", "slow_optimizer"),
     Case("pageable_copies", "blocking_copies"),
     Case("emptied_cache", "exposed_syncs"),
-    Case("recomputed", "recomputed_forward"),
     Case("saving", "slow_checkpoints"),
     Case("values_each_step", "exposed_syncs"),
     Case("hidden_wait", None),

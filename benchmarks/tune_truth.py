@@ -71,7 +71,7 @@ CASES = (
 
 def tuned(case: Case, budget_s: float, directory: Path) -> dict[str, Any]:
     """Returns the summary of a `tune` run."""
-    command = [sys.executable, "-m", "trainprof", "tune", "-q", "--yes", "--format", "json"]
+    command = [sys.executable, "-m", "trainprof", "tune", "-q", "--format", "json"]
     command += [f"--budget={budget_s}s", "-o", str(directory / "tune"), *case.words]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -146,15 +146,13 @@ def _step_s(run: Measured) -> float:
 class Score:
     """All trials with a forecast: how many it held, how wide it was; ceilings beside the truth.
 
-    Of those that did not, what was measured so roughly that it may lie in them is counted, too. The
-    widths of those that count what an earlier trial gave stand apart.
+    Of those that did not, what was measured so roughly that it may lie in them is counted, too.
     """
 
     held: int = 0
     forecasts: int = 0
     too_noisy: int = 0
     widths: list[float] = field(default_factory=list)
-    learned: list[float] = field(default_factory=list)
     ceilings: list[Ceilings] = field(default_factory=list)
 
 
@@ -176,7 +174,7 @@ def judge(
             score.held += is_inside
             score.too_noisy += not (is_inside or is_refuted)
             width = (predicted[1] - predicted[0]) / speed["mid"]
-            (score.widths if trial["learned_from"] is None else score.learned).append(width)
+            score.widths.append(width)
         by_hand = ""
         if trial["name"] == "ceiling" and turns and case.planted is not None and speed is not None:
             found = ceiling_by_hand(case, directory / "in_turns", turns)
@@ -227,8 +225,7 @@ def main() -> None:
         print(
             f"\nforecasts that held: {score.held} of {score.forecasts}; of the others "
             f"{score.too_noisy} may have, by what was measured; "
-            f"median width {statistics.median(score.widths + score.learned):.0%} of the speed-up, "
-            f"of those by the model alone {statistics.median(score.widths or [0.0]):.0%}"
+            f"median width {statistics.median(score.widths):.0%} of the speed-up"
         )
     if score.ceilings:
         off = ", ".join(f"{one.off:+.0%} (+-{2 * one.error:.0%})" for one in score.ceilings)

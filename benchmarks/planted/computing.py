@@ -63,37 +63,6 @@ def few_threads(draw: Draw) -> Case:
     return replace(case, no_line=True)
 
 
-def competing_thread(draw: Draw) -> Case:
-    """A thread that writes what training hands it, and asks all the while whether there is more."""
-    width, style = draw.one_of((256, 384, 512)), draw.one_of(EVERYWHERE)
-    definitions = f"""\
-import queue
-import threading
-
-RESULTS = queue.Queue()
-
-
-def write_results():
-    with open("results.txt", "w") as file:
-        while True:  {HERE}
-            if not RESULTS.empty():  {HERE}
-                file.write(f"{{RESULTS.get()}}\\n")
-
-
-threading.Thread(target=write_results, daemon=True).start()
-"""
-    parts = Parts(
-        loader=whole_batches(700, 64),
-        data=SAMPLERS,
-        definitions=definitions,
-        model=f"nn.Sequential(nn.Linear(64, {width}), nn.Tanh(), nn.Linear({width}, 1))",
-        each_step="RESULTS.put(loss.item())",
-        epochs=2,
-    )
-    planted = f"a thread that asks for results, layers of {width} numbers"
-    return Case("competing_thread", planted, style, script(style, parts), "competing_thread")
-
-
 def double_precision(draw: Draw) -> Case:
     """A model made double, and data to fit it."""
     width, batch = draw.one_of((512, 384, 768)), draw.one_of((128, 256))
@@ -108,54 +77,6 @@ def double_precision(draw: Draw) -> Case:
     style = draw.one_of(EVERYWHERE)
     planted = f"layers of {width} numbers, batches of {batch}"
     return Case("double_precision", planted, style, script(style, parts), "double_precision")
-
-
-_RECOMPUTING = """\
-class Blocks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(64, {width})
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear({width}, {width}), nn.Tanh()) for _ in range({blocks})
-        )
-        self.last = nn.Linear({width}, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            {call}
-        return self.last(x)
-"""
-
-
-def recomputing(blocks: int, width: int, batch: int, call: str) -> Parts:
-    """Returns a model of blocks.
-
-    Args:
-        blocks: How many.
-        width: Of each layer.
-        batch: Samples in one.
-        call: Of a block, in the forward.
-    """
-    return Parts(
-        loader=whole_batches(60, batch),
-        data=SAMPLERS,
-        imports="from torch.utils.checkpoint import checkpoint\n",
-        definitions=_RECOMPUTING.format(width=width, blocks=blocks, call=call),
-        model="Blocks()",
-        epochs=2,
-        setup="torch.manual_seed(0)",
-    )
-
-
-def recomputed_forward(draw: Draw) -> Case:
-    """Activation checkpointing for a model that memory holds many times over."""
-    blocks, width, batch = draw.whole(3, 6), draw.one_of((192, 256, 320)), draw.one_of((128, 192))
-    call = f"x = checkpoint(block, x, use_reentrant=False)  {HERE}"
-    style = draw.one_of(EVERYWHERE)
-    files = script(style, recomputing(blocks, width, batch, call))
-    planted = f"{blocks} blocks of {width} numbers, batches of {batch}"
-    return Case("recomputed_forward", planted, style, files, "recomputed_forward")
 
 
 _TEXTS = """\
@@ -182,7 +103,7 @@ _READER = """\
 class Reader(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words = nn.Embedding(500, 64)
+        self.words = nn.Embedding(500, 64, padding_idx=0)
         layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.last = nn.Linear(64, 1)
@@ -333,12 +254,10 @@ _RECOMMENDER = """\
 class Recommender(nn.Module):
     def __init__(self, rows):
         super().__init__()
-        self.rows = rows
         self.table = nn.Embedding(rows, 64){here}
         self.out = nn.Linear(64, 1)
 
-    def forward(self, x):
-        asked = (x[:, :{asked}].abs() * 1e6).long() % self.rows
+    def forward(self, asked):
         return self.out(self.table(asked).mean(1))
 """
 
@@ -347,8 +266,8 @@ def recommender(rows: int, batch: int, asked: int, optimizer: str, here: str = "
     """Returns a model of a table, of which each sample looks up some rows."""
     return Parts(
         loader=whole_batches(120, batch),
-        data=SAMPLERS,
-        definitions=_RECOMMENDER.format(asked=asked, here=here),
+        data=SAMPLERS.replace("randn(count, 64)", f"randint(0, {rows}, (count, {asked}))"),
+        definitions=_RECOMMENDER.format(here=here),
         model=f"Recommender({rows})",
         optimizer=f"torch.optim.{optimizer}(model.parameters(), lr=0.01)",
         epochs=2,

@@ -10,7 +10,6 @@ from planted.computing import (
     adversary,
     reading,
     recommender,
-    recomputing,
     taught,
 )
 from planted.crowding import computing_beside, one_thread_each
@@ -193,15 +192,6 @@ def small_vocabulary(draw: Draw) -> Case:
     parts = replace(recommender(rows, batch, 16, "SGD"), compute_s=0.0)
     planted = f"{rows:,} rows, {16 * batch:,} looked up"
     return _healthy("small_vocabulary", planted, draw.one_of(EVERYWHERE), parts)
-
-
-def little_recomputed(draw: Draw) -> Case:
-    """One of many blocks is computed again in backward, which costs next to nothing."""
-    blocks, width = draw.whole(14, 18), draw.one_of((128, 192))
-    call = "x = checkpoint(block, x, use_reentrant=False) if block is self.blocks[0] else block(x)"
-    planted = f"one of {blocks} blocks of {width} numbers computed again"
-    parts = recomputing(blocks, width, 128, call)
-    return _healthy("little_recomputed", planted, draw.one_of(EVERYWHERE), parts)
 
 
 def padded_to_the_longest(draw: Draw) -> Case:
@@ -404,7 +394,6 @@ CONTROLS: dict[str, Callable[[Draw], Case]] = {
         frozen_teacher,
         adversaries_apart,
         small_vocabulary,
-        little_recomputed,
         padded_to_the_longest,
         double_on_purpose,
         many_operators,

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from planted.calls import needless_averaging
 from planted.computing import (
     anomaly_detection,
-    competing_thread,
     dense_embeddings,
     discarded_gradients,
     double_precision,
     few_threads,
     padded_batches,
-    recomputed_forward,
     too_many_threads,
     unused_gradients,
 )
@@ -110,7 +108,6 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         collections_called,
         collections_due,
         growing_backward,
-        recomputed_forward,
         padded_batches,
         dense_embeddings,
         slow_optimizer,
@@ -127,6 +124,5 @@ FAULTS: dict[str, Callable[[Draw], Case]] = {
         few_threads,
         worker_threads,
         torch_in_workers,
-        competing_thread,
     )
 }

@@ -51,9 +51,6 @@ def test_the_peak_is_the_scripts_own_and_growth_is_growth(
     assert memory["is_growing"] is (what == "keeps")
     if what == "keeps":
         assert memory["growth_bytes_per_step"] == pytest.approx(KEPT_BYTES, rel=0.05)
-    else:
-        assert memory["peak_phase"] in ("forward", "loss", "backward", "optimizer")
-    assert memory["reading_s"] < 0.01 * summary["run"]["wall_s"]
 
 
 RESETS = """

@@ -36,7 +36,6 @@ def test_a_gpu_tells_what_can_be(samples: list[dict[str, Any]]) -> None:
         assert 0 <= before["memory_used_bytes"] <= before["memory_total_bytes"]
         assert 0 < before["power_w"] < 2 * before["power_limit_w"]
         assert 0 < before["temperature_c"] < 120
-        assert before["sm_clock_mhz"] <= before["sm_clock_max_mhz"]
         assert before["clock_reasons"] >= 0
         energy_mj = after["energy_mj"] - before["energy_mj"]
         passed_s = (after["t_ns"] - before["t_ns"]) / 1e9

@@ -44,7 +44,7 @@ def test_two_real_runs_and_what_was_changed_between_them(tmp_path: Path) -> None
     step = next(one for one in told["metrics"] if one["name"] == "step_p50_s")
     assert step["other"] > step["base"]
     assert not told["comparable"]
-    assert {"The script's text differs", "Changed: arguments 2 -> 22"} <= set(told["notes"])
+    assert {"the script's text differs", "Changed: arguments 2 -> 22"} <= set(told["notes"])
 
 
 SETTINGS = "import sys; print(open(sys.argv[1]).read())\n"

@@ -61,7 +61,7 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
-@pytest.mark.proves("Devices", "its memory: peak by phase, growth, out of memory, nothing is reset")
+@pytest.mark.proves("Devices", "its memory: peak, growth, out of memory, nothing is reset")
 @pytest.mark.proves("Devices", "--find-syncs: waits in native code, by line; no warning is seen")
 def test_memory_and_found_syncs_of_a_run(tmp_path: Path) -> None:
     library = simgpu.built(tmp_path.parent.parent)
@@ -90,8 +90,6 @@ def test_memory_and_found_syncs_of_a_run(tmp_path: Path) -> None:
     memory = device["memory"]
     assert device["busy_share"] is not None
     assert memory["peak_allocated_bytes"] == 2 * GIB + (STEPS - 1) * GROWS
-    assert memory["peak_by_phase"]["forward"] >= 2 * GIB
-    assert memory["peak_by_phase"]["backward"] <= GIB + STEPS * GROWS
     # How many steps were read depends on how long they took.
     assert memory["readings"] > 20
     assert memory["growth_bytes_per_step"] in (None, pytest.approx(GROWS))

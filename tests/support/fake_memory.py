@@ -19,7 +19,7 @@ class FakeAllocator:
     def __init__(self, total: int = 80 * GIB) -> None:
         self.total = total
         self.allocated = self.reserved = self.peak = self.peak_reserved = 0
-        self.split = self.retries = self.ooms = 0
+        self.retries = self.ooms = 0
         self.asked = 0
         self.error: Exception | None = None
 
@@ -42,7 +42,6 @@ class FakeAllocator:
         return {
             "allocated_bytes": {"all": {"current": self.allocated, "peak": self.peak}},
             "reserved_bytes": {"all": {"current": self.reserved, "peak": self.peak_reserved}},
-            "inactive_split_bytes": {"all": {"current": self.split, "peak": self.split}},
             "num_alloc_retries": self.retries,
             "num_ooms": self.ooms,
         }

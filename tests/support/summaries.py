@@ -298,7 +298,6 @@ def system(**changes: Any) -> System:
 
 def utilization(histogram: dict[int, float]) -> Utilization:
     """A GPU that was as busy as the shares of time by tens of percent say; 10 is 100 %."""
-    shares = [histogram.get(tens, 0.0) for tens in range(11)]
     values = sorted(
         (100 if tens == 10 else 10 * tens + 5, share) for tens, share in histogram.items()
     )
@@ -319,10 +318,6 @@ def utilization(histogram: dict[int, float]) -> Utilization:
         p50=percentile(0.5),
         p95=percentile(0.95),
         p99=percentile(0.99),
-        share_below_10=shares[0],
-        share_10_to_90=sum(shares[1:9]),
-        share_above_90=sum(shares[9:]),
-        histogram=shares,
     )
 
 
@@ -343,8 +338,6 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
         temperature_c={"mean": 55.0, "max": 64.0},
         energy_wh=11.2,
         energy_source="counter",
-        energy_estimated_share=0.0,
-        energy_s=129.6,
         seen_s=[0.4, 130.0],
     )
     return replace(plain, **changes)
@@ -985,8 +978,6 @@ def hostile() -> RunSummary:
                 gpu(
                     **dict.fromkeys(("name", "uuid", "energy_source"), HOSTILE),
                     power_w={HOSTILE: 1.0},
-                    pcie_link={HOSTILE: 1.0},
-                    clock_reasons={HOSTILE: 0.5},
                     processes=[dict.fromkeys(("pid", "role", "bytes"), HOSTILE)],
                     mig=[dict.fromkeys(("uuid", "memory_bytes", "logical_index"), HOSTILE)],
                     not_observed={HOSTILE: HOSTILE},

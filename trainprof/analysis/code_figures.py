@@ -145,29 +145,6 @@ class LineCost:
 
 
 @dataclass(frozen=True, slots=True)
-class CompetingThread:
-    """Another thread of the process that trains, at work meanwhile.
-
-    Attributes:
-        site, function: The line of the user's where it was met most; None and "" where none is.
-        at_work_share: Of training, for which it was on a core where looks met it at work.
-        kept_s, kept_share: For how long the thread that trains was on no core and waited neither
-            for one nor, as far as looks tell, for anything but the interpreter; of training.
-        looks: That met it at work.
-        asleep_s: For how long the thread that trains was on no core and waited for none, whatever
-            for, where looks met the other one; None in older runs.
-    """
-
-    site: str | None
-    function: str
-    at_work_share: float
-    kept_s: float
-    kept_share: float
-    looks: int
-    asleep_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Compilation:
     """What one line made torch compile, on the thread that trains.
 

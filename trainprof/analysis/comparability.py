@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any, Final
 from trainprof.analysis.compared_run import ComparedRun
 from trainprof.analysis.facts import MAX_NUMBER, number_at
 from trainprof.analysis.run_figures import Exit
-from trainprof.analysis.uncounted_samples import other_batches, other_epochs
+from trainprof.analysis.stream_batches import are_as_many, are_other_sizes, exceed
 
 # Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
@@ -31,11 +32,8 @@ BATCH_BYTES: Final = "a batch's size"
 DEVICE: Final = "device"
 GPU: Final = "GPU"
 TRAINERS: Final = "training processes"
-CPU: Final = "CPU"
 CPU_CORES: Final = "CPU cores"
 TORCH: Final = "torch"
-TORCH_THREADS: Final = "torch's threads"
-_DIGEST_CHARACTERS: Final = 12
 # A last batch that is not full makes no more of a difference than this.
 _SAME_SAMPLES: Final = 0.02
 # Of a training set that lies in memory nothing like this is read.
@@ -78,15 +76,12 @@ def _script(run: ComparedRun) -> str | None:
     return os.path.basename(name.rstrip("/")) if isinstance(name, str) else None
 
 
-def script_text(run: ComparedRun) -> str | None:
-    """Returns the beginning of the digest of its text, None where that is not known."""
-    told = run.manifest.get("script_sha256")
-    return told[:_DIGEST_CHARACTERS] if isinstance(told, str) else None
+def _script_text(run: ComparedRun) -> str | None:
+    return _word(run.manifest.get("script_sha256"))
 
 
-def _batch_size(run: ComparedRun) -> int | None:
-    feeder = run.feeder()
-    return feeder.batch_size if feeder is not None else None
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _device(run: ComparedRun) -> str | None:
@@ -104,26 +99,12 @@ def _gpu(run: ComparedRun) -> str | None:
     return ", ".join(names) or None if used or len(names) == 1 else None
 
 
-def _training_processes(run: ComparedRun) -> int:
-    """Returns how many processes trained, each for itself; ranks are one together."""
-    return 1 + len(run.summary.trained_apart)
-
-
-def _world_size(run: ComparedRun) -> int:
-    return run.summary.run.world_size or 1
-
-
 def _cores(host: Mapping[str, Any]) -> str | None:
     for name in ("usable_cores", "cores"):
         told = host.get(name)
         if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
             return f"{told:.3g}"
     return None
-
-
-def _cpu(host: Mapping[str, Any]) -> str | None:
-    told = host.get("cpu")
-    return told if isinstance(told, str) and told else None
 
 
 def _platform(host: Mapping[str, Any]) -> str | None:
@@ -133,7 +114,11 @@ def _platform(host: Mapping[str, Any]) -> str | None:
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
-_OF_HOST: Final = {"platform": _platform, CPU: _cpu, CPU_CORES: _cores}
+_OF_HOST: Final = {
+    "platform": _platform,
+    "CPU": lambda host: _word(host.get("cpu")),
+    CPU_CORES: _cores,
+}
 
 
 def _of_host(what: str) -> Fact:
@@ -166,39 +151,27 @@ def _cores_of_run(run: ComparedRun) -> str | None:
     return _cores(host if bound is None or known is None or bound >= known else {"cores": bound})
 
 
-def _torch_threads(run: ComparedRun) -> int | None:
-    return run.summary.torch_threads
-
-
-def _batches(run: ComparedRun) -> str:
-    """A trial's cost nothing from one step on: they are copies of some that were made."""
-    return "made by the loader" if run.summary.training.free_from_step is None else "free"
-
-
 def _version(package: str) -> Fact:
     return lambda run: run.summary.run.versions.get(package)
 
 
-def _step_source(run: ComparedRun) -> str | None:
-    source = run.summary.training.step_source
-    return None if source == "none" else source
-
-
 FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     (SCRIPT, GROUND, _script),
-    (SCRIPT_TEXT, GROUND, script_text),
-    ("batch size", WORK, _batch_size),
-    ("world size", WORK, _world_size),
-    ("what counts as a step", WORK, _step_source),
-    (TRAINERS, GROUND, _training_processes),
+    (SCRIPT_TEXT, GROUND, _script_text),
+    ("batch size", WORK, lambda run: feeder.batch_size if (feeder := run.feeder()) else None),
+    ("world size", WORK, lambda run: run.summary.run.world_size or 1),
+    ("what counts as a step", WORK, lambda run: run.summary.training.step_source),
+    # Each for itself: ranks are one together.
+    (TRAINERS, GROUND, lambda run: 1 + len(run.summary.trained_apart)),
     (DEVICE, GROUND, _device),
     (GPU, GROUND, _gpu),
     *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
     (CPU_CORES, GROUND, _cores_of_run),
     (TORCH, GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
-    ("batches", SETTING, _batches),
-    (TORCH_THREADS, SETTING, _torch_threads),
+    # A trial's cost nothing from one step on: they are copies of some that were made.
+    ("free batches", SETTING, lambda run: run.summary.training.free_from_step is not None),
+    ("torch's threads", SETTING, lambda run: run.summary.torch_threads),
     ("Python", SETTING, _version("python")),
 )
 
@@ -222,7 +195,7 @@ def _same_script(compared: Sequence[Difference | None], runs: Runs) -> list[Diff
     """Names a script's name or its text, not both; a copy under another name is the same."""
     listed = {difference.what: difference for difference in compared if difference is not None}
     if SCRIPT in listed:
-        texts = {script_text(run) for run in runs}
+        texts = {_script_text(run) for run in runs}
         listed.pop(SCRIPT_TEXT if len(texts) > 1 or None in texts else SCRIPT, None)
     return list(listed.values())
 
@@ -235,12 +208,12 @@ def _compared(what: str, kind: str, fact: Fact, base: Runs, other: Runs) -> Diff
     ]
     for name, values in zip(("BASE", "OTHER"), sides, strict=True):
         if len(values) > 1 and all(sides):
-            own = "differs" if fact is script_text else ", ".join(map(str, values))
+            own = "differs" if fact is _script_text else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {own}"
             return Difference(what, GROUND if kind == SETTING else kind, text)
     if not all(sides) or sides[0] == sides[1]:
         return None
-    if fact is script_text:
+    if fact is _script_text:
         return Difference(what, kind, f"{what} differs", is_between=True)
     return _changed(what, kind, str(sides[0][0]), str(sides[1][0]))
 
@@ -325,7 +298,7 @@ def _have_short_ends(runs: Runs) -> bool:
 
 def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
     """Streams that make batches of their own, or whose workers each have one that is not full."""
-    sizes = other_batches(base, other)
+    sizes = _other_batches(base, other)
     if sizes is None:
         return []
     in_base, in_other = (f"{size / 1024:,.4g} KiB" for size in sizes)
@@ -335,11 +308,70 @@ def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
 
 def _epochs(base: Runs, other: Runs) -> list[Difference]:
     """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs."""
-    batches = other_epochs(base, other)
+    batches = _other_epochs(base, other)
     if batches is None:
         return []
     changed = _changed("batches an epoch", WORK, *(f"{mean:,.4g}" for mean in batches))
     return [replace(changed, text=f"{changed.text}: workers share the stream differently")]
+
+
+def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
+    """Returns the bytes of both sides' mean batches, where a step is other work by that.
+
+    None where samples are counted, and where batches may hold other numbers, but as many samples:
+    passes have as many of them, or there is one batch size and no pass that ended.
+    """
+    runs = [*base, *other]
+    if any(run.summary.training.samples for run in runs):
+        return None
+    in_base, in_other = _batch_bytes(base), _batch_bytes(other)
+    if in_base is None or in_other is None:
+        return None
+    means, errors = zip(in_base, in_other, strict=True)
+    if not are_other_sizes(means, errors):
+        return None
+    passes = [[_ended(run) for run in side] for side in (base, other)]
+    if all(ended for side in passes for ended in side):
+        return None if are_as_many(*passes) else means
+    has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
+    return None if has_size else means
+
+
+def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
+    """Returns how many batches an epoch of a stream has on both sides, where it is other data.
+
+    None where the sides have equal numbers of workers, or no run ended an epoch.
+    """
+    loaders = [[run.feeder() for run in side] for side in (base, other)]
+    streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
+    ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
+    workers = [{x.num_workers or 0 for x in side} for side in streams]
+    if not all(ended) or workers[0] == workers[1]:
+        return None
+    most = max(workers[0] | workers[1])
+    if not exceed(ended[0], ended[1], most) and not exceed(ended[1], ended[0], most):
+        return None
+    means = [fmean(map(fmean, side)) for side in ended]
+    return means[0], means[1]
+
+
+def _ended(run: ComparedRun) -> list[int]:
+    feeder = run.feeder()
+    return [] if feeder is None else feeder.ended_batches
+
+
+def _batch_bytes(side: Sequence[ComparedRun]) -> tuple[float, float] | None:
+    """Returns the mean and its standard error, None where one of the runs does not tell it."""
+    sizes = [
+        (fetch.batch_bytes, fetch.batch_bytes_error)
+        for run in side
+        if (feeder := run.feeder()) is not None and (fetch := feeder.fetch) is not None
+        if fetch.batch_bytes and fetch.batch_bytes_error is not None
+    ]
+    if not sizes or len(sizes) < len(side):
+        return None
+    error = math.hypot(*(error for _, error in sizes)) / len(sizes)
+    return fmean(size for size, _ in sizes), error
 
 
 def _loader_settings(base: Runs, other: Runs) -> list[Difference]:

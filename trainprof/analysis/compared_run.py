@@ -147,7 +147,8 @@ class ComparedRun:
         pace = self.pace()
         if pace is None or len(starts_s) == 0:
             return pace
-        return replace(pace, mean_s=pace.mean_s + float(starts_s.mean()), starts_s=starts_s)
+        mean_s = pace.mean_s + float(starts_s.mean())
+        return replace(pace, mean_s=mean_s, starts_s=starts_s) if mean_s > 0 else pace
 
     def _starts_per_step(self) -> Floats:
         """Returns what each start of a pass adds to a step; none where no pass is known whole."""

@@ -10,8 +10,7 @@ from typing import Final
 
 from trainprof.analysis.comparability import (
     BATCH_BYTES,
-    REMARK,
-    SETTING,
+    SCRIPT_TEXT,
     UNFINISHED,
     UNLIKE,
     WORK,
@@ -20,9 +19,8 @@ from trainprof.analysis.comparability import (
 )
 from trainprof.analysis.compared_run import ComparedRun, without_saves
 from trainprof.analysis.facts import number_at
-from trainprof.analysis.gate import Gate, judged
 from trainprof.analysis.run_figures import LEDGER_KEYS
-from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.speedup import LEAST_CHANCE, UNKNOWN, Pace, SpeedUp, speed_up
 
 STEP: Final = "step"
 SAMPLE: Final = "sample"
@@ -31,6 +29,16 @@ PART_PREFIX: Final = "per_step_s."
 _MANY_MORE: Final = 2.0
 # Starts of passes that leave less of what steps gain, on a logarithmic scale, decide.
 _LEFT_AT_LEAST: Final = 0.5
+
+PASSED: Final = "passed"
+TRIPPED: Final = "tripped"
+NOT_JUDGED: Final = "not_judged"
+# What a gate is there to judge: an edit of the script, and new libraries under it.
+_TESTED: Final = (SCRIPT_TEXT, "torch", "CUDA")
+_REPEAT: Final = (
+    "record three runs each or more, in turns: trainprof compare --base A1 --base A2 --base A3 "
+    "--other B1 --other B2 --other B3"
+)
 
 Sides = Sequence[Sequence[ComparedRun]]
 Means = tuple[float | None, float | None]
@@ -56,6 +64,23 @@ class Metric:
     low: float | None = None
     high: float | None = None
     verdict: str = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a gate says of one comparison.
+
+    Attributes:
+        limit: How much longer a step may take, as a share.
+        outcome: passed|tripped|not_judged.
+        why: Without a full stop.
+        hint: What makes it judge, None where it did.
+    """
+
+    limit: float
+    outcome: str
+    why: str
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +120,6 @@ class Comparison:
 
     def of_kind(self, *kinds: str) -> list[str]:
         return [difference.text for difference in self.differences if difference.kind in kinds]
-
-    def metric(self, name: str) -> Metric | None:
-        return next((metric for metric in self.metrics if metric.name == name), None)
 
 
 def compare(
@@ -260,15 +282,46 @@ _FIGURES: Final[tuple[tuple[str, Callable[[ComparedRun], float | None]], ...]] =
 )
 
 
-def notes(comparison: Comparison) -> list[str]:
-    """Returns what to know before reading the figures, one sentence each, in order of weight."""
-    sentences = comparison.of_kind(*UNLIKE, UNFINISHED)
-    sentences += [f"changed: {text}" for text in comparison.of_kind(SETTING)]
-    sentences += comparison.of_kind(REMARK)
-    why, noise = comparison.answer.why_unknown, noise_of(comparison)
-    sentences += [] if why is None else [f"no verdict: {why}"]
-    sentences += [] if noise is None else [noise]
-    return [f"{text[:1].upper()}{text[1:]}" for text in sentences]
+def judged(
+    limit: float, speedup: SpeedUp, differences: Sequence[Difference], measured_by: str
+) -> Gate:
+    """Returns whether OTHER takes longer than BASE by more than a limit, a share of BASE's step.
+
+    It trips where the interval's near bound is over the limit. It passes where the runs show that
+    OTHER is not, or not visibly, that slow. It is not judged where a run broke, the sides are not
+    alike, or noise hides more than the limit: that must not look as if all were well.
+    """
+    hindrances = [x.text for x in differences if x.kind in UNLIKE | {UNFINISHED} and not _tested(x)]
+    if hindrances:
+        hint = "record whole runs of the same script, work and machine, at full speed"
+        return Gate(limit, NOT_JUDGED, "; ".join(hindrances), hint)
+    if speedup.low is None or speedup.mid is None or speedup.high is None:
+        why = speedup.why_unknown or "the noise is not known"
+        return Gate(limit, NOT_JUDGED, why, _REPEAT)
+    least, middle, most = (1 / bound - 1 for bound in (speedup.high, speedup.mid, speedup.low))
+    if least > limit:
+        return Gate(limit, TRIPPED, f"a {measured_by} takes {longer(least)} at least")
+    if most <= limit:
+        return Gate(limit, PASSED, f"a {measured_by} takes {longer(most)} at most")
+    between = f"{longer(least)} to {longer(most)} would fit"
+    # What is finer than a single run can tell is no reason to call a result too noisy.
+    tells = max(limit, LEAST_CHANCE)
+    if speedup.verdict == UNKNOWN or (middle > tells and middle - least > tells):
+        why = f"too noisy to tell: a {measured_by} took {longer(middle)}, but {between}"
+        return Gate(limit, NOT_JUDGED, why, _REPEAT)
+    why = f"a {measured_by} took {longer(middle)}, not over the limit for certain: {between}"
+    return Gate(limit, PASSED, why)
+
+
+def _tested(difference: Difference) -> bool:
+    return difference.what in _TESTED and difference.is_between
+
+
+def longer(share: float) -> str:
+    """Returns by how much longer a step takes, in words."""
+    if share >= 1:
+        return f"{1 + share:.3g} times as long"
+    return f"{abs(share) * 100:.1f} % {'longer' if share >= 0 else 'less time'}"
 
 
 def noise_of(comparison: Comparison) -> str | None:
@@ -282,7 +335,7 @@ def noise_of(comparison: Comparison) -> str | None:
     if speedup.chance is None:
         return f"{counts[0]} and {counts[1]} runs: the interval is that of their spread"
     share = speedup.chance.share
-    under = f"a factor of {1 + share:.2g}" if share >= 1 else f"{share * 100:.2g} %"
+    under = f"a factor of {1 + share:,.0f}" if share >= 1 else f"{share * 100:.2g} %"
     runs = "one run each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} runs"
     return (
         f"{runs}: differences under {under} can be chance ({speedup.chance.why}); "

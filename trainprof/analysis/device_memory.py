@@ -12,9 +12,7 @@ import numpy.typing as npt
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.events import Bool, Int64
 from trainprof.analysis.facts import MAX_NUMBER, Facts, integer
-from trainprof.analysis.ledger import KEY, Attribution
 from trainprof.analysis.memory_figures import DeviceMemory, OutOfMemory
-from trainprof.analysis.run_figures import LEDGER_KEYS
 from trainprof.analysis.timeline import Timeline
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 from trainprof.record.site_name import site_name
@@ -42,16 +40,12 @@ class Readings:
 
     Attributes:
         at_ns: When: an end of a phase, to the ns.
-        took_ns: What each cost.
         thread: That made it.
-        follows: It is the next one of its burst: nothing else lies between it and the one before.
         figures: Bytes or counts by MemoryFigure.
     """
 
     at_ns: Int64
-    took_ns: Int64
     thread: Int64
-    follows: Bool
     figures: dict[MemoryFigure, Int64]
 
     def __len__(self) -> int:
@@ -65,9 +59,7 @@ class Readings:
     def where(self, mask: Bool) -> Readings:
         return Readings(
             self.at_ns[mask],
-            self.took_ns[mask],
             self.thread[mask],
-            self.follows[mask],
             {figure: column[mask] for figure, column in self.figures.items()},
         )
 
@@ -78,10 +70,6 @@ def readings_of(details: npt.NDArray[np.void], device: int) -> Readings:
     flags, is_reading = rows["flags"], rows["flags"] == MemoryFigure.ALLOCATED
     number = np.cumsum(is_reading) - 1
     count = int(is_reading.sum())
-    follows = np.ones(count, dtype=bool)
-    begins = number[flags == MemoryFigure.BURST] + 1
-    follows[begins[begins < count]] = False
-    follows[:1] = False
     figures = {}
     for figure in MemoryFigure:
         told = (flags == figure) & (number >= 0)
@@ -92,15 +80,13 @@ def readings_of(details: npt.NDArray[np.void], device: int) -> Readings:
         values[(values < 0) | (values >= MAX_NUMBER)] = _UNKNOWN
         figures[figure] = values[latest]
     own = rows[is_reading]
-    at, end = own["start"].astype(np.int64), own["end"].astype(np.int64)
-    return Readings(at, end - at, own["thread"].astype(np.int64), follows, figures)
+    return Readings(own["start"].astype(np.int64), own["thread"].astype(np.int64), figures)
 
 
 def with_memory(
     devices: Sequence[Device] | None,
     details: npt.NDArray[np.void],
     timeline: Timeline,
-    attribution: Attribution,
     *,
     kind: str,
     warmup: int,
@@ -111,7 +97,7 @@ def with_memory(
     Args:
         devices: As known so far.
         details: Of the training process.
-        timeline, attribution: Of the training thread.
+        timeline: Of the training thread.
         kind: Of the devices, such as "cuda".
         warmup: Steps to leave out where growth is looked for.
         is_part: Only a part of the run is shown: readings in the timeline's window count.
@@ -128,7 +114,7 @@ def with_memory(
             )
         if len(readings) == 0:
             continue
-        memory = device_memory(readings, timeline, attribution, warmup=warmup)
+        memory = device_memory(readings, timeline, warmup=warmup)
         row = rows.get(index) or Device(
             index=index,
             name=f"{kind}:{index}",
@@ -143,54 +129,32 @@ def with_memory(
     return [rows[index] for index in sorted(rows)] or None
 
 
-def device_memory(
-    readings: Readings, timeline: Timeline, attribution: Attribution, *, warmup: int
-) -> DeviceMemory:
+def device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
     """Works out one device's memory.
 
     Args:
         readings: At least one.
-        timeline, attribution: Of the training thread.
+        timeline: Of the training thread.
         warmup: Steps to leave out where growth is looked for.
     """
     missing: dict[str, str] = {}
-    allocated = readings.figures[MemoryFigure.ALLOCATED]
     peaks = readings.of(MemoryFigure.PEAK_ALLOCATED)
-    reserved = readings.of(MemoryFigure.PEAK_RESERVED)
-    is_sampled = peaks is None
-    if peaks is None:
-        reserved = readings.of(MemoryFigure.RESERVED)
-        missing["peak_phase"] = "this device's allocator keeps no peak"
-    by_phase, peak_phase = _by_phase(readings, peaks, timeline, attribution)
-    if not is_sampled and peak_phase is None:
-        missing["peak_phase"] = "none was read right before and right after what set it"
-    peak = int((allocated if peaks is None else peaks).max())
-    peak_reserved = None if reserved is None else int(reserved.max())
-    split = readings.of(MemoryFigure.INACTIVE_SPLIT)
+    of_reserved = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED
+    reserved, limits = readings.of(of_reserved), readings.of(MemoryFigure.LIMIT)
     growth = _growth(readings, timeline, warmup)
     if growth is None:
         missing["growth_bytes_per_step"] = (
             f"fewer than {MIN_GROWTH_READINGS} readings between steps, or over fewer than "
             f"{MIN_GROWTH_STEPS} steps after warm-up"
         )
-    for figure in (MemoryFigure.RETRIES, MemoryFigure.OUT_OF_MEMORY, MemoryFigure.INACTIVE_SPLIT):
-        if readings.of(figure) is None:
-            missing[_NAMES[figure]] = "this device's allocator does not tell"
-    limits = readings.of(MemoryFigure.LIMIT)
-    unallocated = None
-    if not is_sampled and peak_reserved:
-        unallocated = max(1 - peak / peak_reserved, 0.0)
     return DeviceMemory(
         readings=len(readings),
-        reading_s=float(readings.took_ns.sum() / 1e9),
         limit_bytes=None if limits is None else int(limits[-1]),
-        peak_allocated_bytes=peak,
-        peak_reserved_bytes=peak_reserved,
-        is_peak_sampled=is_sampled,
-        peak_by_phase=by_phase,
-        peak_phase=peak_phase,
-        unallocated_share=unallocated,
-        inactive_split_bytes=None if split is None else int(split.max()),
+        peak_allocated_bytes=int(
+            (readings.figures[MemoryFigure.ALLOCATED] if peaks is None else peaks).max()
+        ),
+        peak_reserved_bytes=None if reserved is None else int(reserved.max()),
+        is_peak_sampled=peaks is None,
         retries=_counted(readings.of(MemoryFigure.RETRIES)),
         out_of_memory_errors=_counted(readings.of(MemoryFigure.OUT_OF_MEMORY)),
         between_steps_bytes=None if growth is None else growth.level,
@@ -201,13 +165,6 @@ def device_memory(
     )
 
 
-_NAMES: Final = {
-    MemoryFigure.RETRIES: "retries",
-    MemoryFigure.OUT_OF_MEMORY: "out_of_memory_errors",
-    MemoryFigure.INACTIVE_SPLIT: "inactive_split_bytes",
-}
-
-
 def _counted(column: Int64 | None) -> int | None:
     """Returns how far a count went up in all; the script may set it back to 0."""
     if column is None:
@@ -215,68 +172,6 @@ def _counted(column: Int64 | None) -> int | None:
     told = column[column >= 0]
     up = np.diff(told, prepend=0)
     return int(np.where(up < 0, told, up).sum())
-
-
-def _by_phase(
-    readings: Readings, peaks: Int64 | None, timeline: Timeline, attribution: Attribution
-) -> tuple[dict[str, int], str | None]:
-    """Returns the least that each phase had at its highest, and the phase that set the peak.
-
-    Without resetting the statistic it tells of a phase only that it went up: then its new value is
-    the phase's own peak. Else what was there at the phase's ends is all that is known.
-    """
-    allocated = readings.figures[MemoryFigure.ALLOCATED]
-    of_thread = readings.thread == timeline.thread
-    whole = readings.follows.copy()
-    whole[1:] &= of_thread[1:] & of_thread[:-1] & (readings.at_ns[1:] > readings.at_ns[:-1])
-    last = np.flatnonzero(whole)
-    keys = _phase_between(readings.at_ns[last - 1], readings.at_ns[last], timeline, attribution)
-    last, keys = last[keys >= 0], keys[keys >= 0]
-    if len(last) == 0:
-        return {}, None
-    highest = np.maximum(allocated[last - 1], allocated[last])
-    if peaks is not None:
-        highest = np.where(peaks[last] > peaks[last - 1], peaks[last], highest)
-    by_phase = {
-        LEDGER_KEYS[key]: int(highest[keys == key].max()) for key in np.unique(keys).tolist()
-    }
-    if peaks is None:
-        return by_phase, None
-    at = int(peaks.argmax())
-    set_in = keys[last == at]
-    return by_phase, LEDGER_KEYS[int(set_in[0])] if len(set_in) else None
-
-
-def _phase_between(
-    starts: Int64, ends: Int64, timeline: Timeline, attribution: Attribution
-) -> Int64:
-    """Returns the index into LEDGER_KEYS of the phase that each span lies in.
-
-    Args:
-        starts, ends: Of the spans, shape (n,), ns.
-        timeline, attribution: Of the training thread.
-
-    Returns:
-        Shape (n,); -1 where phases begin or end inside the span, so that it is of several.
-    """
-    events, segments, window = timeline.events, attribution.segments, timeline.window
-    found = np.full(len(starts), _UNKNOWN, dtype=np.int64)
-    first = np.searchsorted(events.start, starts, side="left")
-    is_gap = first == np.searchsorted(events.start, ends, side="left")
-    at: Int64 = np.searchsorted(events.start, starts, side="right").astype(np.int64) - 1
-    if len(events):
-        while ((at >= 0) & (events.end[at] < ends)).any():
-            at = np.where((at >= 0) & (events.end[at] < ends), timeline.nesting.parent[at], at)
-        key = attribution.key[at].astype(np.int64)
-        found = np.where((at >= 0) & (key >= 0), key, found)
-    is_gap &= found < 0
-    found[is_gap] = KEY["other"]
-    found[is_gap & (ends <= window.loop_start)] = KEY["startup"]
-    found[is_gap & (starts >= window.loop_end)] = KEY["shutdown"]
-    if len(segments):
-        place = np.searchsorted(segments[:, 0], starts, side="right") - 1
-        found[(place >= 0) & (ends <= segments[place, 1])] = KEY["evaluation"]
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,6 @@ def evaluation_of(timeline: Timeline) -> Evaluation:
         data_wait_s=waited / 1e9,
         first_batch_s=first / 1e9,
         loaders=ids,
-        may_be_rollouts_s=timeline.may_be_rollouts_ns / 1e9,
         in_training_s=timeline.evaluated_in_loop_ns() / 1e9,
         passes_in_training=int(in_training.sum()),
         with_gradients_share=_with_gradients_share(timeline),

@@ -20,28 +20,14 @@ _NEVER: Final = np.iinfo(np.int64).max
 _PLAYED_FROM_SHARE: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """What is evaluation of the training thread's time.
-
-    Attributes:
-        segments: The stretches, shape (n, 2), ns, disjoint and ascending.
-        may_be_rollouts_ns: Of them, what training may learn from: forwards without a loader, ahead
-            of updates without one.
-    """
-
-    segments: Int64
-    may_be_rollouts_ns: int
-
-
 def evaluated(
     passes: list[Passes],
     events: Events,
     nesting: Nesting,
     update_ends: Int64,
     built: BuiltLoaders,
-) -> Evaluated:
-    """Returns the stretches that are evaluation.
+) -> Int64:
+    """Returns the stretches that are evaluation, shape (n, 2), ns, disjoint and ascending.
 
     A pass reaches to the last forward without gradients before training goes on. Such forwards
     without a loader are evaluation too (`estimate_loss`) where the model is in evaluation mode,
@@ -66,12 +52,12 @@ def evaluated(
     ]
     training = [p.loader for p in passes if p.role == TRAINING]
     asked = events.where(events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training))
-    by_hand, unsure_ns = _without_loader(events, marks, asked.start, update_ends), 0
+    by_hand = _without_loader(events, marks, asked.start, update_ends)
     if _may_be_rollouts(by_hand, events, _of_older_data(asked, by_hand, built), update_ends):
-        unsure_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
-        if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * unsure_ns:
-            by_hand, unsure_ns = by_hand[:0], 0
-    return Evaluated(_merged(np.concatenate([*found, by_hand]), events, nesting), unsure_ns)
+        took_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
+        if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * took_ns:
+            by_hand = by_hand[:0]
+    return _merged(np.concatenate([*found, by_hand]), events, nesting)
 
 
 def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int64, Int64]:

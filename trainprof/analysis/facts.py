@@ -20,21 +20,6 @@ _DATA_PARALLEL: Final = "DistributedDataParallel"
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenShare:
-    """What of a model needs no gradient from some time on.
-
-    Attributes:
-        model: Tells it from others of its class.
-        at_ns: perf_counter.
-        share: Of its numbers, 0 to 1.
-    """
-
-    model: int
-    at_ns: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """Decoded texts, id to value, per topic; nothing in them is trusted."""
 
@@ -101,25 +86,6 @@ class Facts:
                 if flag is not None and until is not None:
                     found[flag] = until
         return found
-
-    def frozen_shares(self) -> dict[int, list[FrozenShare]]:
-        """Returns what of models needs no gradient, as it was told, by the id of their class.
-
-        Of those that were called with gradients enabled, if any of the class were.
-        """
-        found: dict[int, list[FrozenShare]] = {}
-        without: dict[int, list[FrozenShare]] = {}
-        for facts in self.environment():
-            frozen, numbers, of = (integer(facts.get(k)) for k in ("frozen", "numbers", "class"))
-            if of is not None and frozen is not None and numbers and 0 <= frozen <= numbers:
-                one = FrozenShare(
-                    integer(facts.get("model")) or 0,
-                    integer(facts.get("at")) or 0,
-                    frozen / numbers,
-                )
-                among = without if facts.get("has_gradients") is False else found
-                among.setdefault(of, []).append(one)
-        return {**without, **found}
 
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}

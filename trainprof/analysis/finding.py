@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# Among the evidence: what it takes of a step at last, where that grows. The halves of such a run
-# differ, and that is no noise.
-GROWN_TO_S: Final = "grown_to_s"
-# Likewise: how many times faster training would be, most likely, or at most.
+# Among the evidence: how many times faster training would be, most likely, or at most.
 LIKELY: Final = "likely_speedup"
 # Likewise: the loader that a finding is about.
 LOADER_ID: Final = "loader_id"
@@ -35,18 +32,12 @@ SLOWS_EVERYTHING: Final = (
     "duplicated_stream",
     "anomaly_detection",
     "thread_count",
-    "competing_thread",
 )
 # What is full of waiting threads has no cores left for the making of batches, by the root.
 EXPLAINED_BY: Final = {
     "saturated_cpu": ("thread_count",),
     "too_few_workers": ("thread_count",),
     "slow_samples": ("thread_count",),
-    # What each call of torch's waits for is no matter of the calls.
-    "slow_optimizer": ("competing_thread",),
-    "python_in_model": ("competing_thread",),
-    "python_in_loop": ("competing_thread",),
-    "slow_sampler": ("competing_thread",),
     # Memory that was given back has to be asked for again, while work is given out.
     "launch_bound": ("exposed_syncs",),
 }

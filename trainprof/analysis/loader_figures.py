@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainprof.analysis.code_figures import HotLine
-from trainprof.analysis.memory_figures import WorkersGrowth
 from trainprof.analysis.run_figures import Statistics
 
 # Batches of a pass: fewer are an iterator for each step.
@@ -140,10 +139,8 @@ class Loader:
             nobody knows.
         evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
             that also trains.
-        has_training_data: It evaluates, and draws each sample of a dataset that trains.
         draws_all: How many samples its dataset has, if torch's own sampler draws each of them in
             each pass, else None.
-        memory_growth: Of its workers, None where it is not even.
         ended: Passes that went on until there was no batch left; `ended_batches`: what each of the
             first of them gave.
         later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
@@ -207,7 +204,6 @@ class Loader:
     evaluation_s: float = 0.0
     evaluation_wait_s: float = 0.0
     draws_all: int | None = None
-    memory_growth: WorkersGrowth | None = None
     ended: int = 0
     ended_batches: list[int] = field(default_factory=list)
     later_starts_s: float | None = None
@@ -219,7 +215,6 @@ class Loader:
     is_stackable: bool | None = None
     also_builds: list[str] = field(default_factory=list)
     datasets: int | None = None
-    has_training_data: bool = False
     worker_threads: WorkerThreads | None = None
     overlaps: bool = False
     begun_ahead: bool = False

@@ -20,7 +20,6 @@ from trainprof.analysis.hot_lines import lines_of_making
 from trainprof.analysis.loader_builder import builder_of, call_of
 from trainprof.analysis.loader_figures import Loader, WorkerThreads
 from trainprof.analysis.looks import LineNames, Looks, Stack, function_of
-from trainprof.analysis.memory_growth import workers_growth
 from trainprof.analysis.names import Sites
 from trainprof.analysis.pass_starts import first_given_back_s, later_starts_s, sampler_starts_s
 from trainprof.analysis.passes import EVALUATION, TRAINING, Passes
@@ -134,7 +133,6 @@ def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
         )
         for x in found
     ]
-    found = _with_training_data(found, making.details)
     names = LineNames(facts.texts, sites)
     found = _with_callers(found, timeline.passes, making.details, names)
     found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
@@ -193,22 +191,6 @@ def _are_of(chosen: Bool, number: Int64) -> Bool:
     """Whether passes of these numbers are among those chosen; -1 is the number of none."""
     found: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
     return found
-
-
-def _with_training_data(loaders: list[Loader], details: Details) -> list[Loader]:
-    """Says of loaders that evaluate whether they go over all of what a loader trains on.
-
-    One that draws some of its samples may validate: a sampler for each part of one dataset.
-    """
-    built = details[details["kind"] == Kind.LOADER_BUILT]
-    data = {x.id: set(built["value"][built["site"] == x.id].tolist()) - {0} for x in loaders}
-    trained = {number for x in loaders if x.role == TRAINING for number in data[x.id]}
-    return [
-        replace(x, has_training_data=bool(data[x.id] & trained))
-        if x.role == EVALUATION and x.draws_all is not None
-        else x
-        for x in loaders
-    ]
 
 
 def _with_callers(
@@ -333,9 +315,6 @@ def _loader_of(
         call=call_of(facts, sites),
         evaluation_s=float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
-        memory_growth=workers_growth(
-            fetches, p.loader, making.samples, is_forked=facts.get("start_method") == "fork"
-        ),
         hot_lines=hot_lines,
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),

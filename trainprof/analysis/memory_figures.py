@@ -11,15 +11,10 @@ class DeviceMemory:
 
     Attributes:
         readings: How many the figures rest on; they are made at the ends of phases, now and then.
-        reading_s: What they took together.
         limit_bytes: What the process may take: the device's memory, or a part set by the script.
         peak_allocated_bytes: Most that was in tensors at once.
         peak_reserved_bytes: Most that was taken from the device, in tensors or kept for later ones.
         is_peak_sampled: The allocator keeps no peak: these are the highest readings.
-        peak_by_phase: By ledger key: at least so much was in tensors there.
-        peak_phase: Where the peak was reached.
-        unallocated_share: Of the reserved peak, at least so much was in no tensor then.
-        inactive_split_bytes: Most that was free in parts of blocks of which others were in use.
         retries: Allocations that only succeeded once all that was kept had been given back.
         out_of_memory_errors: Raised, caught by the script or not.
         between_steps_bytes: In tensors when a step ends, median.
@@ -30,15 +25,10 @@ class DeviceMemory:
     """
 
     readings: int
-    reading_s: float
     limit_bytes: int | None
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     is_peak_sampled: bool
-    peak_by_phase: dict[str, int]
-    peak_phase: str | None
-    unallocated_share: float | None
-    inactive_split_bytes: int | None
     retries: int | None
     out_of_memory_errors: int | None
     between_steps_bytes: int | None
@@ -112,27 +102,6 @@ class EmptiedCache:
     seconds: float
     idle_s: float
     between_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersGrowth:
-    """How the memory of a loader's workers grew with the batches that they made.
-
-    Attributes:
-        workers: That lived at the same time; of several passes the longest one's.
-        bytes_per_batch: Of all of them together, for each batch that one of them made.
-        batches: Seen over so many.
-        first_bytes, last_bytes: Of all of them then: resident, without mapped files; where
-            `is_copied`, their parts of it.
-        is_copied: Pages that they shared with the training process, and have copies of now.
-    """
-
-    workers: int
-    bytes_per_batch: float
-    batches: int
-    first_bytes: float
-    last_bytes: float
-    is_copied: bool
 
 
 @dataclass(frozen=True, slots=True)

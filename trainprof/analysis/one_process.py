@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.analysed import Analysed
-from trainprof.analysis.beside import competing_thread
 from trainprof.analysis.collectives import Collectives, collectives_of, python_ns
 from trainprof.analysis.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.device_memory import out_of_memory_of, with_memory
@@ -19,7 +18,6 @@ from trainprof.analysis.diagnosis import python_in_loop, slow_validation
 from trainprof.analysis.diagnosis.building import build_case
 from trainprof.analysis.diagnosis.case import NAMED_FROM_SHARE, Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.diagnosis.loss_in_loop import with_loss
 from trainprof.analysis.diagnosis.together import together
 from trainprof.analysis.diagnosis.worth import least_gain
 from trainprof.analysis.element_reads import element_reads
@@ -31,7 +29,6 @@ from trainprof.analysis.fed_steps import shares_of_steps
 from trainprof.analysis.feeding import epoch_starts
 from trainprof.analysis.found_syncs import found_syncs_of
 from trainprof.analysis.free_data import free_data
-from trainprof.analysis.gpu_usage import phases_of
 from trainprof.analysis.held_back import held_back
 from trainprof.analysis.hot_lines import hottest, lines_of_training
 from trainprof.analysis.hottest_lines import WorkerFetches, hottest_lines
@@ -49,13 +46,12 @@ from trainprof.analysis.pipeline_fit import LoaderModel
 from trainprof.analysis.python_in_model import python_in_model
 from trainprof.analysis.python_once import python_once
 from trainprof.analysis.run_evidence import evidence_of, rule_settings_of
-from trainprof.analysis.run_figures import Epoch, Phases, System, Training
+from trainprof.analysis.run_figures import Phases, System, Training
 from trainprof.analysis.run_part import overhead_part, run_part
 from trainprof.analysis.step_table import StepTable, step_table
 from trainprof.analysis.stragglers import COMMUNICATION, RankSteps
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.system import samples_between, system_summary
-from trainprof.analysis.system_gpus import GpuContext
 from trainprof.analysis.system_processes import ticks_of
 from trainprof.analysis.timeline import Timeline
 from trainprof.analysis.torch_in_loop import torch_in_loop
@@ -113,7 +109,7 @@ def summary_of(run: Analysed) -> Shown:
     epochs = epochs_of(
         timeline, origin_ns=run.origin_ns, threshold_ns=int(run.wait_threshold_s() * 1e9)
     )
-    system = _system(run, epochs, training.samples)
+    system = _system(run, training.samples)
     compiling = compiling_in_training(run.process.details, timeline)
     device = None
     settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
@@ -135,27 +131,17 @@ def summary_of(run: Analysed) -> Shown:
     evidence = replace(evidence, collectives=collectives.by_line)
     looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
-    if facts.device() is None and not facts.is_data_parallel():
-        # Else a backward may wait for a device's thread, or for other ranks.
-        competing = competing_thread(
-            run.process.details,
-            looks,
-            timeline.thread,
-            parts,
-            names,
-            sum(evidence.training.values()),
-            has_workers=any(one.num_workers for one in loaders if one.role == TRAINING),
-        )
-        evidence = replace(evidence, competing=competing)
     own_ns = python_ns(steps.per_step, collectives)
     once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
     lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
-    evidence = replace(evidence, python_once_s=once.seconds)
     lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
     until = facts.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
     part_lines, loss = by_torch.lines, by_torch.loss_by_place
-    evidence = with_loss(evidence, loss or {}, account.other_by_place, steps)
+    loss_s = min(fsum((loss or {}).values()), lasting["other"])
+    rest = python_in_loop.places_of_rest(account.other_by_place, loss or {}, loss_s)
+    most = max(rest, key=lambda name: rest[name], default=None)
+    evidence = replace(evidence, loss_in_loop_s=loss_s, other_place=most)
     line = hottest(part_lines, "other")
     if line is not None and line.share >= NAMED_FROM_SHARE and python_in_loop.is_waiting(line):
         evidence = replace(evidence, waits_at=line.site)
@@ -203,7 +189,6 @@ def summary_of(run: Analysed) -> Shown:
             devices,
             run.process.details,
             timeline,
-            attribution,
             kind=str(run.facts.device()).partition(":")[0],
             warmup=training.warmup_excluded,
             is_part=run.part is not None,
@@ -233,7 +218,6 @@ def summary_of(run: Analysed) -> Shown:
         loss_by_place=loss or {},
         once_in_loop_s=once.seconds,
         beside_share=beside_share(looks, parts),
-        competing=evidence.competing,
         placements=placements(timeline.events, sites) if facts.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
         out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
@@ -358,10 +342,8 @@ def _meanwhile(run: Analysed) -> Meanwhile | None:
     return meanwhile_of(run.process.details, run.timeline)
 
 
-def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System | None:
+def _system(run: Analysed, samples: int | None) -> System | None:
     recording, window = run.recording, run.timeline.window
-    starts_ns = [run.origin_ns + round(epoch.start_s * 1e9) for epoch in epochs]
-    lengths_ns = [round(epoch.seconds * 1e9) for epoch in epochs]
     not_sampled = recording.section("not_sampled").get("gpus")
     host, cores = run.host, run.host.cores
     interval = recording.section("options").get("interval_s")
@@ -377,15 +359,7 @@ def _system(run: Analysed, epochs: list[Epoch], samples: int | None) -> System |
         physical_cores=cores.physical,
         core_numbers=cores.numbers,
         memory_limit_bytes=integer(recording.section("host").get("memory_limit_bytes")),
-        gpu_context=GpuContext(
-            phases=phases_of(
-                (window.start, window.end),
-                (window.loop_start, window.loop_end),
-                run.timeline.segments,
-            ),
-            epochs_ns=np.stack((starts_ns, np.add(starts_ns, lengths_ns)), axis=1).astype(np.int64),
-            samples=samples,
-        ),
+        trained_samples=samples,
         gpus_not_observed=not_sampled if isinstance(not_sampled, str) else None,
     )
     if system is None:

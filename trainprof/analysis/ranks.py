@@ -9,8 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
 
-from trainprof.analysis.beside import holds_the_interpreter
-from trainprof.analysis.code_figures import Collective, CompetingThread, PythonInModel, UnsharedData
+from trainprof.analysis.code_figures import Collective, PythonInModel, UnsharedData
 from trainprof.analysis.device_verdict import DeviceEvidence
 from trainprof.analysis.ending import ending, recorded_ending
 from trainprof.analysis.finding import Finding
@@ -151,22 +150,8 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
         loss_in_loop_s=fmean(evidence.loss_in_loop_s for evidence in each),
         device=_common_device([evidence.device for evidence in each]),
         collectives=_mean_collectives([evidence.collectives for evidence in each]),
-        competing=_common_thread([evidence.competing for evidence in each]),
         python_in_model=_common_python([evidence.python_in_model for evidence in each]),
         ranks=len(each),
-    )
-
-
-def _common_thread(each: Sequence[CompetingThread | None]) -> CompetingThread | None:
-    """None unless all ranks have one that holds the interpreter; then the first's, with means."""
-    told = [one for one in each if holds_the_interpreter(one)]
-    if not told or len(told) < len(each):
-        return None
-    return replace(
-        told[0],
-        kept_s=fmean(one.kept_s for one in told),
-        kept_share=fmean(one.kept_share for one in told),
-        at_work_share=fmean(one.at_work_share for one in told),
     )
 
 

@@ -85,16 +85,12 @@ def evidence_of(
         ),
         evaluation_site=longest.site if longest is not None else None,
         evaluation_call=_evaluation_call(run, longest) if longest is not None else None,
-        may_be_rollouts=slow_validation.may_be_rollouts(
-            timeline.may_be_rollouts_ns / 1e9, spent["evaluation"]
-        ),
         other_place=max(places, key=lambda name: places[name]) if places else None,
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,
         device=DeviceEvidence.of(device, training_s) if device is not None else None,
         transfer_site=_dearest_site(copies),
         sync_site=_dearest_site(syncs),
-        is_part=run.part is not None,
     )
 
 

@@ -208,9 +208,6 @@ class Training:
         warmup_excluded: Leading steps left out of the steady statistics.
         steady_steps: Steps that remain.
         steady_s: Their wall time.
-        forward_without_grad_s: Of a mean step, forwards that keep no graph: nothing goes back
-            through them.
-        frozen_share: What needs no gradient, of the parameters of models that have some.
         free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
             None.
         without_evaluation_s: Of the training phase, what is no evaluation: what throughput is of.
@@ -228,8 +225,6 @@ class Training:
     warmup_excluded: int
     steady_steps: int
     steady_s: float
-    forward_without_grad_s: float = 0.0
-    frozen_share: float = 0.0
     free_from_step: int | None = None
     without_evaluation_s: float | None = None
 
@@ -241,8 +236,6 @@ class Evaluation:
     Attributes:
         data_wait_s: `next` calls later than the first of a pass; those are `first_batch_s`.
         loaders: Ids.
-        may_be_rollouts_s: Of its seconds, what may be none: forwards that no loader feeds, from
-            which training may learn.
         in_training_s, passes_in_training: Of all that, what lies in the training phase; None in
             older runs.
         with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 where it
@@ -255,7 +248,6 @@ class Evaluation:
     data_wait_s: float
     loaders: list[int]
     first_batch_s: float = 0.0
-    may_be_rollouts_s: float = 0.0
     in_training_s: float | None = None
     passes_in_training: int | None = None
     with_gradients_share: float | None = None

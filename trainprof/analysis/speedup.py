@@ -33,6 +33,7 @@ LEAST_CHANCE: Final = 0.035
 _DRIFT_COUNTS: Final = 2.0
 # An interval so wide says that nothing is known, not that nothing was changed.
 _TOO_WIDE: Final = 1.25
+_WIDEST: Final = 50.0  # of a ratio's logarithm
 # From so many runs on, a side alone tells how much runs vary.
 _TELLING_REPEATS: Final = 3
 # What is known of machines of a kind counts as much as a spread of so many runs and one more.
@@ -146,7 +147,8 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = 
     if half is None:
         why = "what the single steps took is not known: one run each tells nothing of its noise"
         return SpeedUp(None, ratio, None, UNKNOWN, None, why)
-    low, high = ratio * math.exp(-half), ratio * math.exp(half)
+    widening = math.exp(min(half, _WIDEST))
+    low, high = ratio / widening, ratio * widening
     rests_on_chance = min(len(base), len(other)) < _TELLING_REPEATS and chance.share > 0
     return SpeedUp(low, ratio, high, _verdict(low, high), chance if rests_on_chance else None)
 

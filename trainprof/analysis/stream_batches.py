@@ -37,35 +37,12 @@ def are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> 
     return not is_chance and apart > _OTHER_SIZE * max(means)
 
 
-def more_batches(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
-    """Returns how many times as many batches passes have in some runs as in others.
-
-    Each that all of them came to: passes of one run may differ as training goes on, or at random.
-
-    Args:
-        base, other: Batches of the passes that ended, in order, run by run.
-
-    Returns:
-        1 where they do not have more for certain, or that is not known.
-    """
-    base, other = ([one for one in side if one] for side in (base, other))
-    if not base or not other:
-        return 1.0
-    common = range(min(map(len, (*base, *other))))
-    most = [max(one[k] for one in base) for k in common]
-    least = [min(one[k] for one in other) for k in common]
-    if not all(y > (1 + _SAME_PASS) * x for x, y in zip(most, least, strict=True)):
-        return 1.0
-    return fmean(_mean_of(one, common) for one in other) / fmean(
-        _mean_of(one, common) for one in base
-    )
-
-
 def are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
     """Whether the passes that all runs came to their end of have as many batches on both sides.
 
     Args:
-        base, other: As of `more_batches`; each run ended one at the least.
+        base, other: Batches of the passes that ended, in order, run by run; each run ended one at
+            the least.
     """
     common = range(min(map(len, (*base, *other))))
     means = [fmean(_mean_of(one, common) for one in side) for side in (base, other)]

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from trainprof.analysis.code_figures import (
     Collective,
-    CompetingThread,
     Compilation,
     ElementReads,
     HotLine,
@@ -66,7 +65,6 @@ class RunSummary:
             compiles; None in older runs.
         beside_share: Of the looks at training, those that met another thread of the process at
             work; None of too few.
-        competing: Another thread that was busy meanwhile; None where looks met none.
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each, in runs of
             several; `run`, `phases`, `ledger`, `training` and `verdict` are then of all of them.
         out_of_memory: The state in which a device ran out of it, where the run ended by that.
@@ -133,7 +131,6 @@ class RunSummary:
     unshared: list[UnsharedData] = field(default_factory=list)
     torch_threads: int | None = None
     numerics: Numerics | None = None
-    competing: CompetingThread | None = None
     hung: Hung | None = None
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None

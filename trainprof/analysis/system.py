@@ -9,7 +9,7 @@ import numpy as np
 
 from trainprof.analysis.run_figures import System
 from trainprof.analysis.sample_file import read_samples
-from trainprof.analysis.system_gpus import GpuContext, energy_of, gpu_cost, gpus_of
+from trainprof.analysis.system_gpus import energy_of, gpus_of
 from trainprof.analysis.system_processes import (
     Tick,
     last_sample,
@@ -56,7 +56,7 @@ def system_summary(
     interval_s: float,
     usable_cores: float | None,
     memory_limit_bytes: int | None,
-    gpu_context: GpuContext | None = None,
+    trained_samples: int | None = None,
     gpus_not_observed: str | None = None,
     physical_cores: float | None = None,
     core_numbers: Sequence[int] = (),
@@ -73,7 +73,7 @@ def system_summary(
         interval_s: The sampler's nominal interval, in s.
         usable_cores: What affinity and cgroups leave of the machine's cores.
         memory_limit_bytes: The cgroup's limit.
-        gpu_context: What of the run the GPUs' samples are looked at by.
+        trained_samples: Trained on, None where not known.
         gpus_not_observed: Why no (more) samples of GPUs came.
         physical_cores: `usable_cores` with the hyper-threads of a core counted as one.
         core_numbers: Of the cores that the run may be on; () where they are not known.
@@ -85,8 +85,7 @@ def system_summary(
         return None
     window = Window(start_ns, end_ns)
     ticks = ticks_of(process_lines)
-    context = gpu_context or GpuContext()
-    gpus = gpus_of(gpu_lines, window, context, _pids(ticks, main_pid) if gpu_lines else ())
+    gpus = gpus_of(gpu_lines, window, _pids(ticks, main_pid) if gpu_lines else ())
     return System(
         interval_s=interval_s,
         samples=len(host_lines),
@@ -100,9 +99,9 @@ def system_summary(
         network=_byte_rates(host_lines, "network", ("received", "sent"), window),
         processes=processes_of(ticks, window, main_pid),
         gpus=gpus,
-        cost=_cost(host_lines) | ({"gpus": gpu_cost(gpu_lines)} if gpu_lines else {}),
+        cost=_cost(host_lines),
         last_sample=last_sample(host_lines, ticks, window, main_pid),
-        energy=energy_of(gpus, context.samples),
+        energy=energy_of(gpus, trained_samples),
         gpus_not_observed=gpus_not_observed,
     )
 

@@ -42,7 +42,6 @@ class Timeline:
         passes: Of every loader.
         on_thread: Per entry of `passes`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
-        may_be_rollouts_ns: Of that, what may be none: training may learn from it.
         steps: Their ends and what they are.
         step_starts: The end of the step before; of the first, the loop's start.
         window: The run.
@@ -60,7 +59,6 @@ class Timeline:
     step_starts: Int64
     window: Window
     first_of: Mapping[int, int]
-    may_be_rollouts_ns: int
 
     def feeder(self) -> Passes | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
@@ -118,8 +116,7 @@ def build_timeline(
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
     on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
     here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
-    evaluation = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
-    segments = evaluation.segments
+    segments = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
     ignore = within(segments, own.start)
@@ -138,7 +135,6 @@ def build_timeline(
         step_starts=starts,
         window=window,
         first_of=first_of,
-        may_be_rollouts_ns=evaluation.may_be_rollouts_ns,
     )
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from trainprof.analysis.code_figures import Numerics
-from trainprof.analysis.embedding_tables import EmbeddingTables, embedding_tables
-from trainprof.analysis.facts import Facts, integer
+from trainprof.analysis.facts import Facts, dicts_in, integer, last_note, share_in
 from trainprof.analysis.gradient_syncs import GradientSyncs, gradient_syncs
 from trainprof.analysis.names import Sites
-from trainprof.analysis.needless_gradients import (
-    NeedlessGradients,
-    discarded_gradients,
-    unused_gradients,
-)
 from trainprof.analysis.optimizer_builder import OptimizerCall, builder_in
-from trainprof.analysis.padding import Padding, padding
 from trainprof.record.schema import Topic
+
+_DISCARDED: Final = "discarded_gradients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +73,27 @@ class TorchSettings:
         threads: That torch computes with on the CPU, None where that is not known.
         threads_set_at: The line of the script that says so, None where none does.
         cores_allotted: To the process, by a batch system; None where none says so.
-        backward_nodes: Of the first backward pass whose graph was gone through: about as many as
-            there are operators. None where that is not known.
+        backward_nodes: How many operators a backward pass has at most, as a rule, by the number of
+            parameters; None where that is not known.
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
-        may_resume: The script's files load the state of an optimizer.
-        differentiates_gradients: A pass made a graph of its own (create_graph=True).
         trains_by_lightning: Lightning, which has a trainer, was imported.
-        compiles_to_graphs: torch.compile was asked for CUDA graphs, which are given out as one.
         own: Optimizers of the script's own, likewise.
         optimizers: How many made a step, as far as they were told of.
         numerics: In what the model computes.
-        convolves_in_float64: A module that was called has convolutions with such weights.
-        decomposes_in_float64: What is trained in it takes matrices apart.
-        unused: Gradients that no optimizer uses, None where none were found.
-        discarded: Gradients that are set back before their optimizer steps, by the line of the
-            pass.
-        recomputes_at: Lines of the script that ask for forwards to be computed again.
-        is_checkpointing: torch.utils.checkpoint is what has them computed again.
-        padding: Of sequences that it is given; None where none were met.
+        decomposes_in_float64: The script's text has matrices taken apart, where it trains in that.
+        convolves_in_float64: Parameters may be such weights of convolutions.
+        unused: Gradients that no optimizer uses, as the probe has them, with `at`, `model`,
+            `model_at`; None where none were found.
+        discarded: Likewise those that are set back before their optimizer steps, by the line of
+            the pass, of the most time first.
+        padding: Counts of places in sequences that it is given, by name, as the probe has them.
+        padded_at: The line that asks for one length.
         gradient_syncs: After each of several batches of an update, by the line that calls a model.
-        tables: Of embeddings, that get whole gradients; None where none were met.
+        tables: Of embeddings, that get whole gradients, as the probe has them; `at` is the line.
+        updated_numbers: That optimizers change in a step, where tables are told of.
     """
 
     threads: int | None = None
@@ -110,23 +103,20 @@ class TorchSettings:
     is_data_parallel: bool = False
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[OptimizerCall, ...] = ()
-    may_resume: bool = False
-    differentiates_gradients: bool = False
     trains_by_lightning: bool = False
-    compiles_to_graphs: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
     decomposes_in_float64: bool = False
-    unused: NeedlessGradients | None = None
-    discarded: list[NeedlessGradients] = field(default_factory=list)
+    unused: dict[str, Any] | None = None
+    discarded: list[dict[str, Any]] = field(default_factory=list)
     gradient_syncs: list[GradientSyncs] = field(default_factory=list)
-    tables: EmbeddingTables | None = None
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    updated_numbers: int = 0
     threads_set_at: str | None = None
-    recomputes_at: tuple[str, ...] = ()
-    is_checkpointing: bool = False
-    padding: Padding | None = None
+    padding: dict[str, int] = field(default_factory=dict)
+    padded_at: str | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -141,6 +131,8 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
     spent = _Updates(updates_s, facts.texts[Topic.OPTIMIZER], told)
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
+    unused, discarded = _last(told, "unused_gradients"), last_note(told, _DISCARDED).get(_DISCARDED)
+    padding, embeddings = (_last(told, name) for name in ("padding", "embedding_tables"))
     return TorchSettings(
         threads=threads[-1] if threads else None,
         cores_allotted=_first(told, "cores_allotted"),
@@ -149,25 +141,25 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         is_data_parallel=facts.is_data_parallel(),
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in told if x.get("unfused"))),
-        may_resume=any(x.get("may_resume") is True for x in told),
-        differentiates_gradients=any(x.get("differentiates_gradients") is True for x in told),
         trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),
-        compiles_to_graphs=any(x.get("compiles_to_graphs") is True for x in told),
         own=spent.with_others([one for x in told if (one := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=next((known for x in told if (known := _numerics(x, sites)) is not None), None),
         convolves_in_float64=any(x.get("convolves_in_float64") is True for x in told),
         decomposes_in_float64=any(x.get("decomposes_in_float64") is True for x in told),
-        unused=unused_gradients(told, sites),
-        discarded=discarded_gradients(told, sites),
-        gradient_syncs=gradient_syncs(told, sites),
-        tables=embedding_tables(told, sites),
-        threads_set_at=sites.known(_first(told, "threads_set_at")),
-        recomputes_at=tuple(
-            place for x in told for place in _places(x.get("recomputes_at"), sites)
+        unused=_needless(unused, sites) if unused else None,
+        discarded=sorted(
+            [_needless(one, sites) for one in dicts_in(discarded)], key=_share_of_backward
         ),
-        padding=padding(told, sites),
-        is_checkpointing=any(x.get("recomputed_by_torch") is True for x in told),
+        gradient_syncs=gradient_syncs(told, sites),
+        tables=[
+            {**one, "at": sites.known(integer(one.get("site")))}
+            for one in dicts_in(embeddings.get("tables"))
+        ],
+        updated_numbers=integer(embeddings.get("numbers")) or 0,
+        threads_set_at=sites.known(_first(told, "threads_set_at")),
+        padding={} if padding.get("is_left_out") else _counts(padding),
+        padded_at=next(iter(_places(padding.get("sites"), sites)), None),
     )
 
 
@@ -225,6 +217,25 @@ def _numerics(told: Mapping[str, Any], sites: Sites) -> Numerics | None:
         str(found.get("products", "unknown")),
         _places(found.get("sites"), sites),
     )
+
+
+def _needless(told: Mapping[str, Any], sites: Sites) -> dict[str, Any]:
+    """Returns what a probe told of gradients, with its lines, and the class of their model."""
+    at, model_at = (sites.known(integer(told.get(name))) for name in ("site", "model_site"))
+    return {**told, "at": at, "model_at": model_at, "model": str(told.get("model", ""))}
+
+
+def _share_of_backward(told: Mapping[str, Any]) -> float:
+    return -sum(share_in(told.get(name)) for name in ("unused_share", "mixed_share"))
+
+
+def _last(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    found = last_note(told, name).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _counts(told: Mapping[str, Any]) -> dict[str, int]:
+    return {name: found for name, x in told.items() if (found := integer(x)) is not None}
 
 
 def _places(numbers: Any, sites: Sites) -> list[str]:

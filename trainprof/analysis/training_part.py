@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from trainprof.analysis.events import Bool
-from trainprof.analysis.facts import Facts, FrozenShare
+from trainprof.analysis.facts import Facts
 from trainprof.analysis.fed_steps import are_all_fed
 from trainprof.analysis.feeding import epoch_starts, feeding_passes
 from trainprof.analysis.fetches import FetchTable
@@ -19,7 +17,7 @@ from trainprof.analysis.run_figures import Training
 from trainprof.analysis.statistics import statistics_s
 from trainprof.analysis.step_table import StepTable
 from trainprof.analysis.timeline import Timeline
-from trainprof.record.schema import ForwardFlag, Kind
+from trainprof.record.schema import Kind
 
 
 def training_of(
@@ -61,57 +59,9 @@ def training_of(
         warmup_excluded=steps.steady.warmup,
         steady_steps=len(wall),
         steady_s=float(wall.sum() / 1e9),
-        forward_without_grad_s=_spent_s(timeline, ~_with_grad(timeline)) / max(len(steps), 1),
         without_evaluation_s=trained_s,
         free_from_step=free.first_step if free is not None else None,
-        frozen_share=_frozen_share(timeline, facts.frozen_shares()),
     )
-
-
-def _with_grad(timeline: Timeline) -> Bool:
-    return (timeline.events.flags & ForwardFlag.GRAD) > 0
-
-
-def _spent_s(timeline: Timeline, chosen: Bool) -> float:
-    """Returns the seconds of training in outermost forwards among those chosen."""
-    events, window = timeline.events, timeline.window
-    found = chosen & events.is_kind(Kind.FORWARD)
-    found &= (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
-    found &= (events.start >= window.loop_start) & (events.start < window.loop_end)
-    return float((events.end[found] - events.start[found]).sum() / 1e9)
-
-
-def _frozen_share(timeline: Timeline, frozen: Mapping[int, Sequence[FrozenShare]]) -> float:
-    """Returns what needs no gradient, of the models that gradients go through, by their time."""
-    with_grad, events = _with_grad(timeline), timeline.events
-    whole_s = _spent_s(timeline, with_grad)
-    if whole_s <= 0:
-        return 0.0
-    parts_s = 0.0
-    for number, told in frozen.items():
-        calls = with_grad & (events.site == number)
-        changes = _share_from(told)
-        ends = [*(at for at, _ in changes[1:]), None]
-        for (begin, share), end in zip(changes, ends, strict=True):
-            during = calls & (events.start >= begin)
-            if end is not None:
-                during &= events.start < end
-            parts_s += share * _spent_s(timeline, during)
-    return parts_s / whole_s
-
-
-def _share_from(told: Sequence[FrozenShare]) -> list[tuple[int, float]]:
-    """Returns what of a class's models needs no gradient, on average, each from when on, ns.
-
-    Calls do not tell which model was called. Before it was asked, one was as it was then.
-    """
-    told = sorted(told, key=lambda one: one.at_ns)
-    shares = {one.model: one.share for one in reversed(told)}
-    found = [(0, sum(shares.values()) / len(shares))]
-    for one in told:
-        shares[one.model] = one.share
-        found.append((one.at_ns, sum(shares.values()) / len(shares)))
-    return found
 
 
 def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:

@@ -28,7 +28,6 @@ _OF_LOADER: Final = (
 _OF_TEXT: Final = (
     *_OF_LOADER,
     Kind.LOOK,
-    Kind.BESIDE,
     Kind.FOUND_SYNC,
     Kind.COMPILE,
     Kind.COLLECTIVE,

@@ -29,10 +29,6 @@ FINISHED: Final = "finished"
 BUDGET: Final = "budget"
 RUNNING: Final = "running"
 
-# What the times of a trial are compared by.
-BY_TRAINING: Final = "steps and starts of passes"
-BY_BATCHES: Final = "batches"
-
 # An interval whose ends are that many times apart says nothing.
 TOO_NOISY: Final = 10.0
 
@@ -44,10 +40,6 @@ class Times:
     low: float | None
     mid: float
     high: float | None
-
-    @property
-    def is_telling(self) -> bool:
-        return self.low is None or self.high is None or self.high <= TOO_NOISY * self.low
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +54,19 @@ class TrialSummary:
         speedup: Over the baseline, None where there is none to tell.
         verdict: faster|slower|no_visible_difference|unknown, of `speedup`.
         predicted: Its interval as the model gave it before the trial, None where none applies.
-        learned_from: The trial whose measured speed-up that counts, None: it is the model's alone.
         held: Whether the interval of `speedup` came out inside of it: True all of it, False nothing
             of it; None: neither, so that it tells nothing, or there is no forecast.
-        measured_by: What is compared: one of those above.
-        steps_speedup: Of steady steps alone: without the starts of passes, which `speedup` counts
-            as often as training has them.
-        run_speedup: Of the whole run, where the trials went to its end.
         runs: How many there were; `directories` of each, inside the run directory.
         outcome: One of those above; of several runs the worst.
         detail: What is known of it, such as the exception.
         losses: same|other|None: against the baseline's, None: not known, or not the same twice.
         refused: What could not be changed, and why.
         against: Why it is not to be taken, however fast its steps were.
-        peak_memory_bytes: Of the process tree; `device_peak_bytes` of the device's allocator.
-        cpu_percent: Mean of the process tree; 100 is one core.
-        read_bytes: By the making of batches, of all its steps.
+        peak_memory_bytes: Of the process tree.
         was_cut: The time of a run was over before its steps were made; those it made count.
         is_least: Its speed-up is the least that free data gives: it is not known how much of what
             copying batches took a device worked through.
-        conditions: {cpu_mhz, stolen_share, throttled_share, disturbance}: of the machine meanwhile,
-            as far as known; the last is the share by which other processes may have slowed it.
+        disturbance: By what share other processes may have slowed it.
     """
 
     name: str
@@ -92,26 +76,19 @@ class TrialSummary:
     verdict: str
     predicted: list[float] | None
     held: bool | None
-    measured_by: str
-    steps_speedup: Times | None
-    run_speedup: Times | None
     runs: int
     directories: list[str]
     outcome: str
     detail: str | None = None
-    learned_from: str | None = None
     losses: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     cautions: list[str] = field(default_factory=list)
     against: list[str] = field(default_factory=list)
     peak_memory_bytes: float | None = None
-    device_peak_bytes: float | None = None
-    cpu_percent: float | None = None
-    read_bytes: int | None = None
     steps: int | None = None
     was_cut: bool = False
     is_least: bool = False
-    conditions: dict[str, float] = field(default_factory=dict)
+    disturbance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +117,7 @@ class Tuning:
         trial_steps: After how many steps trials were stopped; None: they went to the end.
         ended_by: finished|budget|interrupted|running: why there are no more trials.
         unfinished: What would have been tried next.
-        predictions, held: How many trials tell whether their forecast was right, and in how many it
-            was.
-        uncontained: What trials were seen to do outside, as verbs: "connected to ...".
+        uncontained: What trials were seen to do outside: "wrote PATH".
         is_sandboxed: Whether trials were kept from the user's files.
         notes: What else is to be known, as sentences.
         needed_budget_s: The budget that lets one change be tried, where this one had no time for
@@ -154,8 +129,6 @@ class Tuning:
     trial_steps: int | None
     ended_by: str
     unfinished: list[str]
-    predictions: int
-    held: int
     uncontained: list[str] = field(default_factory=list)
     is_sandboxed: bool = True
     notes: list[str] = field(default_factory=list)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from trainprof.analysis.beside import holds_the_interpreter
 from trainprof.analysis.checkpoints import Checkpoints
-from trainprof.analysis.code_figures import Collective, CompetingThread, PythonInModel
+from trainprof.analysis.code_figures import Collective, PythonInModel
 from trainprof.analysis.device_verdict import DeviceEvidence, device_verdict
 from trainprof.analysis.ledger import ELSEWHERE, LOADER_KEYS
-from trainprof.analysis.loader_cost import cost_s, starts_s
+from trainprof.analysis.loader_cost import cost_s
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.run_figures import Training, Verdict
@@ -30,28 +29,16 @@ STARTUP_MIN_WALL_S: Final = 60.0
 # A steady step's share may differ so much from that of all training to stand beside it.
 _SAME_SHARE: Final = 0.15
 
-# Of the batches of each loader: from there on training does not wait for their making.
-_THERE_SHARE: Final = 0.95
 
 # Of the waiting for all loaders: one that has so much of it is the one that is waited for.
 _ALONE_SHARE: Final = 0.9
 
-# Of the time of Python code, and of loading: from there on it is said that so much came but once.
-_MOSTLY_ONCE: Final = 0.5
 
-# Of the time of loading: from there on it is said to go to starting workers, and ending them.
-_MOSTLY_STARTS: Final = 0.5
-# Of what it takes to start them.
-_ENDS_TOLD_SHARE: Final = 0.1
 _A_STEP: Final = " a step"
 
-# Of training: with less of it a loss by hand is not worth a word beside the rest of computing.
-_LOSS_TOLD_SHARE: Final = 0.02
 
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
-# Of the two together: with less of it garbage collection is not worth a word.
-_COLLECTING_TOLD_SHARE: Final = 0.1
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
 _DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
@@ -74,13 +61,9 @@ class Evidence:
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The line of "other" that takes most, where it waits for a thread or process.
         python_in_model: What of the model's parts is Python code, where that is known.
-        competing: Another thread that was busy meanwhile.
-        python_once_s: Of "other", what comes but once.
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
         compiling_s: Of forward, backward and optimizer, in which torch compiled.
-        may_be_rollouts: Training may learn from what counts as evaluation.
         ranks: Whose loaders they are: times are means over so many.
-        is_part: They are of a part of a run.
     """
 
     wall_s: float
@@ -102,29 +85,13 @@ class Evidence:
     collectives: list[Collective] = field(default_factory=list)
     waits_at: str | None = None
     python_in_model: PythonInModel | None = None
-    competing: CompetingThread | None = None
-    python_once_s: float = 0.0
     loss_in_loop_s: float = 0.0
     compiling_s: float = 0.0
-    may_be_rollouts: bool = False
     ranks: int = 1
-    is_part: bool = False
 
     @property
     def communication_s(self) -> float:
         return sum(one.seconds for one in self.collectives)
-
-
-def _held_up(by: CompetingThread) -> Verdict:
-    return Verdict(
-        "host",
-        f"PYTHON-BOUND: another thread of the script's, at {by.site}, holds Python's interpreter: "
-        f"it kept training from running for {percent(by.kept_share)} of its time, in whatever it "
-        "did",
-        "highly" if by.kept_share >= HIGH_SHARE else "moderately",
-        by.kept_share,
-        by.site,
-    )
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -158,11 +125,7 @@ def verdict(evidence: Evidence) -> Verdict:
                 share,
             )
     device = evidence.device
-    found = _of_host(evidence) if device is None else _of_device(evidence, device)
-    if found.bottleneck == "evaluation" and evidence.may_be_rollouts:
-        is_either = found.headline.replace("EVALUATION:", "EVALUATION, OR ROLLOUTS:", 1)
-        return replace(found, headline=is_either)
-    return found
+    return _of_host(evidence) if device is None else _of_device(evidence, device)
 
 
 def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
@@ -181,17 +144,6 @@ def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
 
 
 def _of_host(evidence: Evidence) -> Verdict:
-    found = _of_shares(evidence)
-    by = evidence.competing
-    # What waits for the interpreter takes long, whatever it is.
-    if holds_the_interpreter(by) and (
-        found.bottleneck in ("compute", "none") or by.kept_share >= (found.share or 0)
-    ):
-        return _held_up(by)
-    return found
-
-
-def _of_shares(evidence: Evidence) -> Verdict:
     shares = _shares(evidence)
     compute = shares.pop("compute")
     name = max(shares, key=lambda key: shares[key])
@@ -200,7 +152,7 @@ def _of_shares(evidence: Evidence) -> Verdict:
         return _named(evidence, name, share, _level(evidence, name, share))
     if compute >= 0.5:
         level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
-        headline = _compute_headline(evidence, compute, level, name, share, shares["data"])
+        headline = _compute_headline(evidence, compute, level, name, share)
         return Verdict("compute", headline, level, compute)
     return Verdict(
         "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
@@ -254,44 +206,8 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     where = (site or "its data") if is_alone else "its loaders"
     prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
     text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
-    figures = _in_figures(evidence, LOADER_KEYS, share)
-    text += figures
-    if not is_alone:
-        text += f", {percent(part)} of it for {site}"
-    elif _A_STEP not in figures:
-        text += _in_beginnings(evidence)
-    return text, site
-
-
-def _in_beginnings(evidence: Evidence) -> str:
-    """Returns which part of loading came but once, or goes to starting and ending workers.
-
-    "" where neither is most of it. A part of a run does not tell what comes once.
-    """
-    parts, feeding, ranks = evidence.training, _feeding(evidence), max(evidence.ranks, 1)
-    loading_s = sum(parts.get(key, 0.0) for key in LOADER_KEYS)
-    once_s = sum(map(_came_once_s, feeding)) / ranks
-    if once_s >= _MOSTLY_ONCE * loading_s > 0 and not evidence.is_part:
-        return f", {once_s:.2f} s of it once, for the first batch"
-    with_workers = [x for x in feeding if x.num_workers and not x.persistent_workers]
-    started_s, ended_s = (parts.get(key, 0.0) for key in ("loader_start", "loader_end"))
-    if not with_workers or started_s + ended_s < _MOSTLY_STARTS * loading_s:
-        return ""
-    much = "nearly all" if started_s + ended_s >= _ALONE_SHARE * loading_s else "most"
-    what = "start and end" if ended_s >= _ENDS_TOLD_SHARE * started_s else "start"
-    times = round(sum(x.passes for x in with_workers) / ranks)
-    return f", {much} of it to {what} workers, {'once' if times == 1 else f'{times} times'}"
-
-
-def _came_once_s(loader: Loader) -> float:
-    """Returns what the first pass of a loader took to begin beyond what later ones did.
-
-    Less what a stream that fills a buffer first saved for it later on.
-    """
-    first_s, later = loader.first_start_s or 0.0, loader.passes - 1
-    later_s = max(starts_s(loader) - first_s, 0.0) / later if later > 0 else 0.0
-    given_back_s = (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
-    return max(first_s - later_s - given_back_s, 0.0)
+    text += _in_figures(evidence, LOADER_KEYS, share)
+    return text if is_alone else f"{text}, {percent(part)} of it for {site}", site
 
 
 def _share_of_site(evidence: Evidence, site: str | None) -> float:
@@ -351,19 +267,12 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     collecting = evidence.training.get("gc", 0.0)
     is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
-    collected = collecting / (evidence.training_s or 1.0)
-    is_apart = not is_collecting and collected >= _COLLECTING_TOLD_SHARE * share
-    keys = ("other",) if is_apart else _HOST_KEYS
-    share -= collected if is_apart else 0.0
-    text = (
-        "PYTHON-BOUND: Python code between loading, forward, backward and optimizer takes "
-        f"{percent(share)} of training time"
-    )
-    is_once = evidence.python_once_s >= _MOSTLY_ONCE * share * evidence.training_s > 0
-    if evidence.waits_at is not None and not is_once:
+    between = "between loading, forward, backward and optimizer"
+    text = f"PYTHON-BOUND: Python code {between} takes {percent(share)} of training time"
+    if evidence.waits_at is not None:
         text = (
-            "WAIT-BOUND: between loading, forward, backward and optimizer the loop waits for "
-            f"another thread or process at {evidence.waits_at}: {percent(share)} of training time"
+            f"WAIT-BOUND: {between} the loop waits for another thread or process at "
+            f"{evidence.waits_at}: {percent(share)} of training time"
         )
     if is_collecting:
         text = (
@@ -373,24 +282,13 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     if evidence.collectives:
         text += f", {pair(share * evidence.training_s, evidence.training_s)}"
     else:
-        text += _in_figures(evidence, keys, share, evidence.loss_in_loop_s)
+        text += _in_figures(evidence, _HOST_KEYS, share, evidence.loss_in_loop_s)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
-    if is_apart:
-        text += f"; garbage collection takes another {percent(collected)}"
-    if is_once:
-        text += f"; {evidence.python_once_s:.1f} s of it came but once, as the loop began or as "
-        text += "code was compiled"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
     if ahead:
         text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"
     return text, None
-
-
-def _host_words(evidence: Evidence, share: float) -> str:
-    told_from_s = _COLLECTING_TOLD_SHARE * share * evidence.training_s
-    is_told = evidence.training.get("gc", 0.0) >= told_from_s > 0
-    return f"python between them{' and garbage collection' if is_told else ''}"
 
 
 def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
@@ -401,22 +299,6 @@ def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str 
         f"{worst.site}; waiting for slower ranks is in it"
     )
     return text, worst.site
-
-
-def _were_there(evidence: Evidence) -> bool:
-    """Whether nearly all batches that training took had been made by then."""
-    feeding = _feeding(evidence)
-    return bool(feeding) and all((x.ready_share or 0.0) >= _THERE_SHARE for x in feeding)
-
-
-def _loading_words(evidence: Evidence) -> str:
-    """Returns what of loading takes longest: its beginnings, late batches or taking them over."""
-    parts = evidence.training
-    waited_s = parts.get("data_wait", 0.0)
-    if sum(parts.get(key, 0.0) for key in LOADER_KEYS) > 2 * waited_s:
-        return "starting its loader and waiting for first batches"
-    is_over = _were_there(evidence)
-    return "taking batches that were ready over from workers" if is_over else "waiting for data"
 
 
 def _in_figures(
@@ -444,17 +326,12 @@ def _in_figures(
 
 
 def _compute_headline(
-    evidence: Evidence, compute: float, level: str, name: str, share: float, data: float
+    evidence: Evidence, compute: float, level: str, name: str, share: float
 ) -> str:
     what = "forward, backward and optimizer"
-    if evidence.loss_in_loop_s >= _LOSS_TOLD_SHARE * evidence.training_s > 0:
-        what = "forward, a loss made of torch's functions, backward and optimizer"
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
-    # Where something else comes next nothing below tells it.
-    waiting = f" ({percent(data)})" if data >= MODERATE_SHARE and name != "data" else ""
-    text = f"COMPUTE-BOUND, {level} data-bound{waiting}: {what} take {percent(compute)} of "
-    text += "training time"
+    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
     compiling = evidence.compiling_s / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
         text = (
@@ -466,10 +343,10 @@ def _compute_headline(
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {
-        "data": _loading_words(evidence),
+        "data": "waiting for data",
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
-        "host": _host_words(evidence, share),
+        "host": "Python between them",
         "communication": "calls of torch.distributed",
     }
     if share >= MODERATE_SHARE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.facts import known
@@ -18,18 +19,9 @@ _SUMS: Final = (
     "throttled_s",
     "reading_s",
     "asleep_s",
-    "cpu_s",
-    "read_bytes",
-    "major_faults",
 )
-_HIGHEST: Final = ("rss_bytes", "pss_bytes", "threads", "first_fetch_s")
-_MEANS: Final = (
-    "cpu_percent",
-    "voluntary_switches_per_s",
-    "involuntary_switches_per_s",
-    "read_bytes_per_s",
-    "read_calls_per_s",
-)
+_HIGHEST: Final = ("rss_bytes",)
+_MEANS: Final = ("read_bytes_per_s", "read_calls_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +30,12 @@ class WorkerTotals:
 
     Attributes:
         number: From 0; None for the process that trains.
-        pids: Of its processes: one per pass where they do not live on.
         busy_share: Of the time in which it could have been asked for something.
         figures: Sums, highest values and means of what `Fetch.per_worker` tells, by its names;
             None where no process's is known.
     """
 
     number: int | None
-    pids: tuple[int, ...]
     busy_share: float | None
     figures: Mapping[str, float | None]
 
@@ -73,12 +63,10 @@ def worker_totals(per_worker: Sequence[Any]) -> list[WorkerTotals]:
 
 def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:
     figures: dict[str, float | None] = {}
-    for names, join in ((_SUMS, sum), (_HIGHEST, max), (_MEANS, _mean)):
+    for names, join in ((_SUMS, sum), (_HIGHEST, max), (_MEANS, fmean)):
         figures |= {name: _over(rows, name, join) for name in names}
-    pids = (known(row.get("pid")) for row in rows)
     return WorkerTotals(
         number=number,
-        pids=tuple(int(pid) for pid in pids if pid is not None),
         busy_share=_busy_share(rows),
         figures=figures,
     )
@@ -87,11 +75,6 @@ def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:
 def _over(rows: list[Row], name: str, join: Callable[[Iterable[float]], float]) -> float | None:
     told = [value for row in rows if (value := known(row.get(name))) is not None]
     return join(told) if told else None
-
-
-def _mean(values: Iterable[float]) -> float:
-    told = list(values)
-    return sum(told) / len(told)
 
 
 def _busy_share(rows: list[Row]) -> float | None:

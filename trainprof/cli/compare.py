@@ -92,12 +92,9 @@ def _sides(
     """
     hint = "trainprof compare BASE OTHER, or --base A1 --base A2 --other B1 --other B2"
     if base or other:
-        if runs:
-            raise NothingToCompare(f"{runs[0]} beside --base and --other", hint=hint)
-        if not (base and other):
-            raise NothingToCompare(
-                f"{'--other' if base else '--base'} is missing: there are two sides", hint=hint
-            )
+        if runs or not (base and other):
+            why = "each side takes a run of its own, by --base and --other, and no run besides"
+            raise NothingToCompare(why, hint=hint)
         return [(list(base), list(other))]
     if len(runs) < 2:
         raise NothingToCompare("it takes two runs to compare", hint=hint)

@@ -269,9 +269,11 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
 def _rule(name: str) -> Rule:
     import difflib
 
-    from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
+    from trainprof.analysis.diagnosis.catalogue import GONE, RULES, rule_named
 
     rule = rule_named(name)
+    if rule is None and name in GONE:
+        raise RuleNotFound(f"{name} is no finding any more", hint=GONE[name])
     if rule is None:
         known = [one.id for one in RULES]
         near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)

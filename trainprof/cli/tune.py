@@ -13,7 +13,6 @@ from trainprof.cli.formats import Format, FormatOption
 from trainprof.cli.output import complain, write
 from trainprof.cli.report import find_run, rendered
 from trainprof.cli.whole_number import at_least
-from trainprof.launch.options import DEFAULT_INTERVAL_S
 
 if TYPE_CHECKING:
     from trainprof.experiments.tune import TuneRun
@@ -61,7 +60,6 @@ def tune(
             "files.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", hidden=True)] = False,
     interval: run_options.IntervalIfGiven = None,
     format: FormatOption = Format.TERMINAL,
     quiet: Annotated[
@@ -79,14 +77,7 @@ def tune(
     from trainprof.analysis.tuning import INTERRUPTED as STOPPED
     from trainprof.cli.tune_progress import TuneProgress
     from trainprof.experiments.runner import Script
-    from trainprof.experiments.tune import (
-        DEFAULT_BUDGET_S,
-        AskedAgain,
-        StoppedTooEarly,
-        TuneOptions,
-        begin,
-        resumed,
-    )
+    from trainprof.experiments.tune import StoppedTooEarly, TuneOptions, begin, resumed
     from trainprof.experiments.tune import tune as measure
 
     words = run_options.words(script, arguments)
@@ -94,24 +85,10 @@ def tune(
         again = "" if resume is None else ": --resume needs the same command again"
         raise typer.BadParameter(f"missing: what to tune{again}", param_hint="'SCRIPT'")
     given = Script(words, module)
-    if resume is None:
-        options = TuneOptions(
-            script=given,
-            output=output,
-            budget_s=budget or DEFAULT_BUDGET_S,
-            trial_steps=trial_steps,
-            allow_numerics=allow_numerics,
-            interval_s=interval or DEFAULT_INTERVAL_S,
-            is_sandboxed=not unsandboxed,
-        )
-        run = begin(options)
-    else:
-        run = resumed(
-            find_run(resume),
-            AskedAgain(
-                given, not unsandboxed, output, budget, trial_steps, interval, allow_numerics
-            ),
-        )
+    options = TuneOptions(
+        given, output, budget, trial_steps, allow_numerics, interval, not unsandboxed
+    )
+    run = begin(options) if resume is None else resumed(find_run(resume), options)
     if not quiet:
         write(sys.stderr, _opening(run))
     try:
@@ -127,8 +104,6 @@ def tune(
 
 def _opening(run: TuneRun) -> str:
     """Returns what is said ahead of the first trial."""
-    from trainprof.experiments.trackers import installed_trackers
-
     where = f"trainprof: trials are kept in {run.directory.path}\n"
     if run.sandbox is None:
         how = (
@@ -139,11 +114,9 @@ def _opening(run: TuneRun) -> str:
     else:
         how = (
             "Trials run in a sandbox: they see your files, and what they write is discarded. Not "
-            "contained: network, services, devices, /dev/shm."
+            "contained: network, services, devices, /dev/shm. Experiment trackers are offline."
         )
         if run.sandbox.memory_bytes is not None:
             gib = run.sandbox.memory_bytes / (1 << 30)
             how += f" What they write is held in memory, up to {gib:.1f} GiB."
-    if trackers := installed_trackers():
-        how += f" Trackers are offline in trials: {', '.join(trackers)}."
     return f"{where}{how}\n"

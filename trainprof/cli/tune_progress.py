@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Final, TextIO
 
 from trainprof.cli.output import is_terminal, style_of, write
-from trainprof.report.bars import bar
 from trainprof.report.units import counted, three_digits
 
 if TYPE_CHECKING:
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from trainprof.experiments.found import Progress
 
 _EVERY_S: Final = 1.0
-_BAR_CELLS: Final = 20
-# Of the screen: a bar leaves at least so much to the words.
-_WORDS_CELLS: Final = 50
 
 
 class TuneProgress:
@@ -35,7 +31,6 @@ class TuneProgress:
         self._style = style_of(stream)
         self._lock = threading.Lock()
         self._running: tuple[Progress, float] | None = None
-        self._budget_s = 0.0
         self._kept = 0  # and not told of yet
         self._has_run = False
         self._over = threading.Event()
@@ -54,7 +49,6 @@ class TuneProgress:
             self._tell_kept(", and none run anew" if not self._has_run else "")
 
     def __call__(self, progress: Progress) -> None:
-        self._budget_s = max(self._budget_s, progress.left_s)
         if progress.is_kept:
             self._kept += progress.measured is not None
             return
@@ -89,16 +83,8 @@ class TuneProgress:
                 return
             progress, began_s = self._running
             left_s = max(progress.left_s - (self._clock() - began_s), 0.0)
-            words = f"{_at(progress)}: {progress.trial.name} ... {_left(left_s)} left"
-            line = f"{self._bar(left_s)}{words}"
+            line = f"{_at(progress)}: {progress.trial.name} ... {_left(left_s)} left"
             write(self._stream, f"{self._cleared()}{line[: self._style.width - 1]}")
-
-    def _bar(self, left_s: float) -> str:
-        if self._style.width < _WORDS_CELLS + _BAR_CELLS or self._budget_s <= 0:
-            return ""
-        share = 1 - left_s / self._budget_s
-        drawn = bar(share, _BAR_CELLS) if self._style.unicode else "#" * int(share * _BAR_CELLS)
-        return f"[{drawn.ljust(_BAR_CELLS)}] "
 
     def _cleared(self) -> str:
         return f"\r{' ' * (self._style.width - 1)}\r"

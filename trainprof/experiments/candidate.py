@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.diagnosis.gains import times_without
-from trainprof.analysis.speedup import LEAST_CHANCE
+from trainprof.analysis.pipeline import MODEL_ERROR
+from trainprof.analysis.speedup import LEAST_CHANCE, SpeedUp
 from trainprof.experiments.trial import LOADER_ARGUMENTS, Trial, name_of
 
 Interval = tuple[float, float]
+
+# How far the model may be off between two settings, each of which it may be off by MODEL_ERROR.
+_BETWEEN: Final = math.log1p(2 * MODEL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +127,46 @@ def _for_all(by_site: Mapping[str, Any], sites: Sequence[str]) -> Any:
     values = list(by_site.values())
     is_alike = len(by_site) == len(sites) and all(one == values[0] for one in values)
     return values[0] if is_alike else dict(by_site)
+
+
+def learned(
+    candidate: Candidate,
+    tried: Sequence[Candidate],
+    speed_of: Callable[[Candidate], SpeedUp | None],
+) -> Interval | None:
+    """Returns the forecast by what another change of the same kind gave, if that is narrower.
+
+    What the model says of the one against the other is put upon what the other was measured to
+    give. Both are measured against the same baselines, so that the interval of the one is what two
+    runs may differ by.
+
+    Args:
+        candidate: To be run.
+        tried: All that may have been.
+        speed_of: What was measured.
+    """
+    if candidate.predicted is None:
+        return None
+    found = candidate.predicted
+    for other in tried:
+        if other.subject != candidate.subject or other.predicted is None or other is candidate:
+            continue
+        speed = speed_of(other)
+        if speed is None or speed.mid is None or speed.low is None or speed.high is None:
+            continue
+        ratios = [my / its for my, its in zip(candidate.predicted, other.predicted, strict=True)]
+        below, above = (
+            math.hypot(math.log(part), _BETWEEN)
+            for part in (speed.mid / speed.low, speed.high / speed.mid)
+        )
+        interval = (
+            speed.mid * min(ratios) * math.exp(-below),
+            speed.mid * max(ratios) * math.exp(above),
+        )
+        if _width(interval) < _width(found):
+            found = interval
+    return found
+
+
+def _width(interval: Interval) -> float:
+    return math.log(interval[1] / interval[0]) if interval[0] > 0 else math.inf

@@ -28,7 +28,6 @@ from trainprof.experiments.loader_candidates import (
     of_loaders,
     steps_of_a_pass,
     steps_per_batch,
-    unseen_starts,
 )
 from trainprof.experiments.trial import workers_of
 
@@ -126,7 +125,7 @@ def plan(
         steps_per_batch=steps_per_batch(case),
         steps_of_a_pass=steps_of_a_pass(case),
         optimizers=optimizers,
-        notes=(*left_out(case), *unseen_starts(case)),
+        notes=left_out(case),
     )
 
 

@@ -1,17 +1,52 @@
-"""What a search has measured so far, and where it is."""
+"""What a search has measured so far, which of its runs are to be compared, and where it is.
+
+Of two trials the same stretch of training is compared. Quick trials make more steps than the script
+as it is, slow ones may be ended early, and what training does may change meanwhile: a model is
+unfrozen, samples get longer, a dataset has all of itself in memory by then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from trainprof.analysis.speedup import UNKNOWN, Pace, SpeedUp, speed_up
 from trainprof.analysis.tuning import BASELINE, CEILING, FAILED, OK, RUNNING
-from trainprof.experiments.alike import Alike, alike
 from trainprof.experiments.candidates import Plan
-from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
-from trainprof.experiments.shared_streams import of_so_many_steps, steps_for_one
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
+
+# Less a step is no matter of the page cache.
+_COLD_BYTES_PER_STEP: Final = 1 << 20
+_COLD_TIMES: Final = 2.0
+# A run that took so many times as long as another of the same trial did not do so by chance.
+_HELD_UP_TIMES: Final = 2.0
+# More than the mean of some dozens of batches of unlike samples is off by chance.
+_OTHER_SIZE: Final = 0.2
+# Later steps that take another time by more than this share are of another kind: clocks, caches
+# and cores that have just slept make less of a difference between equal ones.
+_OTHER_KIND: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Runs of two trials, with the paces to be compared.
+
+    Attributes:
+        base, other: Of the script as it is, and of a trial.
+        until: Only so many steps of each run count, None: all of them.
+    """
+
+    base: Sequence[Measured]
+    other: Sequence[Measured]
+    until: int | None = None
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the stretch that counts holds too few steps of one side to tell."""
+        sides = (self.base, self.other)
+        return self.until is not None and any(all(x.pace is None for x in y) for y in sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +76,12 @@ class Found:
         runs: In order of time, the warm-up first.
         plan: None until there is a baseline.
         predicted: By the name of a trial, as said before it ran.
-        learned_from: By the name of a trial the one that its forecast counts, where it does.
         trial_steps: After which trials are stopped, None: never.
         cautions: What each trial alters, or needs, by its name.
         best: What is recommended, None: the script as it is.
         ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
         unfinished: Names of what was still to be tried.
         first_counts: The first run counts as the baseline.
-        undecided: Names of what had all its repeats, and does not tell enough even so.
         needed_budget_s: That lets one change be tried; None where one was, or none was to be.
     """
 
@@ -56,17 +89,14 @@ class Found:
     plan: Plan | None = None
     predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
     cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    learned_from: dict[str, str] = field(default_factory=dict)
     trial_steps: int | None = None
     best: Trial | None = None
     ended_by: str = RUNNING
     unfinished: list[str] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)
     first_counts: bool = False
     needed_budget_s: float | None = None
     _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
     _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
-    _weighed: dict[object, tuple[Pace, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Measured]:
         """Returns the runs of a trial."""
@@ -106,39 +136,17 @@ class Found:
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs trained as the baseline's.
 
-        By steps, or by passes over a stream that has more of them, smaller ones, in the trial.
         Of a loader alone: how many times as many batches it gave as the baseline's steady steps
         took.
         """
-        return self._of(trial, lambda run: run.pace if trial.data == "alone" else run.training_pace)
-
-    def steps_speedup(self, trial: Trial) -> SpeedUp | None:
-        """The same of steady steps alone, without what starts of passes take."""
-        return self._of(trial, lambda run: run.pace)
-
-    def _of(self, trial: Trial, pace_of: Callable[[Measured], Pace | None]) -> SpeedUp | None:
         both = self.alike(trial.name)
         if both.is_too_short:
             return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
         base, other = (
-            [pace for one in runs if (pace := pace_of(one)) is not None]
+            [pace for one in runs if (pace := _pace_of(one, trial)) is not None]
             for runs in (both.base, both.other)
         )
-        times = self.steps_for_one(trial)
-        if times != 1:
-            other = [self._so_many_steps(pace, times) for pace in other]
         return self.compared(base, other) if base and other else None
-
-    def steps_for_one(self, trial: Trial) -> float:
-        """Returns how many of a trial's steps are as much work as one of the script as it is."""
-        return steps_for_one(self.comparable(BASELINE), self.comparable(trial.name), trial)
-
-    def _so_many_steps(self, pace: Pace, times: float) -> Pace:
-        """Returns one object for one question: what is compared is known by it."""
-        known = self._weighed.get((id(pace), times))
-        if known is None:
-            known = self._weighed[id(pace), times] = (of_so_many_steps(pace, times), pace)
-        return known[0]
 
     def alike(self, name: str) -> Alike:
         """Returns the baseline's runs and a trial's as they are compared; each question once."""
@@ -179,3 +187,80 @@ class Found:
 def _kind(told: str) -> str:
     """Returns the exception's class, or the exit status: messages name files of a trial's own."""
     return told.partition(":")[0]
+
+
+def _pace_of(run: Measured, trial: Trial) -> Pace | None:
+    return run.pace if trial.data == "alone" else run.training_pace
+
+
+def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
+    """Returns runs as they are to be compared.
+
+    All their steps count, unless those that not all of the runs came to are of another kind.
+    """
+    runs = (*base, *other)
+    seen = [run.seen for run in runs if run.seen is not None]
+    if len(seen) < len(runs) or not runs:
+        return Alike(base, other)
+    until = min(one.until for one in seen)
+    least = max(_OTHER_KIND, *map(_may_wander, runs))
+    if not any(one.until > until and one.drift_beyond(until) > least for one in seen):
+        return Alike(base, other)
+    return Alike([run.up_to(until) for run in base], [run.up_to(until) for run in other], until)
+
+
+def _may_wander(run: Measured) -> float:
+    """Returns by what share the machine's pace may have changed meanwhile."""
+    wandering = 0.0 if run.pace is None else run.pace.wandering
+    return max(wandering, run.disturbance)
+
+
+def cold_runs(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those that read from disk what others had in memory."""
+    per_step = {
+        run.directory: run.read_bytes / max(run.steps, 1)
+        for run in runs
+        if run.is_ok and run.read_bytes is not None and run.trial.name != WARM_UP
+    }
+    if not per_step:
+        return []
+    usual = statistics.median(per_step.values())
+    limit = max(_COLD_BYTES_PER_STEP, _COLD_TIMES * usual)
+    return [directory for directory, size in per_step.items() if size > limit]
+
+
+def held_up_runs(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those that other runs of the same trial were far faster than.
+
+    What a run shares the machine with can only hold it up: the fastest shows what it can do.
+    """
+    paces: dict[str, dict[str, float]] = {}
+    for run in runs:
+        if run.is_ok and run.pace is not None and run.trial.name != WARM_UP:
+            paces.setdefault(run.trial.name, {})[run.directory] = run.pace.mean_s
+    return [
+        directory
+        for of_trial in paces.values()
+        for directory, mean_s in of_trial.items()
+        if mean_s > _HELD_UP_TIMES * min(of_trial.values())
+    ]
+
+
+def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those on free data whose batches are of another size.
+
+    They are copies of the first ones. Where samples come sorted, or grow from pass to pass, those
+    are not like the batches that the script as it is was measured on.
+    """
+    told = (one.batches for one in runs if one.trial.name == BASELINE and one.is_ok)
+    usual = next((batches for batches in told if batches), {})
+    return [
+        run.directory
+        for run in runs
+        if run.is_ok and run.trial.data == "free"
+        if any(
+            abs(usual[site] - run.batches[site]) > _OTHER_SIZE * max(usual[site], run.batches[site])
+            for site in run.trial.sites
+            if site in usual and site in run.batches
+        )
+    ]

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from trainprof.analysis.comparability import GPU, TORCH, ground_of_host
-from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.passes import TRAINING
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target
@@ -29,20 +27,6 @@ _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 # Which of several alike it is makes no difference, and a batch system gives others each time.
 _NUMBER_OF_DEVICES: Final = f"the number of devices in {_DEVICES}"
 _UNSET: Final = "not set"
-_SET_AS_BEFORE: Final = "set the environment as it was, or start again: trainprof tune SCRIPT"
-
-
-BATCH_SIZE: Final = "the batch size"
-BATCHES_A_STEP: Final = "the number of batches a step"
-WORLD_SIZE: Final = "the number of ranks"
-# Of these a run shows those that it came to: on which of several GPUs it was takes a while to see,
-# and batches may grow as training goes on.
-_ONE_OF: Final = frozenset({GPU, BATCH_SIZE})
-_BETWEEN: Final = ", "
-# Ends of passes, and a step that a limit cut off, make a mean of some more or less; one batch more
-# to accumulate than one makes it twice as many.
-_OTHER_BATCHES: Final = 1.4
-_TELLING_STEPS: Final = 20
 
 
 class CannotResume(TrainprofError):
@@ -72,28 +56,32 @@ def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
 def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Refuses where trials would run under variables that give them another pace.
 
-    Args:
-        before, now: As `variables_of_pace` tells them.
+    Raises:
+        CannotResume: With what is another.
+    """
+    # Without the variable a script sees all devices, and they may be as many.
+    both = before.keys() & now.keys()
+    names = [x for x in {**before, **now} if x != _NUMBER_OF_DEVICES or x in both]
+    check_alike(*({x: side.get(x, _UNSET) for x in names} for side in (before, now)))
+
+
+def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuses where trials would stand on other ground, as `ground_of` tells it.
 
     Raises:
         CannotResume: With what is another.
     """
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    # Without the variable a script sees all devices, and they may be as many.
-    changed = [x for x in names if x != _NUMBER_OF_DEVICES or (x in before and x in now)]
-    if changed:
-        told = (f"{x} was {before.get(x, _UNSET)} and is {now.get(x, _UNSET)}" for x in changed)
-        raise CannotResume(
-            f"{', '.join(told)}: its trials would not be alike",
-            hint=_SET_AS_BEFORE,
-        )
+    # On which of several GPUs it was takes a while to see.
+    one_gpu = [set(side.get(GPU, "").split(", ")) for side in (before, now)]
+    is_same = bool(one_gpu[0] & one_gpu[1])
+    check_alike(before, {x: told for x, told in now.items() if x != GPU or not is_same})
 
 
-def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuses where trials would stand on other ground; of what is not known of both, nothing.
+def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None:
+    """Refuses what would make later trials unlike earlier ones.
 
     Args:
-        before, now: As `ground_of` and `work_of` tell them.
+        before, now: By its name; of what is not known of both, nothing is said.
 
     Raises:
         CannotResume: With what is another.
@@ -101,31 +89,10 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     changed = [
         f"{what} was {before[what]} and is {told}"
         for what, told in now.items()
-        if what in before and _is_another(what, before[what], told)
+        if what in before and before[what] != told
     ]
     if changed:
         raise CannotResume(
             f"{', '.join(changed)}: its trials would not be alike",
-            hint="go on where it was begun, or start again: trainprof tune SCRIPT",
+            hint="go on as it was begun, or start again: trainprof tune SCRIPT",
         )
-
-
-def work_of(run: ComparedRun) -> dict[str, str]:
-    """Returns how much work a step is, by the names of facts: as `ground_of` has the ground."""
-    training = run.summary.training
-    sizes = sorted({loader.batch_size for loader in run.loaders(TRAINING) if loader.batch_size})
-    told = {WORLD_SIZE: str(run.summary.run.world_size or 1)}
-    if sizes:
-        told[BATCH_SIZE] = _BETWEEN.join(map(str, sizes))
-    if training.iterations >= training.steps >= _TELLING_STEPS:
-        told[BATCHES_A_STEP] = f"{training.iterations / training.steps:.3g}"
-    return told
-
-
-def _is_another(what: str, before: str, now: str) -> bool:
-    if what in _ONE_OF:
-        return not set(before.split(_BETWEEN)) & set(now.split(_BETWEEN))
-    if what == BATCHES_A_STEP:
-        both = sorted((float(before), float(now)))
-        return both[1] > _OTHER_BATCHES * both[0]
-    return before != now

@@ -22,12 +22,10 @@ from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
     Measured,
-    Prepared,
     Trial,
     TrialRunner,
     was_in_vain,
 )
-from trainprof.launch.options import DEFAULT_INTERVAL_S
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_file
@@ -59,7 +57,7 @@ class Asked:
     Attributes:
         words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
-        cwd: Where; None: not known, as of the next two.
+        cwd: Where, None: not known.
         sources: Digests of the files beside the script and of its settings, by name.
         variables: Of its environment, as ground.variables_of_pace tells them.
         budget_s, trial_steps, allow_numerics, interval_s, is_sandboxed: As TuneOptions has them.
@@ -71,11 +69,11 @@ class Asked:
     budget_s: float
     trial_steps: int | None
     allow_numerics: bool
-    interval_s: float = DEFAULT_INTERVAL_S
-    cwd: str | None = None
-    sources: Mapping[str, str] | None = None
-    variables: Mapping[str, str] | None = None
-    is_sandboxed: bool = True
+    interval_s: float
+    cwd: str | None
+    sources: Mapping[str, str]
+    variables: Mapping[str, str]
+    is_sandboxed: bool
 
 
 class Journal:
@@ -99,21 +97,7 @@ class Journal:
         return sum(float(entry["seconds"]) for entry in self._done)
 
     def save(self) -> None:
-        told = {
-            "schema_version": SCHEMA_VERSION,
-            "words": list(self.asked.words),
-            "module": self.asked.module,
-            "script_sha256": self.asked.script_sha256,
-            "budget_s": self.asked.budget_s,
-            "trial_steps": self.asked.trial_steps,
-            "allow_numerics": self.asked.allow_numerics,
-            "interval_s": self.asked.interval_s,
-            "cwd": self.asked.cwd,
-            "sources": _plain(self.asked.sources),
-            "variables": _plain(self.asked.variables),
-            "is_sandboxed": self.asked.is_sandboxed,
-            "done": self._done,
-        }
+        told = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self._done}
         save_json(self._directory.path / FILE, told)
 
     def add(self, run: Measured) -> None:
@@ -128,7 +112,6 @@ class Journal:
                 "detail": run.detail,
                 "failed_after": run.failed_after,
                 "left_running": list(run.left_running),
-                "prepared": None if run.prepared is None else asdict(run.prepared),
                 "seconds": run.seconds,
             }
         )
@@ -158,7 +141,6 @@ class Journal:
             found,
             seconds=float(entry["seconds"]),
             left_running=tuple(entry["left_running"]),
-            prepared=entry["prepared"] and Prepared(**entry["prepared"]),
         )
 
     def ground(self) -> dict[str, str]:
@@ -239,20 +221,19 @@ def read_journal(directory: RunDirectory) -> Journal:
 def _asked(told: Mapping[str, Any]) -> Asked:
     if told["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another version")
-    cwd = told.get("cwd")
-    steps, module, text = told["trial_steps"], told["module"], told["script_sha256"]
+    steps = told["trial_steps"]
     return Asked(
         words=tuple(str(word) for word in told["words"]),
-        module=None if module is None else str(module),
-        script_sha256=None if text is None else str(text),
+        module=_text(told["module"]),
+        script_sha256=_text(told["script_sha256"]),
         budget_s=_positive(told["budget_s"]),
         trial_steps=None if steps is None else int(_positive(steps)),
         allow_numerics=bool(told["allow_numerics"]),
-        interval_s=_positive(told.get("interval_s", DEFAULT_INTERVAL_S)),
-        cwd=None if cwd is None else str(cwd),
-        sources=_texts(told.get("sources")),
-        variables=_texts(told.get("variables")),
-        is_sandboxed=bool(told.get("is_sandboxed", True)),
+        interval_s=_positive(told["interval_s"]),
+        cwd=_text(told["cwd"]),
+        sources=_texts(told["sources"]),
+        variables=_texts(told["variables"]),
+        is_sandboxed=bool(told["is_sandboxed"]),
     )
 
 
@@ -264,34 +245,23 @@ def _positive(value: Any) -> float:
     return number
 
 
-def _texts(told: Any) -> dict[str, str] | None:
-    return None if told is None else {str(k): str(v) for k, v in dict(told).items()}
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
-def _plain(told: Mapping[str, str] | None) -> dict[str, str] | None:
-    return None if told is None else dict(told)
+def _texts(told: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in dict(told).items()}
 
 
 def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
-    detail, failed_after = told["detail"], told.get("failed_after")
-    prepared = told.get("prepared")
     return {
         "name": str(told["name"]),
         "number": int(told["number"]),
         "overrides": dict(told["overrides"]),
         "directory": str(told["directory"]),
         "outcome": str(told["outcome"]),
-        "detail": None if detail is None else str(detail),
-        "failed_after": None if failed_after is None else str(failed_after),
-        "left_running": [str(name) for name in told.get("left_running", ())],
-        "prepared": None if prepared is None else _prepared(prepared),
+        "detail": _text(told["detail"]),
+        "failed_after": _text(told["failed_after"]),
+        "left_running": [str(name) for name in told["left_running"]],
         "seconds": _positive(told["seconds"]),
-    }
-
-
-def _prepared(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "files": int(told["files"]),
-        "total_bytes": int(told["total_bytes"]),
-        "place": str(told["place"]),
     }

@@ -1,4 +1,4 @@
-"""What a script that failed wrote last: its reason, in one line."""
+"""What a script that failed wrote last: its reason, and whether the sandbox is behind it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ _MOST_CELLS: Final = 160
 # A traceback's last line: the exception's name begins it, maybe with its module's before.
 _EXCEPTION: Final = r"(?:\w+\.)*{}(?:: .*)?"
 _ANY_EXCEPTION: Final = re.compile(_EXCEPTION.format(r"\w*(?:Error|Exception|Interrupt|Exit)"))
+# What a script's own error says, and why the sandbox is behind it.
+_REFUSALS: Final = (
+    (
+        r"Errno 18\]|os error 18\)|[Cc]ross-device link",
+        "In the sandbox a directory that was there before cannot be renamed (EXDEV). shutil.move "
+        "copies it instead",
+    ),
+    (
+        r"Errno 75\]|os error 75\)|Value too large for defined data type",
+        "In the sandbox a file of another user or group cannot be changed (EOVERFLOW)",
+    ),
+    (
+        r"Errno 30\]|os error 30\)|Read-only file system",
+        "In the sandbox this place is read-only (EROFS)",
+    ),
+    (
+        r"Errno 28\]|os error 28\)|No space left on device",
+        "What a trial writes is kept until it ends: here it takes more than there is (ENOSPC)",
+    ),
+)
 
 
 def last_words(console: Path, exception: str | None) -> str | None:
@@ -46,3 +66,12 @@ def end_of_errors(console: Path) -> str:
 def _short(line: str) -> str:
     line = line.strip()
     return line if len(line) <= _MOST_CELLS else f"{line[: _MOST_CELLS - 3]}..."
+
+
+def refusal_in(errors: str) -> str | None:
+    """Returns why the sandbox refused what a script failed at, None where it did not.
+
+    Args:
+        errors: The end of what the script wrote to stderr.
+    """
+    return next((why for pattern, why in _REFUSALS if re.search(pattern, errors)), None)

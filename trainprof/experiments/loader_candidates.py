@@ -35,7 +35,6 @@ from trainprof.analysis.diagnosis.waiting import (
     TRIED_WORKERS,
     fewest_of,
 )
-from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.pipeline import Setting
 from trainprof.experiments.candidate import Candidate, Interval, up_to
@@ -69,70 +68,27 @@ def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Can
 
 
 def left_out(case: Case) -> tuple[str, ...]:
-    """Returns why workers, or such that live on, are not tried: training would be another."""
+    """Returns why more workers are not tried: training would be another."""
     told = []
     for fed in waited_for(case):
         first = needed_first(fed.loader, {"num_workers": _MORE_THAN_ONE})
         shards = shards_of(fed)
         if not keeps_multiplicity(fed):
             told.append(
-                f"{fed.loader.site}: {_of_repeated_samples(fed)}, unless it asks get_worker_info()"
+                f"{fed.loader.site}: no other number of workers is tried: each would give all of "
+                "its IterableDataset, unless that asks get_worker_info()"
             )
         elif first:
             told.append(f"{fed.loader.site}: more workers are not tried: first {first[0]}")
         elif shards is not None and (fed.loader.num_workers or 0) >= shards:
             told.append(f"{fed.loader.site}: more workers are not tried: {shards} shard(s)")
-    return (*told, *_not_kept(case))
-
-
-def _not_kept(case: Case) -> list[str]:
-    """Returns where workers are started again, and are not tried to live on, and why not."""
-    told = []
-    for fed in case.feeding:
-        first = needed_first(fed.loader, {KEPT: True})
-        if first and restart_share(case, fed) >= LEAST_GAIN:
-            told.append(f"{fed.loader.site}: {KEPT}=True is not tried: first {first[0]}")
-    return told
-
-
-def _of_repeated_samples(fed: LoaderCase) -> str:
-    now = fed.loader.num_workers or 0
-    if not now:
-        return (
-            "workers are not tried: its IterableDataset has none now, and each would give all of it"
-        )
-    has = "has one now, and each more would give" if now == 1 else f"has {now} now, and each gives"
-    return f"other numbers of workers are not tried: its IterableDataset {has} all of it"
+    return tuple(told)
 
 
 def steps_per_batch(case: Case) -> float:
     """Returns how many updates there are for each batch of the feeding loader."""
     training = case.summary.training
     return training.steps / training.iterations if training.iterations else 1.0
-
-
-def unseen_starts(case: Case) -> tuple[str, ...]:
-    """Returns what no trial shows, as each ends within the first pass: workers started again."""
-    told = []
-    for fed in waited_for(case):
-        loader, batches = fed.loader, fed.loader.length
-        # Of one without a length, what was gone through when the trial had enough.
-        is_within = loader.passes == 1 and (
-            loader.iterations < batches if batches else case.summary.run.exit.was_limited
-        )
-        starts_anew = bool(loader.num_workers) and not loader.persistent_workers
-        if not is_within or not starts_anew:
-            continue
-        if _next_start_tells(fed, batches or loader.iterations):
-            more = "more --trial-steps than a pass has"
-            if batches:
-                more = f"over {round(batches * steps_per_batch(case)):,} --trial-steps"
-            told.append(
-                f"{loader.site}: trials end within the first pass, so that none shows what it "
-                f"takes to start its workers for the next one ({span(fed.starts_s)} here); "
-                f"{more} do"
-            )
-    return tuple(told)
 
 
 def steps_of_a_pass(case: Case) -> float | None:

@@ -15,7 +15,6 @@ from trainprof.analysis.facts import number_at
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.passes import TRAINING
 from trainprof.analysis.recording import manifest_of_first
-from trainprof.analysis.run_figures import Stood
 from trainprof.analysis.seen_steps import Paces, SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.steady import MIN_STEADY_STEPS
@@ -27,7 +26,6 @@ from trainprof.analysis.summary_json import to_jsonable
 from trainprof.analysis.trial_notes import TrialNotes, read_trial_notes
 from trainprof.analysis.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.tuning import (
-    BASELINE,
     FAILED,
     HUNG,
     INTERRUPTED,
@@ -37,11 +35,10 @@ from trainprof.analysis.tuning import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
-from trainprof.experiments.beside_steps import evaluated, seen_passes
-from trainprof.experiments.ground import work_of
+from trainprof.experiments.against import first_passes
 from trainprof.experiments.last_words import last_words
 from trainprof.experiments.saving import save_json
-from trainprof.experiments.trial import BatchSize, Measured, Trial
+from trainprof.experiments.trial import Measured, Trial
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.names import MAX_TIME
@@ -54,7 +51,6 @@ _FEWEST_BATCHES: Final = MIN_STEADY_STEPS
 # Trials follow one another, in turns with the script as it is: a virtual machine's cores wander
 # less between those than between any two runs.
 _TRIALS_WANDER: Final = 0.2
-_TORCH_THREADS: Final = "the number of torch's threads"
 # A run that was killed so long after its last step, and so many of its steps' time, hung.
 _HANGS_AFTER_S: Final = 10.0
 _HANGS_AFTER_STEPS: Final = 10
@@ -104,37 +100,17 @@ def measured(
     )
 
 
-def _where(stood: Sequence[Stood]) -> str:
-    """Returns where a hung run stood: its training thread, and a worker that it waited for."""
-    shown = list(stood[:1])
-    if shown and shown[0].waits_for is not None:
-        shown += [one for one in stood[1:] if one.worker is not None and one.waits_for is None][:1]
-    names = ("training thread" if one.worker is None else f"worker {one.worker}" for one in shown)
-    return ", ".join(
-        f"{x} at {one.site} ({_doing(one)})" for x, one in zip(names, shown, strict=True)
-    )
-
-
-def _doing(stood: Stood) -> str:
-    if not stood.is_stale:
-        return stood.doing
-    return f"{stood.doing}; no Python ran in the last {stood.age_s:.0f} s"
-
-
 def _hung(trial: Trial, summary: RunSummary) -> str | None:
     """Returns how a run that was killed hung, None where it was still making steps."""
     wall_s, steps = summary.run.wall_s, _steps(trial, summary)
     what = "batch" if trial.data == "alone" else "step"
     if steps == 0:
-        how = f"no {what} in {wall_s:.0f} s"
-    else:
-        since_s = wall_s - summary.phases.initialization_s - summary.phases.training_s
-        step_s = summary.phases.training_s / steps
-        if since_s < max(_HANGS_AFTER_S, _HANGS_AFTER_STEPS * step_s):
-            return None
-        how = f"no {what} in the last {since_s:.0f} s, after {steps}"
-    where = "" if summary.hung is None else _where(summary.hung.stood)
-    return f"{how}; {where}" if where else how
+        return f"no {what} in {wall_s:.0f} s"
+    since_s = wall_s - summary.phases.initialization_s - summary.phases.training_s
+    step_s = summary.phases.training_s / steps
+    if since_s < max(_HANGS_AFTER_S, _HANGS_AFTER_STEPS * step_s):
+        return None
+    return f"no {what} in the last {since_s:.0f} s, after {steps}"
 
 
 def read(
@@ -158,6 +134,7 @@ def read(
     paces = _paces(trial, run, directory, seen) if outcome == OK else Paces()
     pace = paces.steps
     not_applied = _not_applied(trial, notes) if outcome == OK else None
+    system = summary.system
     if not_applied is not None:
         outcome, detail = NOT_APPLIED, not_applied
     elif outcome == OK and pace is None:
@@ -183,14 +160,16 @@ def read(
         refused=notes.refused,
         # What it made and removed itself is of no interest.
         written=tuple(p for p, was_there in notes.written.items() if was_there or lexists(p)),
-        figures=_figures(trial, summary),
-        conditions=_conditions(run),
+        read_bytes=_read_bytes(_feeding(trial, summary)),
+        peak_memory_bytes=None
+        if system is None
+        else number_at(system.memory, "tree_rss_bytes", "max"),
+        disturbance=run.disturbance() if system is not None else 0.0,
         ground=_ground(trial, run, outcome),
         seen=seen,
         is_least=free is not None and free.is_least,
         batches=_batches(summary),
-        passes=seen_passes(summary),
-        evaluated=evaluated(summary),
+        passes=first_passes(summary),
     )
 
 
@@ -295,27 +274,6 @@ def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
     return told if is_exception or not known else f"{known}: {told}"
 
 
-def _figures(trial: Trial, summary: RunSummary) -> dict[str, float]:
-    system = summary.system
-    found: dict[str, float | None] = {
-        "read_bytes": _read_bytes(_feeding(trial, summary)),
-        "device_peak_bytes": _device_peak(summary),
-    }
-    if system is not None:
-        found["peak_memory_bytes"] = number_at(system.memory, "tree_rss_bytes", "max")
-        found["cpu_percent"] = number_at(system.cpu, "tree_percent", "mean")
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _device_peak(summary: RunSummary) -> float | None:
-    peaks = [
-        float(device.memory.peak_allocated_bytes)
-        for device in summary.devices or ()
-        if device.memory is not None and device.memory.peak_allocated_bytes is not None
-    ]
-    return max(peaks, default=None)
-
-
 def _feeding(trial: Trial, summary: RunSummary) -> list[Loader]:
     """Returns the loaders that train, or those that are drawn alone: they feed no training."""
     if trial.data == "alone":
@@ -337,34 +295,13 @@ def _read_bytes(loaders: Sequence[Loader]) -> float | None:
 
 def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     found = ground_of(run)
-    if trial.data != "real" or outcome != OK:
-        # A loader alone has nothing to do on it, and one that failed may not have come so far.
-        found = {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
-    else:
-        found |= work_of(run)
-    if trial.name == BASELINE and outcome == OK and run.summary.torch_threads is not None:
-        # Trials may have others: they are what is tried.
-        found[_TORCH_THREADS] = str(run.summary.torch_threads)
-    return found
+    if trial.data == "real" and outcome == OK:
+        return found
+    # A loader alone has nothing to do on a device, and one that failed may not have come so far.
+    return {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
 
 
-def _batches(summary: RunSummary) -> dict[str, BatchSize]:
+def _batches(summary: RunSummary) -> dict[str, float]:
     """Returns how large the batches of training were, by the line that builds their loader."""
     told = ((one.site, one.fetch) for one in summary.loaders if one.role == TRAINING)
-    return {
-        site: BatchSize(fetch.batch_bytes, fetch.batch_bytes_error)
-        for site, fetch in told
-        if fetch is not None and fetch.batch_bytes and fetch.batch_bytes_error is not None
-    }
-
-
-def _conditions(run: ComparedRun) -> dict[str, float]:
-    system = run.summary.system
-    cpu = system.cpu if system is not None else {}
-    told = {
-        "cpu_mhz": number_at(cpu, "cpu_mhz", "mean"),
-        "stolen_share": number_at(cpu, "stolen_share"),
-        "throttled_share": number_at(cpu, "throttled_share"),
-        "disturbance": run.disturbance() if system is not None else None,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+    return {site: f.batch_bytes for site, f in told if f is not None and f.batch_bytes}

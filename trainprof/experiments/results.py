@@ -10,15 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.diagnosis.loader_change import call_with
-from trainprof.analysis.least_gain import LEAST_GAIN
 from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.optimizer_builder import minded_of
-from trainprof.analysis.speedup import UNKNOWN
+from trainprof.analysis.speedup import UNKNOWN, SpeedUp
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.tuning import (
     BASELINE,
-    BY_BATCHES,
-    BY_TRAINING,
     CUT_SHORT,
     INTERRUPTED,
     OK,
@@ -29,13 +26,18 @@ from trainprof.analysis.tuning import (
 )
 from trainprof.experiments.against import against, to_be_minded
 from trainprof.experiments.candidates import Plan
-from trainprof.experiments.found import Found
-from trainprof.experiments.not_compared import cold_runs, held_up_runs, runs_on_other_batches
-from trainprof.experiments.page_cache import kept_in_memory
-from trainprof.experiments.schedule import FIRST_COUNTS
+from trainprof.experiments.found import (
+    Found,
+    cold_runs,
+    held_up_runs,
+    runs_on_other_batches,
+)
 from trainprof.experiments.trial import WARM_UP, Measured, Trial
-from trainprof.experiments.whole_runs import of_whole_runs, times_of
 
+_FIRST_COUNTS: Final = (
+    "the first run counts as the baseline, as the budget has no time for another: it may be slower "
+    "than later runs, which find files and caches in memory"
+)
 # Losses that differ by less are the same: sums are not always added up in one order.
 _SAME_LOSS: Final = 1e-6
 _FEWEST_LOSSES: Final = 3
@@ -63,7 +65,7 @@ def summary_of_tune(
         is_sandboxed: Whether trials were kept from the user's files.
     """
     rows = trials_of(found)
-    judged = [row.held for row in rows if row.held is not None]
+    written = dict.fromkeys(path for run in found.runs for path in run.written)
     return replace(
         base,
         run=replace(
@@ -80,34 +82,18 @@ def summary_of_tune(
             trial_steps=found.trial_steps,
             ended_by=found.ended_by,
             unfinished=list(found.unfinished),
-            predictions=len(judged),
-            held=sum(judged),
             needed_budget_s=found.needed_budget_s,
-            uncontained=_uncontained(found),
+            uncontained=[f"wrote {path}" for path in written],
             is_sandboxed=is_sandboxed,
             notes=[
                 *(found.plan.notes if found.plan is not None else ()),
-                *([FIRST_COUNTS] if found.first_counts else []),
+                *([_FIRST_COUNTS] if found.first_counts else []),
                 *_left_out(found),
-                *_without_saves(found),
                 *_failed_after(found),
-                *_undecided(found),
                 *_unlike(found),
-                *_by_passes(found),
-                *kept_in_memory(found, base),
             ],
         ),
     )
-
-
-def _uncontained(found: Found) -> list[str]:
-    """Returns what trials did outside, as far as it was seen."""
-    written = dict.fromkeys(path for run in found.runs for path in run.written)
-    connections = dict.fromkeys(one for run in found.runs for one in run.connections)
-    return [
-        *(f"wrote {path}" for path in written),
-        *(f"connected to {address}" for address in connections),
-    ]
 
 
 def trials_of(found: Found) -> list[TrialSummary]:
@@ -126,6 +112,7 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
     predicted = found.predicted.get(trial.name)
     times = times_of(speed)
     is_least = any(one.is_least for one in good)
+    memory = [x.peak_memory_bytes for x in good if x.peak_memory_bytes is not None]
     return TrialSummary(
         name=trial.name,
         overrides=dict(trial.overrides),
@@ -133,13 +120,9 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
-        learned_from=found.learned_from.get(trial.name),
         held=None
         if times is None or predicted is None or is_least
         else whether_held(times, predicted),
-        measured_by=BY_BATCHES if trial.data == "alone" else BY_TRAINING,
-        steps_speedup=_of_steps(found, trial),
-        run_speedup=None if is_base else of_whole_runs(found, trial),
         runs=len(runs),
         directories=[one.directory for one in runs],
         outcome=worst.outcome,
@@ -148,14 +131,11 @@ def _row(found: Found, trial: Trial) -> TrialSummary:
         refused={name: why for one in runs for name, why in one.refused.items()},
         cautions=list(found.cautions.get(trial.name, ())),
         against=against(found, trial),
-        peak_memory_bytes=_largest(good, "peak_memory_bytes"),
-        device_peak_bytes=_largest(good, "device_peak_bytes"),
-        cpu_percent=_mean(good, "cpu_percent"),
-        read_bytes=None if (read := _mean(good, "read_bytes")) is None else int(read),
+        peak_memory_bytes=max(memory, default=None),
         steps=max((one.steps for one in runs), default=None),
         was_cut=any(one.was_cut for one in runs),
         is_least=is_least,
-        conditions=_mean_conditions(good),
+        disturbance=statistics.fmean(x.disturbance for x in good) if good else 0.0,
     )
 
 
@@ -172,10 +152,7 @@ def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None
     """Returns whether a forecast came true, None where what was measured does not tell.
 
     It was right where all of the measured interval lies inside of it, wrong where none does. One
-    that reaches across an edge, or around it, counts for neither, wherever its middle is: what is
-    known as roughly may be a hit by chance as well as a miss, and to leave out only one of the two
-    would change the share of those that were right. A forecast that is narrower than what is
-    measured can be refuted, but not confirmed: what is left of one-sidedness is against the model.
+    that reaches across an edge, or around it, counts for neither.
     """
     if measured.low is None or measured.high is None:
         return None
@@ -189,12 +166,6 @@ def _steps_per_s(runs: Sequence[Measured]) -> float | None:
     paces = [one.training_pace or one.pace for one in runs]
     means = [pace.mean_s for pace in paces if pace is not None and pace.mean_s > 0]
     return 1 / statistics.fmean(means) if means else None
-
-
-def _of_steps(found: Found, trial: Trial) -> Times | None:
-    if trial.name == BASELINE or trial.data == "alone":
-        return None
-    return times_of(found.steps_speedup(trial))
 
 
 def _losses(found: Found, runs: Sequence[Measured]) -> str | None:
@@ -292,35 +263,12 @@ def _left_out(found: Found) -> list[str]:
     return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
 
 
-def _without_saves(found: Found) -> list[str]:
-    """Says that what saving takes inside passes is no part of what was measured."""
-    shares = [run.saves_share() for run in found.comparable(BASELINE)]
-    mean = statistics.fmean(shares) if shares else 0.0
-    if mean < LEAST_GAIN:
-        return []
-    return [
-        f"steps that save checkpoints are left out, {mean:.0%} of the time of steps in the script "
-        "as it is: how many of them a trial holds is chance, and no setting makes them faster"
-    ]
-
-
 def _failed_after(found: Found) -> list[str]:
     """Says how the script as it is fails behind a training that a limit ended, where it does."""
     return [
         f"once its training was ended at the limit, the script failed ({why}): what it trained "
         "until then counts"
         for why in found.failures_after()[:1]
-    ]
-
-
-def _undecided(found: Found) -> list[str]:
-    """Says what a search that ended before its time does not tell well, and how it goes on."""
-    if not found.undecided:
-        return []
-    names = ", ".join(f"{name} ({len(found.of(name))} runs)" for name in found.undecided)
-    return [
-        f"nothing is left to try, but what these give is not sure yet: {names}; --resume "
-        "with the same command repeats them as often again"
     ]
 
 
@@ -343,31 +291,7 @@ def _unlike(found: Found) -> list[str]:
     return notes + ([f"{why}, so not compared: {', '.join(untold)}"] if untold else [])
 
 
-def _by_passes(found: Found) -> list[str]:
-    """Says of which trials a step is less work than one of the script as it is."""
-    trials = {run.trial.name: run.trial for run in found.runs if run.is_ok}
-    told = {name: found.steps_for_one(trial) for name, trial in trials.items()}
-    counted = [f"{name} ({times:.2g} times as many)" for name, times in told.items() if times != 1]
-    if not counted:
-        return []
-    return [
-        "other workers share a stream out so that a pass has more batches, and smaller ones: how "
-        f"fast it is counts by passes, not by steps: {', '.join(counted)}"
-    ]
-
-
-def _largest(runs: Sequence[Measured], name: str) -> float | None:
-    return max((one.figures[name] for one in runs if name in one.figures), default=None)
-
-
-def _mean(runs: Sequence[Measured], name: str) -> float | None:
-    told = [one.figures[name] for one in runs if name in one.figures]
-    return statistics.fmean(told) if told else None
-
-
-def _mean_conditions(runs: Sequence[Measured]) -> dict[str, float]:
-    names = dict.fromkeys(name for one in runs for name in one.conditions)
-    return {
-        name: statistics.fmean([one.conditions[name] for one in runs if name in one.conditions])
-        for name in names
-    }
+def times_of(speed: SpeedUp | None) -> Times | None:
+    if speed is None or speed.mid is None:
+        return None
+    return Times(speed.low, speed.mid, speed.high)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trainprof.analysis.tuning import BASELINE, FAILED
-from trainprof.experiments.last_words import end_of_errors
+from trainprof.analysis.tuning import FAILED
+from trainprof.experiments.last_words import end_of_errors, refusal_in
 from trainprof.experiments.reading import Ended, measured
-from trainprof.experiments.sandbox.files import large_copies, prepared_files, refusal_in
 from trainprof.experiments.sandbox.sandbox import (
     CACHES,
     Sandbox,
@@ -19,9 +18,7 @@ from trainprof.experiments.sandbox.sandbox import (
     words_without_sandbox,
 )
 from trainprof.experiments.sandbox.unsandboxed import scratch_directory
-from trainprof.experiments.trackers import offline_variables
 from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
-from trainprof.launch.manifest import NS
 from trainprof.launch.options import RunOptions, TrialOptions
 from trainprof.launch.run import run
 from trainprof.record.run_directory import RunDirectory
@@ -32,6 +29,17 @@ PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
 # A file's name may have 255 bytes, and some are put before and behind it.
 _LONGEST_NAME: Final = 120
+
+# Keeps experiment trackers from sending anything; as they document them.
+_OFFLINE: Final = {
+    "WANDB_MODE": "offline",
+    "MLFLOW_TRACKING_URI": "file://{cwd}/mlruns",
+    "COMET_START_ONLINE": "false",
+    "COMET_MODE": "OFFLINE",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "offline",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +112,11 @@ class ScriptRunner:
                 enough_steps=limits.enough_steps,
             ),
             before=before,
-            environment=offline_variables(cwd),
+            environment={name: value.format(cwd=cwd) for name, value in _OFFLINE.items()},
             cwd=cwd,
             keeps_console=True,
             ended_after_s=limits.killed_after_s,
         )
-        spawned_ns = time.time_ns()
         try:
             finished = run(options)
             record = RunDirectory(path)
@@ -117,32 +124,16 @@ class ScriptRunner:
             found = measured(trial, number, record, ended, relative_to=self._directory.path)
             if finished.is_full:
                 found = replace(found, outcome=FAILED, detail=WOULD_FILL, pace=None)
-            found = self._with_files(found, record, scratch, spawned_ns)
+            if self._sandbox is not None and found.outcome == FAILED:
+                why = refusal_in(end_of_errors(record.console))
+                found = found if why is None else replace(found, detail=f"{found.detail}. {why}")
         finally:
             remove_tree(scratch)
         return replace(
             found,
             seconds=time.monotonic() - began,
             left_running=finished.left_running,
-            connections=finished.connections,
         )
-
-    def _with_files(
-        self, found: Measured, record: RunDirectory, scratch: Path, spawned_ns: int
-    ) -> Measured:
-        """Adds what a trial wrote, and what the sandbox has to do with its failing."""
-        if self._sandbox is None:
-            return found
-        if found.outcome == FAILED:
-            why = refusal_in(end_of_errors(record.console))
-            return found if why is None else replace(found, detail=f"{found.detail}. {why}")
-        copied = large_copies(scratch, self._sandbox.overlays)
-        if found.trial.name != BASELINE:
-            return replace(found, copied=copied)
-        first_batch_ns = spawned_ns + int(found.startup_s * NS)
-        cwd = Path(self._sandbox.cwd)
-        prepared = prepared_files(scratch, self._sandbox.overlays, cwd, until_ns=first_batch_ns)
-        return replace(found, copied=copied, prepared=prepared)
 
 
 def label_of(trial: Trial, number: int) -> str:

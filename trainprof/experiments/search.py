@@ -8,7 +8,6 @@ the baseline until it is decided or the time is spent.
 from __future__ import annotations
 
 import math
-import shlex
 import statistics
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from trainprof.analysis.tuning import (
     LOADER_ALONE,
     TOO_FEW_STEPS,
 )
-from trainprof.experiments.candidate import Candidate, Interval, together
+from trainprof.experiments.candidate import Candidate, Interval, learned, together
 from trainprof.experiments.candidates import Plan
 from trainprof.experiments.choice import (
     best,
@@ -42,19 +41,7 @@ from trainprof.experiments.choice import (
     winners,
 )
 from trainprof.experiments.found import Found, Progress
-from trainprof.experiments.learned_forecast import learned
 from trainprof.experiments.loader_candidates import KEPT, PREFETCHING, WORKERS
-from trainprof.experiments.schedule import (
-    FIRST_COUNTS,
-    LEAST_OF_CHANGE,
-    SINGLES_PER_BASELINE,
-    TRIALS_BEHIND_BOUND,
-    Earlier,
-    Rest,
-    duration,
-    said_before,
-    said_of_rest,
-)
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
@@ -69,8 +56,8 @@ from trainprof.experiments.trial import (
 from trainprof.experiments.trial_limits import (
     ENDING_S,
     as_option,
-    budget_for,
     budget_of_a_change,
+    duration,
     limits_of,
     limits_of_first_baseline,
     limits_of_warm_up,
@@ -81,6 +68,13 @@ from trainprof.experiments.trial_limits import (
 )
 from trainprof.record.errors import TrainprofError
 
+# So many changes are measured between two baselines.
+_SINGLES_PER_BASELINE: Final = 3
+# A bound of what loading costs is measured where this many trials fit: it, a change, the last
+# baseline.
+_TRIALS_BEHIND_BOUND: Final = (3.0, 4.0)
+# The first change is tried with this part of a usual trial's time: 22 of 30 steps still count.
+_LEAST_OF_CHANGE: Final = 0.75
 # With less of a usual trial's time left, the last baseline would tell nothing.
 _LEAST_OF_BASELINE: Final = 0.5
 # A run without a step in this many times a usual trial's time hangs; in less it may be slow.
@@ -126,7 +120,6 @@ class Search:
         tell: Called before and after each run.
         announce: Called with a sentence on what fits into the budget, before the first run and
             after the baseline.
-        earlier: A saved run of the script: shows what a trial takes before there is one.
         keep: Called after each run with all that is known.
         now: A clock, in s.
     """
@@ -143,7 +136,6 @@ class Search:
         is_known: Callable[[Trial, int], bool] = lambda trial, number: False,
         tell: Callable[[Progress], None] = lambda progress: None,
         announce: Callable[[str], None] = lambda sentence: None,
-        earlier: Earlier | None = None,
         keep: Callable[[Found], None] = lambda found: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -159,7 +151,6 @@ class Search:
         self._has_run = False
         self._tell = tell
         self._announce = announce
-        self._earlier = earlier
         self._keep = keep
         self._expected: int | None = None
         self._usual_s = 0.0  # that a baseline takes
@@ -173,8 +164,7 @@ class Search:
         """Returns what was found; also when it was interrupted or the budget is spent.
 
         Raises:
-            CannotTune: If the script as it is does not train for long enough to be measured, or
-                not fast enough for the steps that are asked for.
+            CannotTune: If the script as it is does not train for long enough to be measured.
         """
         found = self.found
         try:
@@ -210,8 +200,6 @@ class Search:
         found.unfinished = [name for name in waiting if not found.of(name)]
         if found.ended_by == BUDGET and not any(run.trial.overrides for run in found.runs):
             found.needed_budget_s = budget_of_a_change(found.runs[0].seconds, self._usual_s)
-        if found.ended_by == FINISHED:
-            found.undecided = [one.name for one in self._undecided()]
         self._keep(found)
         return found
 
@@ -219,14 +207,16 @@ class Search:
         """Returns the first baseline: the second run, or the first where no more of them fit."""
         asked = self._asked_steps
         if not self._is_known(Trial(WARM_UP), 1):
-            self._announce(said_before(self._budget_s, asked, self._earlier))
+            longest = duration(longest_trial_s(self._budget_s))
+            self._announce(
+                f"plan: the first run shows how many trials fit into {duration(self._budget_s)}, "
+                f"each ended at a step after about {longest}"
+            )
         first = limits_of_warm_up(self._budget_s, self._steps_budget_s, asked)
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
         is_known = self._is_known(baseline(), 1)
-        if asked is not None and not is_known:
-            self._check_fits(asked, warm_up)
         steps = asked or self._steps_of_trials(warm_up)
         self.found.trial_steps = steps
         takes_s = trial_s(warm_up, steps)
@@ -255,7 +245,6 @@ class Search:
         base = self.found.runs[-1] = replace(warm_up, trial=baseline())
         self._usual_s, self._since_baseline = base.seconds, 0
         self.found.first_counts = True
-        self._announce(FIRST_COUNTS)
         return base
 
     def _too_short(self, run: Measured, first_s: float, takes_s: float | None) -> CannotTune:
@@ -267,23 +256,6 @@ class Search:
             f"a budget of {duration(self._budget_s)} is too short for this script: a run made "
             f"{steps} in {duration(run.seconds)}",
             hint=f"a baseline and one change need about {needed}",
-        )
-
-    def _check_fits(self, asked_steps: int, warm_up: Measured) -> None:
-        """Refuses steps that would take the whole budget before anything is known.
-
-        Raises:
-            CannotTune: With a budget that would do.
-        """
-        needed_s = budget_for(asked_steps, warm_up, self._budget_s)
-        if needed_s is None:
-            return
-        needed = f"--budget {math.ceil(needed_s / 60)}m"
-        raise CannotTune(
-            f"--trial-steps {asked_steps} takes too long: the first run made {warm_up.steps} steps "
-            f"in {warm_up.training_s:.0f} s, and the budget is {self._budget_s:.0f} s",
-            hint=f"go on with --resume {shlex.quote(str(self._directory))} {needed}, or start anew "
-            "without --trial-steps",
         )
 
     def _steps_of_trials(self, warm_up: Measured) -> int | None:
@@ -315,15 +287,9 @@ class Search:
         why = f": {run.detail}" if run.detail else ""
         console = self._directory / run.directory / "console"
         if run.outcome == HUNG:
-            slow = "If it takes that long to start"
-            if self._earlier is not None:
-                took = duration(self._earlier.first.startup_s)
-                slow = (
-                    f"In run {self._earlier.name} training began after {took}. If it takes longer"
-                )
             return CannotTune(
                 f"the script hangs, or starts slowly{why}",
-                hint=f"its output is in {console}. {slow}, give it a longer --budget",
+                hint=f"its output is in {console}. If it takes so long to start: a longer --budget",
             )
         return CannotTune(
             f"the script as it is cannot be measured: {run.outcome}{why}",
@@ -331,12 +297,12 @@ class Search:
         )
 
     def _announce_rest(self, plan: Plan) -> None:
-        """Says how many of the settings fit into the time that is left, and which do not."""
+        """Says what is to be tried in the time that is left, the most promising first."""
         names = [one.name for one in plan.candidates if not self._is_known(one.trial(), 1)]
-        bounds = 2 if plan.sites else 0
-        rest = Rest(self._usual_s, self._time_left_s(), bounds, tuple(names))
         if names:
-            self._announce(said_of_rest(rest))
+            left = duration(max(self._time_left_s(), 0.0))
+            each = f"each trial takes about {duration(self._usual_s)}"
+            self._announce(f"{each}: to be tried in the remaining {left}: {', '.join(names)}")
 
     def _bounds(self, plan: Plan) -> None:
         """Measures what loading costs, where that leaves the time for a change to be tried."""
@@ -346,7 +312,7 @@ class Search:
         self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
         self._expect([one.name for one in plan.candidates])
         trials = (_ceiling(plan), loader_alone(plan.sites))
-        for trial, behind in zip(trials, TRIALS_BEHIND_BOUND, strict=True):
+        for trial, behind in zip(trials, _TRIALS_BEHIND_BOUND, strict=True):
             is_short = self._time_left_s() < behind * self._usual_s
             if plan.candidates and is_short and not self._is_known(trial, 1):
                 self._left_out.append(trial.name)
@@ -441,7 +407,7 @@ class Search:
         return [one for one in contended if not is_decided(self.found, one)]
 
     def _try(self, candidate: Candidate) -> None:
-        if self._since_baseline >= SINGLES_PER_BASELINE:
+        if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
         self.found.predicted[candidate.name] = self._forecast(candidate)
         self.found.cautions[candidate.name] = candidate.cautions
@@ -455,13 +421,8 @@ class Search:
 
     def _forecast(self, candidate: Candidate) -> Interval | None:
         """Returns how many times as fast it will be, by the model and by what was measured."""
-        plan = self.found.plan
-        tried = plan.candidates if plan is not None else ()
-        found = learned(candidate, tried, lambda one: self.found.speedup(one.trial()))
-        if found is None:
-            return candidate.predicted
-        self.found.learned_from[candidate.name] = found.after
-        return found.interval
+        tried = self.found.plan.candidates if self.found.plan is not None else ()
+        return learned(candidate, tried, lambda one: self.found.speedup(one.trial()))
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
@@ -495,7 +456,7 @@ class Search:
             least = _LEAST_OF_BASELINE if is_last else 1.0
             if trial.overrides and not any(run.trial.overrides for run in self.found.runs):
                 aside_s = min(aside_s, max(left_s - self._usual_s, 0.0))
-                least = LEAST_OF_CHANGE
+                least = _LEAST_OF_CHANGE
             needed_s = self._usual_s * least + aside_s
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)

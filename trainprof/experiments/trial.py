@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, Protocol
 from trainprof.analysis.seen_steps import SeenSteps
 from trainprof.analysis.speedup import Pace
 from trainprof.analysis.tuning import BASELINE, CEILING, LOADER_ALONE, OK
-from trainprof.experiments.beside_steps import Evaluated, SeenPasses
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
@@ -115,26 +114,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Files that a trial's script made before it read its first batch, and found nowhere.
+class FirstPass:
+    """The first pass over a stream: its batches, at the least where the run ended in it."""
 
-    Attributes:
-        files: How many.
-        total_bytes: All together.
-        place: The directory with most of it, as seen from the working directory.
-    """
-
-    files: int
-    total_bytes: int
-    place: str
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSize:
-    """Of a loader's batches, in bytes: the mean, and its standard error."""
-
-    mean: float
-    error: float
+    batches: int
+    is_ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +144,17 @@ class Measured:
         was_cut: Its time was over before its steps were made.
         failed_after: How it failed once all its training had been ended at a limit, None: not.
         left_running: Names of what it had started and was ended with it.
-        prepared: What it wrote ahead of its first batch that is not among the user's files.
-        connections: Addresses outside of this machine that it was connected to.
         losses: Of its first backward passes, [] where not known.
         refused: What could not be changed, and why.
         written: Files that it changed outside of its scratch directory, where it had no sandbox.
-        copied: Bytes of large files that were copied as it opened them for writing, by path.
-        figures: Named as in TrialSummary: peak_memory_bytes, device_peak_bytes, cpu_percent,
-            read_bytes.
-        conditions: As TrialSummary has them.
+        read_bytes: By the making of batches, None: not known.
+        peak_memory_bytes: Of the process tree, None: not known.
+        disturbance: By what share other processes may have slowed it.
         ground: The machine and libraries, as `comparability.ground_of` has them.
         seen: Its steps one by one, None where they are not known, or it is of a loader alone.
         is_least: As FreeSteps has it; of trials on free data.
-        batches: How large the batches of training were, by the line that builds their loader, where
-            that is known.
-        passes: Over streams, by that line.
-        evaluated: None where it saw no evaluation by batches.
+        batches: Mean bytes of the batches of training, by the line that builds their loader.
+        passes: The first ones over streams, by that line.
     """
 
     trial: Trial
@@ -194,20 +173,17 @@ class Measured:
     was_cut: bool = False
     failed_after: str | None = None
     left_running: tuple[str, ...] = ()
-    prepared: Prepared | None = None
-    connections: tuple[str, ...] = ()
     losses: tuple[float, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     written: tuple[str, ...] = ()
-    copied: Mapping[str, int] = field(default_factory=dict)
-    figures: Mapping[str, float] = field(default_factory=dict)
-    conditions: Mapping[str, float] = field(default_factory=dict)
+    read_bytes: float | None = None
+    peak_memory_bytes: float | None = None
+    disturbance: float = 0.0
     ground: Mapping[str, str] = field(default_factory=dict)
     seen: SeenSteps | None = None
     is_least: bool = False
-    batches: Mapping[str, BatchSize] = field(default_factory=dict)
-    passes: Mapping[str, tuple[SeenPasses, ...]] = field(default_factory=dict)
-    evaluated: Evaluated | None = None
+    batches: Mapping[str, float] = field(default_factory=dict)
+    passes: Mapping[str, FirstPass] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:

@@ -27,10 +27,8 @@ _TRAINED_S: Final = 5.0
 _LEAST_TRAINED_S: Final = 2.0
 # Up to this budget it makes enough steps to serve as the baseline, should a second one not fit.
 _SMALL_BUDGET_S: Final = 60.0
-# Of so many steps as are asked for: the script as it is and one change, at the least; with the two
-# bounds, another change and the script as it is again they tell something.
+# The script as it is and one change, at the least.
 _FEWEST_TRIALS: Final = 2
-_TELLING_TRIALS: Final = 6
 # Kernels and caches are made, and the model is compiled, in a run's first step.
 _COSTLY_STEPS: Final = 1
 # A trial is ended, at a step, when it takes so many times what the script as it is takes.
@@ -111,24 +109,6 @@ def as_option(budget_s: float) -> str:
     """Returns a budget as typed: "--budget 45s", "--budget 5m"."""
     minutes, rest = divmod(math.ceil(budget_s), 60)
     return f"--budget {math.ceil(budget_s)}s" if rest else f"--budget {minutes}m"
-
-
-def budget_for(asked_steps: int, warm_up: Measured, budget_s: float) -> float | None:
-    """Returns a budget that trials of so many steps fit into; None where they may fit into this.
-
-    Args:
-        asked_steps: After which trials are to be stopped.
-        warm_up: The discarded first run: what its steps take is more likely too much than too
-            little, as they are the first.
-        budget_s: Of all trials.
-    """
-    step_s = _usual_step_s(warm_up)
-    if step_s is None or warm_up.run_s is not None:
-        return None
-    if _FEWEST_TRIALS * asked_steps * step_s <= budget_s:
-        return None
-    start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
-    return warm_up.seconds + _TELLING_TRIALS * (start_up_s + asked_steps * step_s)
 
 
 def _usual_step_s(warm_up: Measured) -> float | None:
@@ -232,3 +212,9 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
         if fitting >= _LEAST_STEPS:
             return min(wanted, fitting)
     return _LEAST_STEPS
+
+
+def duration(seconds: float) -> str:
+    """Returns "18 s" or "2m 10s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest} s"

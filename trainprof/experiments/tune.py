@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -19,81 +21,61 @@ from trainprof.experiments.candidates import Plan, plan
 from trainprof.experiments.found import Found, Progress
 from trainprof.experiments.ground import (
     CannotResume,
+    check_alike,
     check_ground,
     check_variables,
     ground_now,
     variables_of_pace,
 )
-from trainprof.experiments.in_use import alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.runner import SCRATCH, Script, ScriptRunner
-from trainprof.experiments.sandbox.files import notes_of_files
 from trainprof.experiments.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
 from trainprof.experiments.saving import save_json
-from trainprof.experiments.schedule import Earlier, earlier_run
 from trainprof.experiments.search import Search
-from trainprof.experiments.trial import Measured, TrialRunner
+from trainprof.experiments.trial import Measured
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
-from trainprof.launch.placement import RUNS, create_run_directory, run_name
-from trainprof.launch.target import resolve
+from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.target import Target, resolve
 from trainprof.record.errors import TrainprofError
 from trainprof.record.masking import masked_argv, masked_text
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_json
 
 DEFAULT_BUDGET_S: Final = 600.0
-_FILES_NAMED: Final = 3
+_LOCK: Final = "tune.lock"
 
 
 class StoppedTooEarly(TrainprofError):
     slug: ClassVar[str] = "stopped-too-early"
 
 
+class AlreadyTuning(TrainprofError):
+    slug: ClassVar[str] = "already-tuning"
+    exit_code: ClassVar[int] = 2
+
+
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What `tune` is asked to do.
+    """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
 
     Attributes:
-        script: To be run.
+        script: To be run; the same as before: a run directory never supplies what is executed.
         output: The directory, None: a new one under trainprof-runs.
         budget_s: Of time, from now on.
         trial_steps: After which a trial is stopped, None: as the budget suggests.
-        allow_numerics: Changes of precision may be tried.
+        allow_numerics: Changes of precision may be tried, from now on if not before.
         interval_s: The sampler's.
         is_sandboxed: Trials are kept from the user's files.
     """
 
     script: Script
     output: Path | None = None
-    budget_s: float = DEFAULT_BUDGET_S
-    trial_steps: int | None = None
-    allow_numerics: bool = False
-    interval_s: float = DEFAULT_INTERVAL_S
-    is_sandboxed: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class AskedAgain:
-    """What is said along with an earlier `tune` run; None: nothing about it.
-
-    Attributes:
-        script: The same as before: a run directory never supplies what is executed.
-        is_sandboxed: As before.
-        output: Its directory.
-        budget_s: Of time, from now on.
-        trial_steps, interval_s: As before: else its trials would not be alike.
-        allow_numerics: Changes of precision may be tried, from now on if not before.
-    """
-
-    script: Script
-    is_sandboxed: bool = True
-    output: Path | None = None
     budget_s: float | None = None
     trial_steps: int | None = None
-    interval_s: float | None = None
     allow_numerics: bool = False
+    interval_s: float | None = None
+    is_sandboxed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +84,15 @@ class TuneRun:
 
     Attributes:
         directory: Of it.
-        options: As asked for; of one that goes on, with what it was begun with.
-        journal: What was done before.
+        script: To be run.
+        budget_s: Of time, from now on.
+        journal: What was asked for, and done before.
         sandbox: Keeps trials from the user's files, None: nothing does.
     """
 
     directory: RunDirectory
-    options: TuneOptions
+    script: Script
+    budget_s: float
     journal: Journal
     sandbox: Sandbox | None
 
@@ -126,32 +110,40 @@ def begin(options: TuneOptions) -> TuneRun:
     directory = create_run_directory(
         options.output, f"tune-{target.stem}", _without_rank(os.environ), time_ns=now_ns
     )
-    manifest = opening_manifest(
-        target,
-        RunOptions(words=options.script.words, module=options.script.module),
-        os.environ,
-        name=run_name(directory),
-        spawned_ns=time.perf_counter_ns(),
-        spawned_time_ns=now_ns,
-    )
+    manifest = _manifest(options.script, target, name=run_name(directory), time_ns=now_ns)
     save_json(directory.manifest, {**manifest, "kind": "tune"})
+    asked = _asked(options, target, manifest)
+    journal = Journal(directory, asked)
+    journal.save()
+    return TuneRun(directory, options.script, asked.budget_s, journal, sandbox)
+
+
+def _manifest(script: Script, target: Target, *, name: str, time_ns: int) -> dict[str, Any]:
+    return opening_manifest(
+        target,
+        RunOptions(words=script.words, module=script.module),
+        os.environ,
+        name=name,
+        spawned_ns=time.perf_counter_ns(),
+        spawned_time_ns=time_ns,
+    )
+
+
+def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) -> Asked:
     cwd = _here()
-    asked = Asked(
+    return Asked(
         words=tuple(masked_argv(options.script.words)),
         module=options.script.module,
         script_sha256=script_sha256(target),
-        budget_s=options.budget_s,
+        budget_s=options.budget_s or DEFAULT_BUDGET_S,
         trial_steps=options.trial_steps,
         allow_numerics=options.allow_numerics,
-        interval_s=options.interval_s,
-        cwd=None if cwd is None else str(cwd),
+        interval_s=options.interval_s or DEFAULT_INTERVAL_S,
+        cwd=None if cwd is None else masked_text(str(cwd)),
         sources={**manifest["sources"], **manifest["settings"]},
         variables=variables_of_pace(os.environ),
         is_sandboxed=options.is_sandboxed,
     )
-    journal = Journal(directory, asked)
-    journal.save()
-    return TuneRun(directory, options, journal, sandbox)
 
 
 def _sandbox(options: TuneOptions, place: Path) -> Sandbox | None:
@@ -169,118 +161,61 @@ def _existing(output: Path | None) -> Path:
     return next(parent for parent in path.parents if parent.is_dir())
 
 
-def resumed(directory: RunDirectory, again: AskedAgain) -> TuneRun:
+def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     """Returns an earlier `tune` run, to go on with the same script.
 
     Args:
         directory: Of the earlier one.
-        again: What else is said; without a budget it gets as much again.
+        options: What is said along with it; without a budget it gets as much again.
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the script, the machine, torch or the environment is another by now, or
-            its trials would not be like those before.
+        CannotResume: If the command, the script, the machine, torch or the environment is another
+            by now, or its trials would not be like those before.
         NoSandbox: If trials cannot be kept from the user's files, and were so before.
     """
     journal = read_journal(directory)
-    asked = journal.asked
-    _check_alike(directory, asked, again)
-    cwd = _here()
-    if asked.cwd is None or cwd is None or masked_text(str(cwd)) != masked_text(asked.cwd):
+    was = journal.asked
+    filled = replace(
+        options,
+        trial_steps=options.trial_steps or was.trial_steps,
+        interval_s=options.interval_s or was.interval_s,
+        allow_numerics=options.allow_numerics or was.allow_numerics,
+    )
+    target = resolve(options.script.words, options.script.module)
+    now = _asked(filled, target, _manifest(options.script, target, name="", time_ns=0))
+    output = options.output or directory.path
+    check_alike(
+        {**_told(was), "the output": directory.path.resolve()},
+        {**_told(now), "the output": output.resolve()},
+    )
+    digests = {**was.sources, target.name: was.script_sha256}
+    files = {**now.sources, target.name: now.script_sha256}
+    changed = [name for name, digest in digests.items() if files.get(name) != digest]
+    if changed:
         raise CannotResume(
-            f"it was begun in {asked.cwd or 'a directory that is not recorded'}, and this is "
-            f"{cwd or 'a directory that is gone'}",
-            hint="go there first (cd), or start again without --resume",
-        )
-    script = again.script
-    if tuple(masked_argv(script.words)) != asked.words or script.module != asked.module:
-        module = () if asked.module is None else ("-m", asked.module)
-        raise CannotResume(
-            "this is not the command that was tuned",
-            hint=f"that was: {shlex.join((*module, *asked.words))}",
-        )
-    target = resolve(script.words, script.module)
-    if script_sha256(target) != asked.script_sha256:
-        raise CannotResume(
-            f"{target.name} was changed since: its trials would not be alike",
+            f"{', '.join(changed)} was changed since: its trials would not be alike",
             hint="start again: trainprof tune SCRIPT",
         )
-    now = opening_manifest(
-        target,
-        RunOptions(words=script.words, module=script.module),
-        os.environ,
-        name="",
-        spawned_ns=0,
-        spawned_time_ns=0,
-    )
-    _check_unedited(asked, {**now["sources"], **now["settings"]})
-    if asked.variables is not None:
-        check_variables(asked.variables, variables_of_pace(os.environ))
+    check_variables(was.variables, now.variables)
     check_ground(journal.ground(), ground_now(target))
-    if again.allow_numerics and not asked.allow_numerics:
-        journal.asked = asked = replace(asked, allow_numerics=True)
+    if now.allow_numerics != was.allow_numerics:
+        journal.asked = replace(was, allow_numerics=True)
         journal.save()
-    options = TuneOptions(
-        script=script,
-        budget_s=again.budget_s if again.budget_s is not None else asked.budget_s,
-        trial_steps=asked.trial_steps,
-        allow_numerics=asked.allow_numerics,
-        interval_s=asked.interval_s,
-        is_sandboxed=asked.is_sandboxed,
-    )
-    return TuneRun(directory, options, journal, _sandbox(options, directory.path))
+    budget_s = options.budget_s or was.budget_s
+    return TuneRun(directory, options.script, budget_s, journal, _sandbox(options, directory.path))
 
 
-def _check_unedited(asked: Asked, now: Mapping[str, str]) -> None:
-    """Refuses where the script's own files are not what they were.
-
-    Args:
-        asked: How it was begun.
-        now: Digests of the files beside the script and of its settings, by name.
-
-    Raises:
-        CannotResume: With their names.
-    """
-    changed = [name for name, digest in (asked.sources or {}).items() if now.get(name) != digest]
-    if not changed:
-        return
-    more = f" and {len(changed) - _FILES_NAMED} more" if len(changed) > _FILES_NAMED else ""
-    were = "was" if len(changed) == 1 else "were"
-    raise CannotResume(
-        f"{', '.join(changed[:_FILES_NAMED])}{more} {were} changed since: its trials would not be "
-        "alike",
-        hint="start again: trainprof tune SCRIPT",
-    )
-
-
-def _check_alike(directory: RunDirectory, asked: Asked, again: AskedAgain) -> None:
-    """Refuses what would go unheard, or make later trials unlike earlier ones.
-
-    Raises:
-        CannotResume: With the one option that does not fit.
-    """
-    if again.output is not None and again.output.resolve() != directory.path.resolve():
-        raise CannotResume(
-            f"-o {again.output} beside --resume: it goes on in {_as_typed(directory.path)}",
-            hint="leave -o out, or start again without --resume",
-        )
-    if again.is_sandboxed != asked.is_sandboxed:
-        raise CannotResume(
-            f"its trials were begun {'in a sandbox' if asked.is_sandboxed else '--unsandboxed'}",
-            hint=f"{'leave out' if asked.is_sandboxed else 'add'} --unsandboxed, or start again "
-            "without --resume",
-        )
-    steps = "as many as the budget lets them" if asked.trial_steps is None else asked.trial_steps
-    for option, wanted, was, told in (
-        ("--trial-steps", again.trial_steps, asked.trial_steps, steps),
-        ("--interval", again.interval_s, asked.interval_s, f"{asked.interval_s:g}"),
-    ):
-        if wanted is not None and wanted != was:
-            raise CannotResume(
-                f"{option} {wanted:g} beside --resume: its trials were begun with {told}, and "
-                "would not be alike",
-                hint=f"leave {option} out, or start again without --resume",
-            )
+def _told(asked: Asked) -> dict[str, object]:
+    """Returns how one was begun, as one would type it."""
+    module = () if asked.module is None else ("-m", asked.module)
+    return {
+        "the command": shlex.join((*module, *asked.words)),
+        "the directory": asked.cwd or "not known",
+        "--trial-steps": asked.trial_steps or "not given",
+        "--interval": f"{asked.interval_s:g}",
+        "--unsandboxed": "not given" if asked.is_sandboxed else "given",
+    }
 
 
 def tune(
@@ -288,7 +223,6 @@ def tune(
     *,
     tell: Callable[[Progress], None] = lambda progress: None,
     announce: Callable[[str], None] = lambda sentence: None,
-    runner: TrialRunner | None = None,
 ) -> RunSummary:
     """Runs trials until it is known what helps, or the time is over.
 
@@ -297,7 +231,6 @@ def tune(
         tell: Called before and after each run of a trial.
         announce: Called with a sentence on what fits into the budget, before the first run and
             after the baseline.
-        runner: In place of the one that runs the script.
 
     Returns:
         The summary, which is saved too: after each trial as far as it is known.
@@ -309,62 +242,90 @@ def tune(
         AlreadyTuning: If another process is at work in the same directory.
         TrainprofError: If nothing could be started.
     """
-    options, directory = run.options, run.directory
-    real = runner or ScriptRunner(
-        options.script, directory, interval_s=options.interval_s, sandbox=run.sandbox
-    )
-    result = _Result(
-        directory,
-        options.budget_s + run.journal.spent_s,
-        _command(options.script),
-        is_sandboxed=options.is_sandboxed,
-    )
+    directory, asked = run.directory, run.journal.asked
+    runner = ScriptRunner(run.script, directory, interval_s=asked.interval_s, sandbox=run.sandbox)
+    base: RunSummary | None = None
+    summary: RunSummary | None = None
+
+    def keep(found: Found) -> None:
+        nonlocal base, summary
+        if found.plan is None:
+            return
+        if base is None:
+            first = RunDirectory(directory.path / found.of(BASELINE)[0].directory)
+            base = saved_summary(first) or summarize(first)
+        summary = summary_of_tune(
+            base,
+            found,
+            name=run_name(directory),
+            directory=_as_typed(directory.path),
+            budget_s=run.budget_s + spent_s,
+            command=_command(run.script),
+            is_sandboxed=asked.is_sandboxed,
+        )
+        save_json(directory.summary, to_jsonable(summary))
+
+    spent_s = run.journal.spent_s
     search = Search(
-        RememberingRunner(real, run.journal),
-        lambda base, free_s: _planned(directory, base, free_s, options),
-        budget_s=options.budget_s,
-        trial_steps=options.trial_steps,
-        steps_budget_s=run.journal.asked.budget_s,
+        RememberingRunner(runner, run.journal),
+        lambda base, free_s: _planned(directory, base, free_s, asked),
+        budget_s=run.budget_s,
+        trial_steps=asked.trial_steps,
+        steps_budget_s=asked.budget_s,
         directory=Path(_as_typed(directory.path)),
         is_known=run.journal.knows,
         tell=tell,
         announce=announce,
-        earlier=_earlier(run),
-        keep=result.save,
+        keep=keep,
     )
     try:
         with alone_in(directory):
             search.run()
     finally:
         remove_tree(directory.path / SCRATCH)
-    if result.summary is None:
-        bare = () if options.is_sandboxed else ("--unsandboxed",)
+    if summary is None:
+        bare = () if asked.is_sandboxed else ("--unsandboxed",)
         place = _as_typed(directory.path)
-        again = shlex.join(
-            ("trainprof", "tune", "--resume", place, *bare, *_command(options.script))
-        )
+        again = shlex.join(("trainprof", "tune", "--resume", place, *bare, *_command(run.script)))
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
         )
-    return result.summary
+    return summary
 
 
-def _earlier(run: TuneRun) -> Earlier | None:
-    manifest = read_run_json(run.directory.manifest)
-    script = manifest.get("script") if isinstance(manifest, dict) else None
-    return earlier_run(Path(RUNS), script, run.journal.asked.script_sha256)
+@contextlib.contextmanager
+def alone_in(directory: RunDirectory) -> Iterator[None]:
+    """Holds a `tune` run's directory; a process that is killed holds it no longer.
+
+    Where the file system knows no locks nothing is held.
+
+    Raises:
+        AlreadyTuning: If another process holds it.
+    """
+    descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyTuning(
+                f"another `trainprof tune` is at work in {directory.path}",
+                hint="wait for it, or end it with Ctrl-C",
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
-def _planned(
-    directory: RunDirectory, base: Measured, free_s: float | None, options: TuneOptions
-) -> Plan:
+def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
     case = case_of(RunDirectory(directory.path / base.directory))
     if case is None:
         return Plan((), (), notes=_notes_of(base))
     found = plan(
         case,
-        allow_numerics=options.allow_numerics,
+        allow_numerics=asked.allow_numerics,
         # As the recording has them, where steps that save are among the others.
         free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
@@ -374,56 +335,11 @@ def _planned(
 
 
 def _notes_of(base: Measured) -> tuple[str, ...]:
-    """Returns what the script as it is does besides that makes each trial longer, or disturbs."""
-    notes = notes_of_files((base,), base)
-    if base.left_running:
-        names = ", ".join(base.left_running)
-        notes.append(f"what the script leaves running is ended with each trial: {names}")
-    return tuple(notes)
-
-
-class _Result:
-    """What is known so far, saved.
-
-    Attributes:
-        summary: None until the script as it is was measured.
-    """
-
-    def __init__(
-        self,
-        directory: RunDirectory,
-        budget_s: float,
-        command: Sequence[str],
-        *,
-        is_sandboxed: bool,
-    ) -> None:
-        self._directory = directory
-        self._command = command
-        self._is_sandboxed = is_sandboxed
-        self._budget_s = budget_s
-        self._base: RunSummary | None = None
-        self.summary: RunSummary | None = None
-
-    def save(self, found: Found) -> None:
-        if found.plan is None:
-            return
-        self.summary = summary_of_tune(
-            self._of_first_baseline(found),
-            found,
-            name=run_name(self._directory),
-            directory=_as_typed(self._directory.path),
-            budget_s=self._budget_s,
-            command=self._command,
-            is_sandboxed=self._is_sandboxed,
-        )
-        save_json(self._directory.summary, to_jsonable(self.summary))
-
-    def _of_first_baseline(self, found: Found) -> RunSummary:
-        if self._base is None:
-            first = found.of(BASELINE)[0]
-            run = RunDirectory(self._directory.path / first.directory)
-            self._base = saved_summary(run) or summarize(run)
-        return self._base
+    """Returns what the script as it is does besides that disturbs."""
+    if not base.left_running:
+        return ()
+    names = ", ".join(base.left_running)
+    return (f"what the script leaves running is ended with each trial: {names}",)
 
 
 def _command(script: Script) -> list[str]:

@@ -64,7 +64,6 @@ class FinishedRun:
         is_overdue: It was killed, after as long as it was given or as it did not end.
         left_running: Names of what a trial had started and was ended with it.
         is_full: A trial was killed, or the file system that takes its files would be full.
-        connections: Addresses outside of this machine that a trial was connected to.
     """
 
     directory: RunDirectory
@@ -74,7 +73,6 @@ class FinishedRun:
     is_overdue: bool = False
     left_running: tuple[str, ...] = ()
     is_full: bool = False
-    connections: tuple[str, ...] = ()
 
 
 def run(
@@ -150,7 +148,6 @@ def run(
         is_overdue,
         left_running,
         is_full=watch is not None and watch.is_full,
-        connections=() if watch is None else tuple(watch.connections),
     )
 
 

@@ -18,18 +18,13 @@ _BYTES: Final = (
     (MemoryFigure.RESERVED, "reserved_bytes", "current"),
     (MemoryFigure.PEAK_ALLOCATED, "allocated_bytes", "peak"),
     (MemoryFigure.PEAK_RESERVED, "reserved_bytes", "peak"),
-    (MemoryFigure.INACTIVE_SPLIT, "inactive_split_bytes", "current"),
 )
 _COUNTS: Final = (
     (MemoryFigure.RETRIES, "num_alloc_retries"),
     (MemoryFigure.OUT_OF_MEMORY, "num_ooms"),
 )
 # Statistics that an allocator other than torch's own gives as 0, whatever happened.
-_OF_NATIVE_ALLOCATOR: Final = (
-    MemoryFigure.INACTIVE_SPLIT,
-    MemoryFigure.RETRIES,
-    MemoryFigure.OUT_OF_MEMORY,
-)
+_OF_NATIVE_ALLOCATOR: Final = (MemoryFigure.RETRIES, MemoryFigure.OUT_OF_MEMORY)
 
 
 def find_reader(torch: ModuleType, kind: str) -> Reader | None:

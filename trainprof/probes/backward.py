@@ -25,7 +25,6 @@ class BackwardProbe:
         kind = int(Kind.BACKWARD)
         is_anomaly_enabled = getattr(torch, "is_anomaly_enabled", lambda: False)
         note_anomaly = session.at_anomalous_backward
-        note_graph = session.at_created_graph
 
         def make(original: Wrapped) -> Wrapped:
             def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,8 +46,6 @@ class BackwardProbe:
                             watch.gives(given)
                     if is_anomaly_enabled():
                         note_anomaly()
-                    if creates_graph(args, kwargs):
-                        note_graph()
 
             return _engine_run_backward
 

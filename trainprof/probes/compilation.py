@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from trainprof.probes.patcher import Patcher, hide_our_frame
 from trainprof.probes.session import Session
-from trainprof.record.schema import CompileFlag, Kind, Topic
+from trainprof.record.schema import CompileFlag, Kind
 
 Wrapped = Callable[..., Any]
 
@@ -24,8 +24,6 @@ _REASONS: Final = (
     (CompileFlag.OTHER_NUMBER, re.compile(r"== -?(?:\d|\.\d|inf|nan)")),
 )
 _MOST_TIMES: Final = 1 << 31
-_GRAPHS_MODES: Final = ("reduce-overhead", "max-autotune")
-_GRAPHS_OPTION: Final = "triton.cudagraphs"
 
 
 class CompilationProbe:
@@ -35,7 +33,6 @@ class CompilationProbe:
 
     def __init__(self) -> None:
         self._began = 0
-        self._makes_graphs = False
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
@@ -55,7 +52,6 @@ class CompilationProbe:
                 handler.end_callbacks.remove(end)
 
         listen_safely = patcher.guarded(listen)
-        told_safely = patcher.guarded(self._told)
 
         def make(original: Wrapped) -> Wrapped:
             def compile(*args: Any, **kwargs: Any) -> Any:
@@ -66,19 +62,12 @@ class CompilationProbe:
                     raise
                 finally:
                     listen_safely()
-                    told_safely(kwargs)
 
             return compile
 
         patcher.around(make, (torch, "compile"))
         patcher.on_undo(stop_listening)
         listen()
-
-    def _told(self, asked: dict[str, Any]) -> None:
-        """Notes once that operators are to be given out as CUDA graphs."""
-        if not self._makes_graphs and _asks_for_graphs(asked):
-            self._makes_graphs = True
-            self._session.log.note(Topic.ENVIRONMENT, {"compiles_to_graphs": True})
 
     def _begin(self, *_: Any) -> None:
         self._began = self._session.now()
@@ -90,13 +79,6 @@ class CompilationProbe:
         times, flags = _what(told[0]) if told else (0, 0)
         site = self._session.sites.find(sys._getframe(1))
         self._session.emit(_COMPILE, start, self._session.now(), site, times, flags)
-
-
-def _asks_for_graphs(asked: dict[str, Any]) -> bool:
-    """Whether the keyword arguments of torch.compile do."""
-    options = asked.get("options")
-    named = options.get(_GRAPHS_OPTION) if type(options) is dict else None
-    return bool(named) or asked.get("mode") in _GRAPHS_MODES
 
 
 def _what(told: Any) -> tuple[int, int]:

@@ -10,7 +10,6 @@ from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.frozen_shares import FrozenShares
 from trainprof.probes.module_parts import is_training
 from trainprof.probes.patcher import (
     COMPILER,
@@ -79,7 +78,6 @@ class ForwardProbe:
         self._names: dict[int, tuple[int, int]] = {}
         self._watches: tuple[ModuleWatch, ...] = ()
         session.tell_modules = patcher.guarded(self._tell)
-        self._frozen = FrozenShares(torch, session)
         let_dynamo_skip(is_training, and_all_below=True)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
@@ -195,8 +193,6 @@ class ForwardProbe:
                 tell(call)
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0
-        if kind == FORWARD:
-            self._frozen.meet(module, number, start, has_gradients=flags > 0)
         if is_training(module):
             flags |= TRAINING
         self._session.emit(kind, start, end, number, 0, flags)

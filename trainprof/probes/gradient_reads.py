@@ -1,4 +1,4 @@
-"""Whether the user's code reads gradients itself, or writes to them."""
+"""Whether the user's code reads gradients itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from trainprof.probes.user_texts import any_text
 _READ: Final = re.compile(
     r"""(?<!autograd)\.grad\b(?!\s*(?:\(|=[^=]|\.zero_\(|\.detach_\(|is\b))|["']grad["']"""
 )
-# A gradient that is set back, or scaled, where it lies: by hand.
-_WRITTEN: Final = re.compile(r"\.grad(?:\.data|\.detach_?\(\))?\.(?:zero|fill|mul|div|copy)_\(")
 
 
 def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
@@ -21,20 +19,6 @@ def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
     return any_text(is_user_file, is_read_in)
 
 
-def accumulates_by_hand(is_user_file: Callable[[str], bool]) -> bool:
-    """Tells likewise whether it both reads gradients and sets some back, itself."""
-    return reads_gradients(is_user_file) and any_text(is_user_file, is_written_in)
-
-
 def is_read_in(text: str) -> bool:
     """Whether a source text seems to read a gradient."""
-    return _is_in(text, _READ)
-
-
-def is_written_in(text: str) -> bool:
-    """Whether a source text seems to write to a gradient in place."""
-    return _is_in(text, _WRITTEN)
-
-
-def _is_in(text: str, pattern: re.Pattern[str]) -> bool:
-    return any(pattern.search(line.partition("#")[0]) for line in text.splitlines())
+    return any(_READ.search(line.partition("#")[0]) for line in text.splitlines())

@@ -10,9 +10,9 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.graph_look import Autograd
 from trainprof.probes.module_parts import parameters_of
 from trainprof.probes.patcher import Patcher
+from trainprof.probes.plain_tensors import PlainTensors
 from trainprof.probes.session import BackwardWatch, ModuleCall, Session
 
 _DDP: Final = "torch.nn.parallel.distributed"
@@ -56,7 +56,7 @@ class GradientSyncsProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
-        self._autograd = Autograd(torch, session)
+        self._plain = PlainTensors(torch, session)
         self._process = os.getpid()
         # By the line and the class's name.
         self._places: dict[tuple[int, str], _Place] = {}
@@ -113,7 +113,7 @@ class GradientSyncsProbe:
             self._places[key] = _Place()
         place = self._places.get(key)
         if place is not None and not place.is_out:
-            with self._autograd.unseen():
+            with self._plain.unseen():
                 self._count(place, call.module)
 
     def _count(self, place: _Place, module: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from trainprof.probes.beside import AT_WORK_FROM, BUSY_FROM, BesideThreads
+from trainprof.probes.beside import AT_WORK_FROM, BesideThreads
 from trainprof.probes.copied_frames import (
     CopiedFrame,
     beginning_of_child,
@@ -116,9 +116,6 @@ class LooksProbe:
         self._stacks: dict[tuple[int, ...], int] = {}
         self._beside = BesideThreads()
         self._torch_users = TorchUsers()
-        # When a look was last taken, and what each watched thread had had of the cores by then.
-        self._last_look_ns = 0
-        self._had: dict[int, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         reason = why_not_here()
@@ -192,7 +189,7 @@ class LooksProbe:
         self._watched, self._natives, self._stop = [], [], None
         self._looks = 0
         self._last_stacks = self._last_stacks.in_child()
-        self._beside, self._last_look_ns, self._had = BesideThreads(), 0, {}
+        self._beside = BesideThreads()
         collect_again()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
@@ -262,25 +259,17 @@ class LooksProbe:
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
                 is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
                 self._looks += 1
-                had = {
-                    of: sum(one)
-                    for of, one in zip(self._watched, times_of, strict=False)
-                    if one is not None
-                }
                 running = {of for of, one in zip(self._watched, runs, strict=False) if one}
-                beside = self._judge_others(seen, got)
+                self._judge_others(seen, got)
             flags = LookFlag.KNOWN if is_known else 0
             # What is named, written down and read of code may let go of the GIL.
-            if beside is not None:
-                self._record_busiest(*beside, got, had)
-            self._last_look_ns, self._had = got, had
             for of, stack in seen.watched.items():
                 told = flags | seen.flags(of, is_running=of in running)
                 number = self._stack(stack)
                 for at in wanted:
                     still_ns = max(held_ns - (at - wanted[0]), 0)
                     self._session.log.emit_of(of, _LOOK, at, got, number, still_ns, told)
-            del seen, beside
+            del seen
             if got >= self._last_stacks.due_ns:
                 self._last_stacks.write(self._watched)
 
@@ -304,39 +293,19 @@ class LooksProbe:
         seen.others = [of for of in codes if of not in seen.watched]
         return seen
 
-    def _judge_others(self, seen: _Seen, got: int) -> tuple[CopiedFrame, int] | None:
-        """Takes off `seen.works` who sleeps; returns which other thread is at work most, and how.
-
-        That is where it stands, and the percentage of the time since it was last asked for; None
-        where there is none.
-        """
+    def _judge_others(self, seen: _Seen, got: int) -> None:
+        """Takes off `seen.works` who sleeps."""
         # One that seems to wait may ask again and again.
         works, asked = seen.works, [*((seen.works | self._beside.busy) & {*seen.others})]
         if self._looks % _ALL_EVERY == 1:
             idle = [of for of in seen.others if of not in asked]
             turn = self._looks // _ALL_EVERY % len(idle) if idle else 0
             asked += idle[turn:] + idle[:turn]
-        shares = self._beside.shares(asked, got) if asked else {}
         if asked:
+            shares = self._beside.shares(asked, got)
             asleep = (of for of, x in shares.items() if x is not None and x < AT_WORK_FROM)
             works.difference_update(asleep)
             works |= self._beside.busy
-        known = [(share, of) for of, share in shares.items() if share is not None]
-        share, busiest = max(known, default=(0.0, 0))
-        stack = stack_of(busiest) if share >= BUSY_FROM else None
-        return None if stack is None else (stack, min(round(100 * share), 100))
-
-    def _record_busiest(
-        self, stands: CopiedFrame, percent: int, got: int, had: Mapping[int, int]
-    ) -> None:
-        """Writes down which other thread was at work most since the last look, and how far."""
-        stack = self._stack(stands)
-        for thread in self._watched:
-            if thread in had and thread in self._had:
-                own_ns = max(had[thread] - self._had[thread], 0)
-                self._session.log.emit_of(
-                    thread, _BESIDE, self._last_look_ns, got, stack, own_ns, percent
-                )
 
     def _computes_by_torch(self, of: int, code: CodeType) -> bool:
         """Whether what `code`, of thread `of`, calls into C may be torch's operators."""
@@ -401,7 +370,6 @@ def _of_python(*names: str) -> frozenset[str]:
 
 
 _LOOK: Final = int(Kind.LOOK)
-_BESIDE: Final = int(Kind.BESIDE)
 # Their own Python code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING_FILES: Final = _of_python(
     "threading.py",

@@ -9,6 +9,8 @@ from typing import Any, Final
 _COMPILED: Final = "torch._dynamo.eval_frame"
 _SCRIPTED: Final = "torch.jit._script"
 _TRACED: Final = "torch.jit._trace"
+# What is looked at of the inputs of a module: containers that are not deeper, nor larger.
+_MOST_NESTED, _MOST_HELD = 3, 16
 
 
 def is_training(module: Any) -> bool:
@@ -61,3 +63,16 @@ def _held(module: Any, where: str) -> list[Any]:
 def _named(module: Any, where: str) -> dict[str, Any]:
     found = getattr(module, "__dict__", {}).get(where)
     return found if isinstance(found, dict) else {}
+
+
+def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Goes through what is in plain containers, each with the name that a dictionary has for it.
+
+    Objects of the script's are left alone.
+    """
+    kind = type(given)  # by identity: a class of the script's may have an == of its own
+    if not (kind is dict or kind is list or kind is tuple):
+        yield name, given
+    elif depth <= _MOST_NESTED and len(given) <= _MOST_HELD:
+        for key, inner in list(given.items()) if kind is dict else [(name, x) for x in given]:
+            yield from held_in(inner, key if type(key) is str else "", depth + 1)

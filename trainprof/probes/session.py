@@ -92,7 +92,6 @@ class Session:
         backward_watches: Of each backward pass, while there are any.
         copy_watches: To be called with each tensor of the host's that is copied to a device.
         at_anomalous_backward: To be called after a backward pass under anomaly detection.
-        at_created_graph: To be called after one that can be differentiated itself.
         tell_modules: Has something called with each outermost call of a module: from when it is
             given True on until it is given False.
         device_was_waited_for: To be called when the script has waited for one, where that matters.
@@ -100,7 +99,6 @@ class Session:
             and in a loader's worker where none of the script's code has said so there.
         looked_ns: What probes took to look closer at loaders, some passes and calls, besides their
             records.
-        passes_timed: Backward passes under way whose nodes a look times.
         at_end: Called as the process comes to its end, if it comes that far.
         options: What the command line orders, as launch/options.py tells the tracee.
         begun_in: Where the run was started, None: nobody knows. This process may have been
@@ -131,12 +129,10 @@ class Session:
         self.backward_watches: tuple[BackwardWatch, ...] = ()
         self.copy_watches: tuple[CopyWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
-        self.at_created_graph: Callable[[], None] = _nothing
         self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
         self.device_was_waited_for: Callable[[], None] | None = None
         self.threads_set_at = 0
         self.looked_ns = 0
-        self.passes_timed = 0
         self.at_end: list[Callable[[], None]] = [self._note_looks]
         self.emit = log.emit
         self.sites = CallSites(log, cwd)

@@ -12,23 +12,20 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.probes.affinity import own_cores
-from trainprof.probes.backward import functional_level
 from trainprof.probes.call_site import Birthplace
-from trainprof.probes.decompositions import Decompositions
 from trainprof.probes.function_modes import FunctionModes
-from trainprof.probes.module_parts import modules_of, parameters_of
 from trainprof.probes.patcher import Patcher, hide_our_frame
-from trainprof.probes.session import BackwardWatch, ModuleCall, Session
+from trainprof.probes.session import Session
 from trainprof.probes.user_texts import any_text, lines_with
 from trainprof.record.schema import Topic
 
 Wrapped = Callable[..., Any]
 # Who looks for a NaN turns it on for a few passes; so many are a habit.
 _ANOMALOUS_PASSES: Final = 20
-# From the second on, of which a forward that is computed again would be in each.
-_WATCHED_PASSES: Final = 3
-# Calls of modules after a first step, one of which may be of a part with convolutions.
-_LOOKED_AT_CALLS: Final = 16
+# Of a parameter: weights of convolutions have as many at least.
+_DIMENSIONS_OF_CONVOLUTIONS: Final = 3
+# In backward, of a parameter: as a rule there are fewer.
+_OPERATORS: Final = 4
 # A script may make a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
 # What makes a model double, where it stands in the script: for all that is built, or for one.
@@ -40,27 +37,14 @@ _DOUBLE: Final = (
     ),
 )
 _MOST_LINES: Final = 3
-# What has forwards computed again: torch's functions, where a file has them from there, and what
-# libraries call it.
-_RECOMPUTES: Final = re.compile(
-    r"(?<!def )(?<!def set_)"
-    r"(?:gradient|activation|grad)_checkpointing(?:_enable\(|\s*=\s*True\b|\((?:True)?\))"
+# In float32 these fail near a singular matrix, or lose their digits.
+_DECOMPOSES: Final = re.compile(
+    r"cholesky|gpytorch|botorch|linear_operator|solve(?:_\w+)?\(|gamma\("
+    r"|\.(?:\w*det|eig\w*|inv\w*|lstsq|lu_\w+|p?inverse|pinv|qr|svd\w*)\("
 )
-_CHECKPOINTED: Final = re.compile(r"(?<![\w.])(?!self\.)(?:\w+\.)*checkpoint(?:_sequential)?\(")
-_HAS_CHECKPOINT: Final = re.compile(r"\btorch\.utils\b.*\bcheckpoint|\bdeepspeed\.checkpoint")
-_OWN_CHECKPOINT: Final = re.compile(r"\bdef checkpoint\(")
 # What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
 _WORKER: Final = "torch.utils.data._utils.worker"
-# What gives an optimizer the state of an earlier run, or has a library do so.
-_RESUMES: Final = re.compile(
-    r"(?:opt|adam|sgd)\w*(?:\[[^\]\n]*\])?\.load_state_dict\("
-    r"|\bresume_from_checkpoint\s*=\s*(?!None|False)|\.fit\([^)]*\bckpt_path\s*="
-    r"|\baccelerator\.load_state\(",
-    re.I,
-)
-# One of these is in each: of most texts that is all there is to look for.
-_RESUMING_WORDS: Final = ("load_state", "resume_from_checkpoint", "ckpt_path")
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
@@ -78,42 +62,19 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
-        # Whether an optimizer of it could be fused.
-        self._has_unfused = False
-        self._differentiates_gradients = False
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
-        # Backward passes that were watched for calls of modules, and whether one was told of.
-        self._watched, self._is_told = 0, False
-        # Calls of modules that were looked at for convolutions in float64.
-        self._looked_at = 0
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
-        self._process = os.getpid()
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
         self._worker_code = getattr(loop, "__code__", None)
-        self._decompositions = Decompositions(torch, patcher, session)
         patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
-        session.at_end.append(patcher.guarded(self._note_resuming))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
-        self._level = functional_level(torch)
-        session.at_created_graph = patcher.guarded(self._created_graph)
-        self._meets = patcher.guarded(self._meet)
-        self._meets_double = patcher.guarded(self._meet_double)
-        self._watch = BackwardWatch(
-            patcher.guarded(self._backward_begins), patcher.guarded(self._backward_has_ended)
-        )
-        patcher.at_fault(self._stop)
-
-    def _stop(self) -> None:
-        self._session.watch_backward(self._watch, is_on=False)
-        for watch in (self._meets, self._meets_double):
-            self._session.tell_modules(watch, False)
 
     def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         note = patcher.guarded(self._note_threads)
@@ -167,21 +128,19 @@ class TorchSettingsProbe:
             "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
             "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
         }
-        if self._optimizers == 1:
-            self._session.watch_backward(self._watch, is_on=True)
         if not self._modes.would_notice():
             with self._modes.unseen():
                 facts |= self._asked_of(optimizer)
         self._session.log.note(Topic.ENVIRONMENT, facts)
 
     def _asked_of(self, optimizer: Any) -> dict[str, object]:
-        """Returns what its tensors tell, and has modules looked at where those are float64."""
-        facts: dict[str, object] = {}
+        """Returns what its tensors tell."""
+        parameters = [x for group in optimizer.param_groups for x in group["params"]]
+        facts: dict[str, object] = {"backward_nodes": _OPERATORS * len(parameters)}
         may_be_fused = self._may_be_fused(optimizer)
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
             facts["unfused"] = type(optimizer).__qualname__
-            self._has_unfused = True
             facts["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
@@ -191,7 +150,7 @@ class TorchSettingsProbe:
         if is_on_host or (may_be_fused and _is_told_to_loop(optimizer)):
             facts["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
-                "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
+                "tensors": len(parameters),
                 "site": self._session.sites.find(sys._getframe(1)),
                 "built": built.site,
                 "is_plain": not any(
@@ -206,82 +165,26 @@ class TorchSettingsProbe:
         if begins is not None:
             facts["own_optimizer"] = {
                 "class": type(optimizer).__qualname__,
-                "tensors": sum(len(group["params"]) for group in optimizer.param_groups),
+                "tensors": len(parameters),
                 "site": begins,
             }
         numerics = self._numerics(optimizer)
         if numerics is not None:
             facts["numerics"] = numerics
             if numerics["parameters"] == "float64":
-                self._decompositions.look(optimizer)
-                if self._looked_at == 0:
-                    self._session.tell_modules(self._meets_double, True)
+                facts |= {
+                    "decomposes_in_float64": any_text(
+                        self._session.sites.is_user_file,
+                        lambda text: _DECOMPOSES.search(text) is not None,
+                    ),
+                    "convolves_in_float64": any(
+                        type(one) in self._plain_types
+                        and one.dtype is self._torch.float64
+                        and one.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
+                        for one in parameters
+                    ),
+                }
         return facts
-
-    def _backward_begins(self, *_: Any) -> None:
-        self._session.tell_modules(self._meets, True)
-
-    def _backward_has_ended(self) -> None:
-        self._session.tell_modules(self._meets, False)
-        self._watched += 1
-        if self._watched == _WATCHED_PASSES:
-            self._session.watch_backward(self._watch, is_on=False)
-
-    def _meet(self, _: ModuleCall) -> None:
-        """A module is called inside a backward pass: it may be a forward that is computed again."""
-        self._session.tell_modules(self._meets, False)
-        self._session.watch_backward(self._watch, is_on=False)
-        if not self._is_told:
-            self._is_told = True
-            begun_ns = self._session.now()
-            self._session.log.note(
-                Topic.ENVIRONMENT,
-                {"recomputes_at": self._recomputes_at(), "recomputed_by_torch": _is_checkpoints()},
-            )
-            self._session.looked_since(begun_ns)
-
-    def _meet_double(self, call: ModuleCall) -> None:
-        """Notes that what a model in float64 calls has convolutions, and looks no further then."""
-        begun_ns = self._session.now()
-        self._looked_at += 1
-        does_convolve = self._convolves(call.module)
-        if does_convolve:
-            self._session.log.note(Topic.ENVIRONMENT, {"convolves_in_float64": True})
-        if does_convolve or self._looked_at >= _LOOKED_AT_CALLS:
-            self._session.tell_modules(self._meets_double, False)
-        self._session.looked_since(begun_ns)
-
-    def _convolves(self, module: Any) -> bool:
-        """Whether a part of it is one of torch's convolutions, with weights in float64."""
-        if self._modes.would_notice():
-            return False
-        convolution = getattr(self._torch.nn.modules.conv, "_ConvNd", ())
-        with self._modes.unseen():
-            return any(
-                type(parameter) in self._plain_types and parameter.dtype is self._torch.float64
-                for part in modules_of(module)
-                if issubclass(type(part), convolution)
-                for parameter in parameters_of(part)
-            )
-
-    def _note_resuming(self) -> None:
-        """At the end: to ask all modules for the user's takes longer than a step may."""
-        if self._has_unfused and os.getpid() == self._process:
-            may_resume = any_text(self._session.sites.is_user_file, _resumes)
-            self._session.log.note(Topic.ENVIRONMENT, {"may_resume": may_resume})
-
-    def _recomputes_at(self) -> list[int]:
-        """Returns the lines that have forwards computed again in backward."""
-        sites = self._session.sites
-        found = lines_with(sites.is_user_file, _RECOMPUTES)
-        importing, own = (
-            {path for path, _ in lines_with(sites.is_user_file, pattern)}
-            for pattern in (_HAS_CHECKPOINT, _OWN_CHECKPOINT)
-        )
-        for path, line in lines_with(sites.is_user_file, _CHECKPOINTED) if importing else ():
-            if path in importing and path not in own:
-                found.append((path, line))
-        return [sites.of_line(*one) for one in found[:_MOST_LINES]]
 
     def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
         """Returns in what the model computes, as far as settings tell; None without parameters.
@@ -369,22 +272,10 @@ class TorchSettingsProbe:
         gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
         return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
 
-    def _created_graph(self) -> None:
-        """Notes a pass that can be differentiated; torch.func lets all of its own be."""
-        if self._differentiates_gradients or self._level() is not None:
-            return
-        self._differentiates_gradients = True
-        self._session.log.note(Topic.ENVIRONMENT, {"differentiates_gradients": True})
-
     def _anomalous_backward(self) -> None:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
-
-
-def _resumes(text: str) -> bool:
-    """Whether a text may give an optimizer the state of an earlier run."""
-    return any(word in text for word in _RESUMING_WORDS) and _RESUMES.search(text) is not None
 
 
 def _is_told_to_loop(optimizer: Any) -> bool:
@@ -410,13 +301,3 @@ def _cores_allotted() -> int | None:
     """Returns how many cores a batch system has given this process, None where none says so."""
     told = (os.environ.get(name, "") for name in _ALLOTTED)
     return next((int(count) for count in told if count.isdecimal()), None)
-
-
-def _is_checkpoints() -> bool:
-    """Whether what calls the caller is torch.utils.checkpoint, called by a backward pass."""
-    checkpointing = sys.modules.get("torch.utils.checkpoint")
-    path = getattr(checkpointing, "__file__", None)
-    frame = sys._getframe() if path else None
-    while frame is not None and frame.f_code.co_filename != path:
-        frame = frame.f_back
-    return frame is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainprof.probes import trial_optimizer, trial_settings
+from trainprof.probes import trial_optimizer
 from trainprof.probes.loader import LoaderProbe
 from trainprof.probes.session import Probe
 from trainprof.probes.trial_alone import LoaderAloneProbe
@@ -59,6 +59,4 @@ def _never(overrides: Mapping[str, Any], settings: Mapping[str, Any], data: str)
     for name in settings:
         if name in trial_optimizer.KNOWN:
             asked[name] = "no optimizer was built"
-        elif name not in trial_settings.KNOWN:
-            asked[name] = "trainprof does not change this"
     return asked

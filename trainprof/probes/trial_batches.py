@@ -7,7 +7,6 @@ import copy
 import mmap
 import os
 import re
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -15,10 +14,10 @@ CACHES: Final = "/sys/devices/system/cpu/cpu0/cache"
 MEMORY: Final = "/proc/meminfo"
 # A container sees its own there.
 CGROUP: Final = "/sys/fs/cgroup"
-# The limit, what is used of it, and the part of that in files that can be read again.
+# The limit, and what is used of it.
 _OF_CGROUP: Final = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
 # Where the kernel tells nothing; more than most have.
 DEFAULT_CACHE_BYTES: Final = 64 << 20
@@ -26,8 +25,6 @@ DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # A process has room for 65,530 mappings, and what is smaller hardly matters to the heap.
 _LEAST_MOVED_BYTES: Final = 1 << 16
-# How deep in a batch a part is looked for that cannot be copied.
-_DEPTH: Final = 8
 
 
 class KeptBatch:
@@ -36,22 +33,14 @@ class KeptBatch:
     Attributes:
         batch: A copy of it; not to be handed out, but for a fault.
         size_bytes: Of its tensors and arrays.
-        shared: Class names of the parts that cannot be copied and are handed out themselves.
     """
 
-    __slots__ = ("_clones", "_parts", "_torch", "batch", "shared", "size_bytes")
+    __slots__ = ("_clones", "_torch", "batch", "size_bytes")
 
     def __init__(self, batch: Any, torch: ModuleType) -> None:
         self._torch = torch
-        self._parts: list[Any] = []
         memo: dict[int, Any] = {}
-        try:
-            self.batch = copy.deepcopy(batch, memo)
-        except Exception:
-            self._parts = _parts_without_copies(batch, _DEPTH)
-            memo = {id(part): part for part in self._parts}
-            self.batch = copy.deepcopy(batch, memo)
-        self.shared = sorted({type(part).__qualname__ for part in self._parts})
+        self.batch = copy.deepcopy(batch, memo)
         # Of what was copied, deepcopy keeps the originals there.
         originals = memo.get(id(memo), [])
         self.size_bytes = sum(_size_bytes(thing, torch) for thing in originals)
@@ -61,7 +50,7 @@ class KeptBatch:
 
     def copy(self) -> Any:
         """Returns a batch that shares nothing with this one or an earlier copy."""
-        memo: dict[int, Any] = {id(part): part for part in self._parts}
+        memo: dict[int, Any] = {}
         for tensor, is_pinned in self._clones:
             # At a fifth of what a tensor's own deepcopy takes.
             memo[id(tensor)] = self._pinned(tensor) if is_pinned else tensor.clone()
@@ -129,30 +118,6 @@ def _size_bytes(thing: Any, torch: ModuleType) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _parts_without_copies(thing: Any, depth: int) -> list[Any]:
-    """Returns the innermost parts of what cannot be copied that are the reason for it."""
-    failing = [part for part in _parts_of(thing) if not _can_be_copied(part)]
-    if not failing or depth == 0:
-        return [thing]
-    return [found for part in failing for found in _parts_without_copies(part, depth - 1)]
-
-
-def _parts_of(thing: Any) -> Iterator[Any]:
-    if isinstance(thing, dict):
-        yield from list(thing.values())
-    elif isinstance(thing, (list, tuple)):
-        yield from thing
-    yield from list(getattr(thing, "__dict__", {}).values())
-
-
-def _can_be_copied(thing: Any) -> bool:
-    try:
-        copy.deepcopy(thing)
-    except Exception:
-        return False
-    return True
-
-
 def last_cache_bytes(directory: str = CACHES) -> int:
     """Returns the size of the last level of this machine's caches."""
     found = {0: DEFAULT_CACHE_BYTES}
@@ -174,14 +139,10 @@ def available_bytes(path: str = MEMORY, cgroup: str = CGROUP) -> int:
         told = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
         if told is not None:
             found = [int(told[1]) << 10]
-    for limit, used, cache in _OF_CGROUP:
+    for limit, used in _OF_CGROUP:
         with contextlib.suppress(OSError, ValueError):  # "max", or another version of cgroups
-            most = int(_text(os.path.join(cgroup, limit)))
-            held = int(_text(os.path.join(cgroup, used)))
-            stat = _text(os.path.join(cgroup, os.path.dirname(limit), "memory.stat"))
-            told = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
-            # The kernel gives up what it caches of files.
-            found.append(max(most - held + (int(told[1]) if told is not None else 0), 0))
+            most, held = (int(_text(os.path.join(cgroup, name))) for name in (limit, used))
+            found.append(max(most - held, 0))
     return min(found)
 
 

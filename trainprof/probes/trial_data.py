@@ -21,7 +21,6 @@ from trainprof.probes.patcher import (
     Patcher,
     heirs,
     hide_our_frame,
-    let_dynamo_skip,
 )
 from trainprof.probes.session import Session
 from trainprof.probes.trial_batches import KeptBatch, available_bytes, last_cache_bytes
@@ -42,8 +41,7 @@ _SHARE_OF_MEMORY: Final = 4
 class FreeDataProbe:
     """Hooks the iterators inside LoaderProbe's hooks: to be attached before that one.
 
-    Evaluation stays real: passes that begin with gradients off, and those whose batches only go
-    through models without gradients (a framework's loader of the same line).
+    Passes that begin with gradients off, as of evaluation, stay real.
     """
 
     name = "trial_data"
@@ -61,8 +59,6 @@ class FreeDataProbe:
         self._feeds: dict[int, _Feed] = {}
         # By the id of an iterator.
         self._passes: dict[int, _Pass] = {}
-        # Outermost calls of modules so far: without gradients, with them.
-        self._calls = [0, 0]
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader: Any = sys.modules.get("torch.utils.data.dataloader")
@@ -75,7 +71,6 @@ class FreeDataProbe:
         self._loader.on_new_iterator.append(patcher.guarded(self._entered))
         self._keep = patcher.guarded(self._kept)
         self._end = patcher.guarded(self._pass_ended)
-        self._count_calls(torch, session)
 
         def wrap(cls: type) -> None:
             for name, make in (
@@ -89,19 +84,6 @@ class FreeDataProbe:
         for cls in heirs(self._base):
             wrap(cls)
         self._loader.watch_later_classes(patcher.guarded(wrap))
-
-    def _count_calls(self, torch: ModuleType, session: Session) -> None:
-        """Has the probe that sees the calls of modules, which is attached later, tell of each."""
-        calls, is_learning = self._calls, torch.is_grad_enabled
-        check_limit = session.limit.before_forward
-
-        def before_forward() -> None:
-            calls[is_learning()] += 1
-            if check_limit is not None:
-                check_limit()
-
-        let_dynamo_skip(before_forward)
-        session.limit.before_forward = before_forward
 
     def _entered(self, iterator: Any, loader: Any) -> None:
         if is_loader_worker():
@@ -118,7 +100,7 @@ class FreeDataProbe:
                 feed.length = known_length(loader._index_sampler)
         key = id(iterator)
         self._passes[key] = run = _Pass(feed)
-        run.begin(self._calls, is_learning=self._torch.is_grad_enabled())
+        run.begin(is_learning=self._torch.is_grad_enabled())
         self._session.keep_track(iterator, self._passes, key)
 
     def _make_init(self, original: Wrapped) -> Wrapped:
@@ -170,7 +152,7 @@ class FreeDataProbe:
 
     def _rests(self, run: _Pass, iterator: Any) -> bool:
         """Decides whether the pass that now begins is free, and no worker is to hear of it."""
-        run.begin(self._calls, is_learning=self._torch.is_grad_enabled())
+        run.begin(is_learning=self._torch.is_grad_enabled())
         if type(iterator) is not self._multi:
             return False
         if not iterator._workers:  # it was created free: nobody can make real batches
@@ -212,11 +194,14 @@ class FreeDataProbe:
 
     def _kept(self, run: _Pass, iterator: Any, batch: Any) -> None:
         feed = run.feed
-        if not feed.is_ready and run.is_evaluation(self._calls):
-            run.give_up()
-            return
         if not feed.is_ready:
-            feed.keep(batch, self._torch)
+            try:
+                feed.batches.append(KeptBatch(batch, self._torch))
+            except Exception as error:
+                why = f"its batches cannot be copied ({type(error).__name__}: {error})"
+                self._notes.refuse("data", f"{feed.site}: {why}")
+                run.is_for_training = False
+                return
             # A loop that knows the length does not ask for more, and sees no end.
             if iterator._num_yielded + 1 == feed.length:
                 self._pass_ended(run, iterator)
@@ -228,9 +213,6 @@ class FreeDataProbe:
     def _pass_ended(self, run: _Pass, iterator: Any) -> None:
         """A whole pass was real: there are no other batches to keep."""
         feed = run.feed
-        if not feed.is_ready and run.is_evaluation(self._calls):
-            run.give_up()
-            return
         if feed.whole_pass is None:
             feed.whole_pass = iterator._num_yielded
         if feed.batches and not feed.is_ready:
@@ -241,10 +223,6 @@ class FreeDataProbe:
         now = self._session.now()
         self._session.emit(_FREE_DATA, now, now, feed.loader, len(feed.batches))
         self._notes.apply("data", "free")
-        shared = sorted({name for batch in feed.batches for name in batch.shared})
-        if shared:
-            what = f"{feed.site}: {', '.join(shared)} cannot be copied and is handed out itself"
-            self._notes.refuse("copies", what)
 
     def _go_on_free(self, run: _Pass, iterator: Any) -> None:
         """Lets a running pass go on with copies; its workers end, or rest where they live on."""
@@ -302,9 +280,6 @@ class _Feed:
         self._most_bytes = available_bytes() // _SHARE_OF_MEMORY
         self._turn = itertools.count()
 
-    def keep(self, batch: Any, torch: ModuleType) -> None:
-        self.batches.append(KeptBatch(batch, torch))
-
     def has_enough(self) -> bool:
         """More bytes than caches hold and a spread of shapes, but no more than memory allows."""
         count = len(self.batches)
@@ -321,47 +296,24 @@ class _Pass:
     """An iterator's present pass.
 
     Attributes:
-        is_for_training: Gradients were on when it began, and it has not turned out otherwise.
+        is_for_training: Gradients were on when it began, and its batches can be kept.
         is_free: It gives copies.
         is_inside: A `_next_data` of its class runs another class's.
         expected: Batches drawn from the sampler and not delivered yet; None without workers.
     """
 
-    __slots__ = (
-        "_calls_before",
-        "_kept_before",
-        "expected",
-        "feed",
-        "is_for_training",
-        "is_free",
-        "is_inside",
-    )
+    __slots__ = ("expected", "feed", "is_for_training", "is_free", "is_inside")
 
     def __init__(self, feed: _Feed) -> None:
         self.feed = feed
         self.is_for_training = True
         self.is_free = self.is_inside = False
         self.expected: int | None = None
-        self._calls_before = [0, 0]
-        self._kept_before = 0
 
-    def begin(self, calls: list[int], *, is_learning: bool) -> None:
-        """Begins with gradients on or off, after so many calls of modules by FreeDataProbe."""
+    def begin(self, *, is_learning: bool) -> None:
+        """Begins with gradients on or off."""
         self.is_for_training = is_learning
         self.is_free = is_learning and self.feed.is_ready
-        self._calls_before, self._kept_before = list(calls), len(self.feed.batches)
-
-    def is_evaluation(self, calls: list[int]) -> bool:
-        """Whether its batches went through models, and never with gradients."""
-        without, learning = (
-            now - before for now, before in zip(calls, self._calls_before, strict=True)
-        )
-        return without > 0 and learning == 0
-
-    def give_up(self) -> None:
-        """Leaves the rest of it real, and keeps nothing of it."""
-        self.is_for_training = False
-        del self.feed.batches[self._kept_before :]
 
 
 def _tasks(iterator: Any) -> int | None:

@@ -27,7 +27,6 @@ Wrapped = Callable[..., Any]
 WORKERS: Final = "num_workers"
 # Arguments that mean nothing without workers.
 _OF_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
-KNOWN: Final = (WORKERS, *_OF_WORKERS, "pin_memory")
 # torch's own, with workers.
 _DEFAULT_PREFETCH: Final = 2
 
@@ -50,7 +49,6 @@ class LoaderOverridesProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
-        self._notes.at_end.append(self._tell_the_rest)
         dataloader = sys.modules.get("torch.utils.data.dataloader")
         base = getattr(dataloader, "DataLoader", None)
         if base is None:
@@ -133,12 +131,6 @@ class LoaderOverridesProbe:
 
         iterator._reset = reset
 
-    def _tell_the_rest(self) -> None:
-        """Refuses what was asked for lines that the run never came to."""
-        for site in self._sites.left_out():
-            for name in arguments_at(site, self._asked):
-                self._notes.refuse(name, f"{site}: no loader that was built there was iterated")
-
 
 def arguments_at(site: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what is asked for the loaders of one line."""
@@ -157,14 +149,10 @@ def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dic
         loader: With its present attributes.
     """
     values: dict[str, Any] = {}
-    refused = {name: "trainprof does not change this" for name in asked if name not in KNOWN}
+    refused: dict[str, str] = {}
     workers = loader.num_workers
     if WORKERS in asked:
-        wanted = asked[WORKERS]
-        if type(wanted) is int and wanted >= 0:
-            values[WORKERS] = workers = wanted
-        else:
-            refused[WORKERS] = f"{wanted!r} is no number of workers"
+        values[WORKERS] = workers = asked[WORKERS]
     if "pin_memory" in asked:
         values["pin_memory"] = bool(asked["pin_memory"])
     if not workers:
@@ -174,14 +162,10 @@ def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dic
             values["timeout"] = 0  # an iterator without workers accepts no other
         return values, refused
     prefetch = asked.get("prefetch_factor")
-    if prefetch is not None and not (type(prefetch) is int and prefetch > 0):
-        refused["prefetch_factor"] = f"{prefetch!r} is no number of batches"
-        prefetch = None
     values["prefetch_factor"] = prefetch or loader.prefetch_factor or _DEFAULT_PREFETCH
-    if "persistent_workers" in asked:
-        values["persistent_workers"] = bool(asked["persistent_workers"])
-    if "multiprocessing_context" in asked:
-        values["multiprocessing_context"] = asked["multiprocessing_context"]
+    for name in ("persistent_workers", "multiprocessing_context"):
+        if name in asked:
+            values[name] = asked[name]
     return values, refused
 
 

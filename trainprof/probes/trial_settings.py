@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ Wrapped = Callable[..., Any]
 THREADS: Final = "torch_threads"
 PRECISION: Final = "float32_matmul_precision"
 BENCHMARK: Final = "cudnn_benchmark"
-KNOWN: Final = (THREADS, PRECISION, BENCHMARK)
 
 
 class SettingsProbe:
@@ -35,9 +35,16 @@ class SettingsProbe:
         if THREADS in self._asked and not _is_daemon():
             self._set_threads(torch, patcher, self._asked[THREADS])
         if PRECISION in self._asked:
-            self._set_precision(torch, self._asked[PRECISION])
-        if BENCHMARK in self._asked:
-            self._set_benchmark(torch, bool(self._asked[BENCHMARK]))
+            get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+            self._set(PRECISION, self._asked[PRECISION], get, put)
+        cudnn: Any = torch.backends.cudnn
+        if BENCHMARK in self._asked and not cudnn.is_available():
+            self._notes.refuse(BENCHMARK, "this torch has no cuDNN")
+        elif BENCHMARK in self._asked:
+            is_on = bool(self._asked[BENCHMARK])
+            self._set(
+                BENCHMARK, is_on, lambda: cudnn.benchmark, partial(setattr, cudnn, "benchmark")
+            )
 
     def _set_threads(self, torch: Any, patcher: Patcher, threads: int) -> None:
         try:
@@ -61,32 +68,20 @@ class SettingsProbe:
         patcher.around(make, (torch, "set_num_threads"))
         self._notes.apply(THREADS, threads)
 
-    def _set_precision(self, torch: Any, precision: str) -> None:
+    def _set(
+        self, name: str, wanted: Any, get: Callable[[], Any], put: Callable[[Any], Any]
+    ) -> None:
+        """Sets what the script may set otherwise later on: then that stands."""
         try:
-            torch.set_float32_matmul_precision(precision)
+            put(wanted)
         except (RuntimeError, TypeError, ValueError) as error:
-            self._notes.refuse(PRECISION, str(error))
+            self._notes.refuse(name, str(error))
             return
-        self._notes.apply(PRECISION, precision)
+        self._notes.apply(name, wanted)
 
         def check() -> None:
-            now = torch.get_float32_matmul_precision()
-            if now != precision:
-                self._notes.take_back(PRECISION, f"the script sets it to {now!r} itself")
-
-        self._notes.at_end.append(check)
-
-    def _set_benchmark(self, torch: Any, is_on: bool) -> None:
-        cudnn = torch.backends.cudnn
-        if not cudnn.is_available():
-            self._notes.refuse(BENCHMARK, "this torch has no cuDNN")
-            return
-        cudnn.benchmark = is_on
-        self._notes.apply(BENCHMARK, is_on)
-
-        def check() -> None:
-            if cudnn.benchmark is not is_on:
-                self._notes.take_back(BENCHMARK, f"the script sets it to {cudnn.benchmark} itself")
+            if (now := get()) != wanted:
+                self._notes.take_back(name, f"the script sets it to {now!r} itself")
 
         self._notes.at_end.append(check)
 

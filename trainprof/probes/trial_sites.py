@@ -16,7 +16,6 @@ class TrialSites:
     def __init__(self, loader: LoaderProbe, sites: Iterable[str]) -> None:
         self._loader = loader
         self._sites = tuple(sites)
-        self._iterated: set[str] = set()
 
     def site_of(self, session: Session, loader: Any, frame: FrameType | None) -> str | None:
         """Returns the site, `train.py:84`, of a loader that the trial is for, None of any other.
@@ -29,11 +28,4 @@ class TrialSites:
         if not self._sites:
             return None
         site = session.sites.shown(self._loader.site_of(loader, frame), session.begun_in)
-        if site not in self._sites:
-            return None
-        self._iterated.add(site)
-        return site
-
-    def left_out(self) -> list[str]:
-        """Returns the sites none of whose loaders was iterated, while those of others were."""
-        return [site for site in self._sites if self._iterated and site not in self._iterated]
+        return site if site in self._sites else None

@@ -116,10 +116,6 @@ class Kind(IntEnum):
     # A look at what a thread was running, wanted at `start` and taken at `end`; site = stack;
     # flags = Look; value = ns for which Python code that let nobody else run any went on
     LOOK = 75
-    # From `start` to `end`, two looks: another thread of the process was on a core for `flags` % of
-    # it, and stands at site = stack; value = ns that the looked-at thread was on a core or waited
-    # for one
-    BESIDE = 84
     # In a trial: from here on a loader's batches are copies of earlier ones; site = loader id,
     # value = how many there are
     FREE_DATA = 76
@@ -137,7 +133,7 @@ class Kind(IntEnum):
     LINE = 80  # 81 told of C code in lines, in older runs
     LOADER_PASS = 82  # one begins; site = loader id, value = stack of who goes through it, or 0
     # `start`: an optimizer's step, which was given a closure, goes on to change parameters
-    UPDATE_BEGINS = 83
+    UPDATE_BEGINS = 83  # 84 told of other threads at work, in older runs
     # One figure of a device's allocator, read between two phases at `start`, which took end -
     # start; site = device, flags = MemoryFigure. Only those that changed since the last BURST.
     DEVICE_MEMORY = 90
@@ -201,11 +197,9 @@ class Topic(IntEnum):
     RECORDING_STOPPED = 8  # {reason, at_ns}
     # {torch, cuda, hip} at torch's import; {launch_blocking} where CUDA_LAUNCH_BLOCKING was set;
     # {torch_threads, looped_optimizer: {class, tensors, site}, numerics: {parameters, products}}
-    # {own_optimizer: {class, tensors, site}, cores_allotted, optimizer: its number} at an
-    # optimizer's first step;
-    # {backward_nodes} of the first pass whose graph was gone through;
+    # {own_optimizer: {class, tensors, site}, cores_allotted, optimizer: its number, backward_nodes,
+    # convolves_in_float64, decomposes_in_float64} at an optimizer's first step;
     # {detects_anomalies} once it was on for many backward passes;
-    # {convolves_in_float64} once a module was called that does;
     # {device} when it is first seen in use;
     # {rank, world_size, backend} on joining a process group;
     # {changed_dataset: {loader, attribute}}: it was another when the loader's next pass began;
@@ -334,7 +328,6 @@ class MemoryFigure(IntEnum):
     RESERVED = 2  # taken from the device, in tensors or kept for later ones
     PEAK_ALLOCATED = 3  # since the start, or since the script has reset it
     PEAK_RESERVED = 4
-    INACTIVE_SPLIT = 5  # bytes in free parts of blocks of which other parts are in use
     RETRIES = 6  # allocations that only succeeded once what was kept had been given back
     OUT_OF_MEMORY = 7  # errors raised
     LIMIT = 8  # bytes that this process may take from the device

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from trainprof.analysis.comparability import UNFINISHED, UNLIKE
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.comparison import Comparison, notes
+from trainprof.analysis.comparison import Comparison
 from trainprof.analysis.speedup import SpeedUp
+from trainprof.report.comparison_rows import remarks
 
 
 def render(comparisons: Sequence[Comparison]) -> str:
@@ -27,7 +29,10 @@ def to_jsonable(comparison: Comparison) -> dict[str, Any]:
         "base": _side(comparison.base),
         "other": _side(comparison.other),
         "comparable": comparison.comparable,
-        "notes": notes(comparison),
+        "notes": [
+            *comparison.of_kind(*UNLIKE, UNFINISHED),
+            *(f"{label}: {sentence}" for label, sentence in remarks(comparison)),
+        ],
         "verdict": comparison.verdict,
         "measured_by": comparison.measured_by,
         "speedup": _speedup(comparison.speedup),

@@ -8,8 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.comparison import Comparison
-from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED
+from trainprof.analysis.comparison import NOT_JUDGED, PASSED, TRIPPED, Comparison
 from trainprof.analysis.speedup import FASTER, SLOWER
 from trainprof.report.comparison_rows import (
     REMARK_CELLS,

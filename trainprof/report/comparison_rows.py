@@ -8,8 +8,17 @@ from typing import Final
 
 from trainprof.analysis.comparability import REMARK, SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
 from trainprof.analysis.compared_run import ComparedRun
-from trainprof.analysis.comparison import PART_PREFIX, Comparison, Metric, noise_of
-from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate, longer
+from trainprof.analysis.comparison import (
+    NOT_JUDGED,
+    PART_PREFIX,
+    PASSED,
+    TRIPPED,
+    Comparison,
+    Gate,
+    Metric,
+    longer,
+    noise_of,
+)
 from trainprof.analysis.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.report.ledger_table import label_of
 from trainprof.report.units import byte_count, counted, percent, seconds, three_digits
@@ -23,6 +32,8 @@ VERDICT_WORDS: Final = {
 # Somebody's arguments may be long; the JSON has them whole.
 REMARK_CELLS: Final = 300
 _FOLD_BELOW_SHARE: Final = 0.02
+# Ten times as much and more: nobody wants the digits.
+_TOO_WIDE: Final = 9.995
 _OUTCOMES: Final = {PASSED: "PASSED", TRIPPED: "TRIPPED", NOT_JUDGED: "NOT JUDGED"}
 _LABELS: Final = {
     "step_s": "a step, mean",
@@ -72,9 +83,10 @@ def headline(comparison: Comparison) -> str:
     if speedup.verdict == SLOWER:
         between = _between(least, most)
         return f"OTHER IS SLOWER: a {per} takes {longer(middle)} ({between}, 95 % sure)"
-    word = "NO VISIBLE DIFFERENCE" if speedup.verdict != UNKNOWN else "TOO NOISY TO TELL"
+    if speedup.verdict == UNKNOWN:
+        return f"NO VERDICT: a {per} took {longer(middle)}, but it is {speedup.why_unknown}"
     fits = f"{_between(least, most)} would fit what was measured"
-    return f"{word}: a {per} took {longer(middle)}, and {fits}"
+    return f"NO VISIBLE DIFFERENCE: a {per} took {longer(middle)}, and {fits}"
 
 
 def gate_line(gate: Gate) -> str:
@@ -92,9 +104,9 @@ def warning(comparison: Comparison) -> str | None:
 
 def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     """Returns label and sentence of what to know: what was changed, what the interval rests on."""
-    changed, noise = comparison.of_kind(SETTING), noise_of(comparison)
-    listed = [("Changed", ", ".join(changed))] if changed else []
+    listed = [("Changed", text) for text in comparison.of_kind(SETTING)]
     listed += [("Note", text) for text in comparison.of_kind(REMARK)]
+    noise = noise_of(comparison)
     return listed if noise is None else [*listed, ("Noise", noise)]
 
 
@@ -136,15 +148,15 @@ def _row(metric: Metric) -> Row:
     label = _LABELS.get(metric.name) or f"  {label_of(part)}"
     write = next((write for ending, write in _WRITERS.items() if part.endswith(ending)), seconds)
     base, other = ("-" if x is None else write(x) for x in (metric.base, metric.other))
-    is_bounded = metric.low is not None and metric.high is not None
-    interval = _between(metric.low or 0.0, metric.high or 0.0) if is_bounded else ""
+    is_shown = metric.low is not None and metric.high is not None and metric.high < _TOO_WIDE
+    interval = _between(metric.low or 0.0, metric.high or 0.0) if is_shown else ""
     return Row(label, base, other, _change(metric.change), interval, metric.verdict)
 
 
 def _change(share: float | None) -> str:
     if share is None:
         return ""
-    return f"x {three_digits(share + 1)}" if share >= 9.995 else f"{_share(share)} %"
+    return f"x {three_digits(share + 1)}" if share >= _TOO_WIDE else f"{_share(share)} %"
 
 
 def _between(low: float, high: float) -> str:

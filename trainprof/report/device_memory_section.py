@@ -10,13 +10,11 @@ from trainprof.analysis.device_figures import Device
 from trainprof.analysis.memory_figures import DeviceMemory, OutOfMemory
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
-from trainprof.report.ledger_table import label_of
 from trainprof.report.units import (
     byte_count,
     count,
     counted,
     percent,
-    seconds,
     share_of,
 )
 
@@ -24,7 +22,6 @@ from trainprof.report.units import (
 NEAR_THE_LIMIT: Final = 0.9
 _LABEL: Final = "GPU memory"
 _DEVICE_CELLS: Final = 16
-_SITE_UNKNOWN: Final = "which line keeps it is not known"
 
 
 def device_memory_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -38,7 +35,7 @@ def device_memory_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def device_memory_details(summary: RunSummary, page: Page) -> list[Text]:
-    """Every figure of every device, and why those that are missing are."""
+    """Every figure of every device."""
     told = [
         _every_figure(device, device.memory)
         for device in summary.devices or ()
@@ -84,36 +81,16 @@ def _what_matters(memory: DeviceMemory) -> list[str]:
 def _every_figure(device: Device, memory: DeviceMemory) -> list[str]:
     at_least = "at least " if memory.is_peak_sampled else ""
     words = [
-        f"{device.name} peak in tensors {at_least}{byte_count(memory.peak_allocated_bytes)}"
-        + ("" if memory.peak_phase is None else f", set in {label_of(memory.peak_phase)}"),
+        f"{device.name} peak in tensors {at_least}{byte_count(memory.peak_allocated_bytes)}",
         "" if memory.peak_reserved_bytes is None else _reserved(memory),
     ]
-    if memory.unallocated_share:
-        words.append(
-            f"at that peak at least {percent(memory.unallocated_share)} of it was in no tensor "
-            "(kept for later, or fragments)"
-        )
-    if memory.inactive_split_bytes:
-        words.append(
-            f"up to {byte_count(memory.inactive_split_bytes)} in free parts of blocks in use"
-        )
-    by_phase = sorted(memory.peak_by_phase.items(), key=lambda item: -item[1])
-    if by_phase:
-        each = [f"{label_of(key)} {byte_count(size)}" for key, size in by_phase]
-        words.append(f"in tensors by phase, at least: {each[0]}")
-        words += each[1:]
     if memory.between_steps_bytes is not None:
         words.append(f"between steps {byte_count(memory.between_steps_bytes)}")
-    if memory.is_growing:
-        words += [_growth(memory), _SITE_UNKNOWN]
-    elif memory.is_growing is False:
-        words.append(f"no growth over {counted(memory.growth_steps or 0, 'step')}")
-    words.append("" if memory.retries is None else _retries(memory.retries))
-    words.append(
-        "" if memory.out_of_memory_errors is None else _errors(memory.out_of_memory_errors)
-    )
-    words.append(f"{counted(memory.readings, 'reading')} took {seconds(memory.reading_s)} in all")
-    words += [f"no {name.replace('_', ' ')}: {why}" for name, why in memory.not_observed.items()]
+    if memory.is_growing is not None:
+        steps = counted(memory.growth_steps or 0, "step")
+        words.append(_growth(memory) if memory.is_growing else f"no growth over {steps}")
+    words.append(_retries(memory.retries) if memory.retries else "")
+    words.append(_errors(memory.out_of_memory_errors) if memory.out_of_memory_errors else "")
     return words
 
 
@@ -134,8 +111,6 @@ def _growth(memory: DeviceMemory) -> str:
 
 
 def _retries(retries: int) -> str:
-    if retries == 0:
-        return "no allocation had to be retried"
     return f"{counted(retries, 'allocation')} succeeded only after torch gave back what it kept"
 
 

@@ -20,7 +20,7 @@ from trainprof.report.gain_words import (
     whole_of,
 )
 from trainprof.report.layout import Page
-from trainprof.report.not_judged import beside_findings, is_judged, not_judged, odd_forward
+from trainprof.report.not_judged import beside_findings, is_judged, not_judged
 from trainprof.report.units import counted, percent
 
 FINDINGS_SHOWN: Final = 5
@@ -184,9 +184,7 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     bar = summary.findings_from
     if bar is None or not is_judged(summary):
         return ""
-    odd = odd_forward(summary)
-    told = f"{_TITLE}: {odd}. Nothing else was found" if odd else f"{_TITLE}: no cause was found"
-    told += f" that would gain over {percent(bar)}"
+    told = f"{_TITLE}: no cause was found that would gain over {percent(bar)}"
     if bar > LEAST_GAIN:
         or_more = " or more" if bar / 2 >= MOST_NOISE else ""
         told += f" (the halves of this run differ by {percent(bar / 2)}{or_more}: less would not "
@@ -194,7 +192,7 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     told += f".{_in_noise(summary, page, more)}"
     if page.verbose:
         told += f" Looked for: {checked_words()}."
-    return told + not_judged(summary, names_forward=not odd)
+    return told + not_judged(summary)
 
 
 def _sentence(words: str) -> str:

@@ -112,16 +112,6 @@ class Page:
         margin = " " * indent
         return [Text(margin + heading, "bold"), *(Text(margin + row) for row in rows)]
 
-    def tables(self, columns: Sequence[Column], *, indent: int = 0) -> list[Text]:
-        """Returns a table whole: on a narrow page as several, each with the first column."""
-        first, *others = (self._safe(column) for column in columns)
-        room = max(self.width - indent, _NARROWEST)
-        groups = _groups(first, others, room)
-        while room > 1 and len(narrower := _groups(first, others, room - 1)) == len(groups):
-            # All about as wide: not full ones and what is left.
-            groups, room = narrower, room - 1
-        return [line for group in groups for line in self.table([first, *group], indent=indent)]
-
     def _flow(
         self, head: Text, fragments: Iterable[str], separator: str, indent: int
     ) -> list[Text]:
@@ -211,16 +201,6 @@ def _fitting(columns: list[Column], room: int) -> list[Column]:
         kept.remove(column)
     excess = _table_width(kept) - room
     return [_narrowed(column, excess) if column.gives_way else column for column in kept]
-
-
-def _groups(first: Column, others: Sequence[Column], room: int) -> list[list[Column]]:
-    """Cuts a table into several that fit, with one column at least beside the first."""
-    groups: list[list[Column]] = [[]]
-    for column in others:
-        if groups[-1] and _table_width([first, *groups[-1], column]) > room:
-            groups.append([])
-        groups[-1].append(column)
-    return groups
 
 
 def _table_width(columns: Sequence[Column]) -> int:

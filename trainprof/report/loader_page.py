@@ -20,7 +20,7 @@ from trainprof.report.loader_tables import (
     making,
     slow_sample_columns,
     totals,
-    worker_tables,
+    worker_columns,
 )
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers
@@ -93,9 +93,8 @@ def _bars(loader: Loader, page: Page) -> list[Text]:
 
 
 def _workers(loader: Loader, page: Page) -> list[Text]:
-    tables = worker_tables(loader)
-    lines = [line for columns in tables for line in page.tables(columns)]
-    return [*lines, *page.paragraph(LEGEND, indent=2)] if lines else []
+    columns = worker_columns(loader)
+    return [*page.table(columns), *page.paragraph(LEGEND, indent=2)] if columns else []
 
 
 def _slow_samples(loader: Loader, page: Page) -> list[Text]:

@@ -8,7 +8,7 @@ from typing import Final
 from trainprof.analysis.facts import known
 from trainprof.analysis.loader_figures import Fetch, Loader
 from trainprof.analysis.run_figures import Statistics
-from trainprof.analysis.worker_totals import WorkerTotals, worker_totals
+from trainprof.analysis.worker_totals import worker_totals
 from trainprof.report.batch_bars import BatchGroup
 from trainprof.report.batch_time import code_parts, making_parts, waiting_parts
 from trainprof.report.layout import Column
@@ -21,15 +21,13 @@ from trainprof.report.units import (
     counted,
     percent,
     seconds,
-    three_digits,
 )
 
 # What the columns of seconds in the workers' table mean.
 LEGEND: Final = (
     "running on a core; queued for a free core; stopped by the CPU quota; waiting for I/O; asleep "
     "(sleep, lock, network, and what the kernel does not tell apart); busy: of the time it could "
-    "have been asked; read/s from disk; reads/s, read calls; faults that read a page; 1st fetch "
-    "after the pass began"
+    "have been asked"
 )
 _NONE: Final = "-"
 # Of the slowest sample: one that takes less is not worth a table.
@@ -127,8 +125,8 @@ def batch_groups(loader: Loader) -> list[BatchGroup]:
     ]
 
 
-def worker_tables(loader: Loader) -> list[list[Column]]:
-    """Returns who made the batches: their time, then what they took of the machine."""
+def worker_columns(loader: Loader) -> list[Column]:
+    """Returns who made the batches, and what they did meanwhile; no column without a figure."""
     rows = worker_totals(loader.fetch.per_worker) if loader.fetch else []
     if not rows:
         return []
@@ -136,33 +134,19 @@ def worker_tables(loader: Loader) -> list[list[Column]]:
     def figures(name: str, written: Callable[[float | None], str]) -> list[str]:
         return [_or_none(written(row.figures[name])) for row in rows]
 
-    times = [
+    columns = [
         Column("batches", figures("n", count)),
         Column("busy", [_or_none(percent(row.busy_share)) for row in rows]),
         Column("a batch", [_or_none(seconds(row.mean_s)) for row in rows]),
-        Column("running", figures("running_s", seconds)),
-        Column("queued", figures("runnable_s", seconds)),
-        Column("stopped", figures("throttled_s", seconds)),
-        Column("I/O", figures("reading_s", seconds)),
-        Column("asleep", figures("asleep_s", seconds)),
-    ]
-    machine = [
-        Column("pid", [_pids(row) for row in rows]),
-        Column("CPU", figures("cpu_percent", _of_hundred)),
-        Column("RSS", figures("rss_bytes", byte_count)),
-        Column("PSS", figures("pss_bytes", byte_count)),
-        Column("threads", figures("threads", count)),
-        Column("switches/s", [_or_none(_rate(_switches(row))) for row in rows]),
-        Column("read/s", figures("read_bytes_per_s", byte_count)),
-        Column("reads/s", figures("read_calls_per_s", _rate)),
-        Column("faults", figures("major_faults", count)),
-        Column("1st fetch", figures("first_fetch_s", seconds)),
+        Column("running", figures("running_s", seconds), dropped=6),
+        Column("queued", figures("runnable_s", seconds), dropped=5),
+        Column("stopped", figures("throttled_s", seconds), dropped=2),
+        Column("I/O", figures("reading_s", seconds), dropped=3),
+        Column("asleep", figures("asleep_s", seconds), dropped=4),
+        Column("RSS", figures("rss_bytes", byte_count), dropped=1),
     ]
     who = Column("Worker", [_worker(row.number) for row in rows], is_number=False)
-    known_ones = (
-        [one for one in columns if set(one.cells) != {_NONE}] for columns in (times, machine)
-    )
-    return [[who, *columns] for columns in known_ones if columns]
+    return [who, *(column for column in columns if set(column.cells) != {_NONE})]
 
 
 def slow_sample_columns(fetch: Fetch) -> list[Column]:
@@ -208,29 +192,6 @@ def _worker(number: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return _NONE if value is None else f"{value:.0f}"
-
-
-def _pids(row: WorkerTotals) -> str:
-    if not row.pids:
-        return _NONE
-    return str(row.pids[0]) if len(row.pids) == 1 else f"{count(len(row.pids))} pids"
-
-
-def _switches(row: WorkerTotals) -> float | None:
-    told = [
-        value
-        for name in ("voluntary_switches_per_s", "involuntary_switches_per_s")
-        if (value := row.figures[name]) is not None
-    ]
-    return sum(told) if told else None
-
-
-def _rate(value: float | None) -> str:
-    return NOT_MEASURED if value is None else three_digits(value) if value < 10 else count(value)
-
-
-def _of_hundred(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.0f} %"
 
 
 def _times(took: float | None, typical: float | None) -> str:

@@ -32,7 +32,7 @@ from trainprof.report.loader_tables import (
     making,
     slow_sample_columns,
     totals,
-    worker_tables,
+    worker_columns,
 )
 from trainprof.report.loader_warnings import faults, warnings
 from trainprof.report.loader_words import makers, needs_words
@@ -162,8 +162,8 @@ def render_loader(summary: RunSummary, index: int) -> str:
             *(_sentence(fragments) for fragments in told if fragments),
             _batch_time(loader),
             _columns(distributions(loader)),
-            *(_columns(columns) for columns in worker_tables(loader)),
-            escaped(f"{LEGEND}.") if worker_tables(loader) else "",
+            _columns(worker_columns(loader)),
+            escaped(f"{LEGEND}.") if worker_columns(loader) else "",
             _columns(slow_sample_columns(fetch)) if fetch else "",
         ]
     )

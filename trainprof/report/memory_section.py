@@ -7,7 +7,6 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.facts import number_at
-from trainprof.analysis.loader_figures import Loader
 from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
@@ -29,8 +28,7 @@ def memory_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def memory_sentences(summary: RunSummary) -> list[list[str]]:
     """Returns what is to be known of memory, each in fragments of a sentence."""
-    told = [_growing(summary), *map(_growing_workers, summary.loaders)]
-    told += [_shared_memory(summary), _short_of_memory(summary)]
+    told = [_growing(summary), _shared_memory(summary), _short_of_memory(summary)]
     return [sentence for sentence in told if sentence]
 
 
@@ -61,26 +59,6 @@ def _what_it_may_be(grown: MemoryGrowth) -> str:
         "their graph (keep loss.item() or x.detach())"
     )
     return kept if grown.passes > 1 else f"{kept}, or data that is read in once"
-
-
-def _growing_workers(loader: Loader) -> list[str]:
-    grown = loader.memory_growth
-    if grown is None:
-        return []
-    who = counted(grown.workers, "worker")
-    why = (
-        "they copy pages of the training process as they use Python objects in them (counting "
-        "references writes): keep long lists of the dataset as arrays or tensors"
-        if grown.is_copied
-        else "the dataset keeps something of each sample (a list or dict that is only added to, "
-        "a cache without an end)"
-    )
-    return [
-        f"the {who} of {loader.site} grew by {byte_count(grown.bytes_per_batch)} a batch",
-        f"from {byte_count(grown.first_bytes)} to {byte_count(grown.last_bytes)} in "
-        f"{counted(grown.batches, 'batch', 'batches')}",
-        why,
-    ]
 
 
 def _shared_memory(summary: RunSummary) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.device_figures import Transfer
-from trainprof.analysis.facts import number_at
 from trainprof.analysis.summary import RunSummary
 from trainprof.report.layout import Page
 from trainprof.report.ledger_table import waits_are_merged
@@ -28,8 +27,6 @@ _FULL_RATE_BYTES: Final = 256 << 10
 _SMALL_BYTES: Final = 64 << 10
 _MANY_A_STEP: Final = 8
 _MOST: Final = 0.5
-# GB/s of one lane, each direction, by PCIe generation (PCI-SIG; 128b/130b coding from 3 on).
-_LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -60,7 +57,7 @@ def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged:
         f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
         byte_count(transfer.bytes),
         pinned if transfer.direction == "h2d" else "",
-        _rate(transfer, summary),
+        _rate(transfer),
     ]
     if not is_merged:
         told.append(f"{seconds(transfer.host_s)} on the host")
@@ -73,27 +70,13 @@ def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged:
     return [*told, *_notes(transfer, summary)]
 
 
-def _rate(transfer: Transfer, summary: RunSummary) -> str:
+def _rate(transfer: Transfer) -> str:
     rate = transfer.gb_per_s
     if rate is None or not is_known(rate) or not transfer.count:
         return ""
     if transfer.bytes / transfer.count < _FULL_RATE_BYTES:
         return ""
-    limit = _link_gb_per_s(summary)
-    of = f" of {three_digits(limit)} that the link can" if limit and rate <= limit else ""
-    return f"{three_digits(rate)} GB/s{of}"
-
-
-def _link_gb_per_s(summary: RunSummary) -> float | None:
-    """Returns the limit of the PCIe link that the script's GPUs have in common, if it is known."""
-    gpus = [] if summary.system is None else [gpu for gpu in summary.system.gpus if gpu.is_used]
-    limits = set()
-    for gpu in gpus:
-        generation = number_at(gpu.pcie_link, "generation")
-        width = number_at(gpu.pcie_link, "width")
-        lane = _LANE_GB_PER_S.get(int(generation)) if generation is not None else None
-        limits.add(None if lane is None or width is None else lane * width)
-    return limits.pop() if len(limits) == 1 else None
+    return f"{three_digits(rate)} GB/s"
 
 
 def _notes(transfer: Transfer, summary: RunSummary) -> list[str]:

@@ -25,7 +25,7 @@ from trainprof.report.tune_rows import (
 _BLANK: Final = (Text(),)
 _REMARK_CELLS: Final = 300
 # In which order columns give way on a narrow page.
-_DROPPED: Final = {"read": 1, "CPU": 2, "memory": 3, "runs": 4, "steps/s": 5, "predicted": 6}
+_DROPPED: Final = {"memory": 1, "runs": 2, "steps/s": 3, "predicted": 4}
 _STYLES: Final = {FASTER: "green", SLOWER: "red"}
 
 

@@ -14,7 +14,6 @@ from trainprof.sampling.clock import NS_PER_S, Clock
 from trainprof.sampling.gpu_mapping import MigInstance, Numbering, NvmlDevice, numbering
 from trainprof.sampling.gpu_metrics import (
     IDENTITY,
-    LIMITS,
     METRICS,
     Metric,
     Tier,
@@ -112,8 +111,7 @@ class GpuReader:
     def sample(self) -> dict[str, Any]:
         """Returns `gpus`, an entry per device that is there, and the cost of the calls so far.
 
-        `calls` and `call_ns` are totals since the start; `slowed_s` names the metrics that are
-        asked for less often than planned, as slow or failing, with the time from call to call.
+        `calls` and `call_ns` are totals since the start.
 
         Raises:
             NothingToSample: If there is no NVML, no GPU, or none is left; with the reason.
@@ -129,9 +127,7 @@ class GpuReader:
             device.begin(tick_ns)
         self._ask_seldom(present, tick_ns)
         entries = sorted((device.end() for device in present), key=lambda entry: entry["index"])
-        sample = {"gpus": entries, "calls": self._calls.count, "call_ns": self._calls.total_ns}
-        slowed_s = self._slowed_s()
-        return {**sample, "slowed_s": slowed_s} if slowed_s else sample
+        return {"gpus": entries, "calls": self._calls.count, "call_ns": self._calls.total_ns}
 
     def close(self) -> None:
         """Gives NVML back; its own failure is of no interest any more."""
@@ -169,13 +165,6 @@ class GpuReader:
             if self._now_ns() - first_ns > MAX_SELDOM_NS:
                 break
 
-    def _slowed_s(self) -> dict[str, float]:
-        slowed: dict[str, float] = {}
-        for device in self._devices:
-            for name, interval_ns in device.slowed_ns():
-                slowed[name] = max(slowed.get(name, 0.0), interval_ns / NS_PER_S)
-        return slowed
-
 
 class GpuDevice:
     """One GPU: its identity and limits, read once, and its metrics.
@@ -206,8 +195,8 @@ class GpuDevice:
         self._handle = self._ask("handle", lambda: nvml.nvmlDeviceGetHandleByIndex(index))
         self._identity: dict[str, Any] = {"index": index}
         self._identity |= {name: self._read_once(name, read) for name, read in IDENTITY.items()}
-        self._news = {name: self._read_once(name, read) for name, read in LIMITS.items()}
-        self._news["mig"] = instances = self._mig()
+        instances = self._mig()
+        self._news: dict[str, Any] = {"mig": instances}
         self.listed = NvmlDevice(
             self._identity["uuid"],
             None if instances is None else tuple(map(_instance, instances)),
@@ -251,12 +240,6 @@ class GpuDevice:
         if self._untold:
             entry["not_observed"], self._untold = self._untold, {}
         return entry
-
-    def slowed_ns(self) -> Iterator[tuple[str, int]]:
-        """Yields the metrics that are asked for less often than planned, and how often."""
-        for asked in self._asked:
-            if not (self.lost or asked.is_silent) and asked.pace.slowed_ns is not None:
-                yield asked.metric.name, asked.pace.slowed_ns
 
     def _mig(self) -> list[dict[str, Any]] | None:
         if self.lost:

@@ -14,9 +14,6 @@ from typing import Any, Final
 
 Reading = Callable[[Any, Any], dict[str, Any]]
 
-# NVML tells PCIe throughput in KB/s.
-_BYTES_PER_KB: Final = 1000
-
 
 class Tier(Enum):
     """How often a metric is asked for: at every sample, or seldom, because the call is dear."""
@@ -30,7 +27,7 @@ class Metric:
     """One question to the driver.
 
     Attributes:
-        name: What `not_observed` and `slowed_s` call it.
+        name: What `not_observed` calls it.
         keys: What it adds to a device's entry.
         readings: (nvml, handle) to these keys; the first one that is offered is used.
     """
@@ -51,10 +48,7 @@ def _power(nvml: Any, handle: Any) -> dict[str, Any]:
 
 def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    return {
-        "utilization_gpu_percent": rates.gpu,
-        "utilization_memory_percent": rates.memory,
-    }
+    return {"utilization_gpu_percent": rates.gpu}
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -80,14 +74,6 @@ def _temperature_versioned(nvml: Any, handle: Any) -> dict[str, Any]:
     return {"temperature_c": nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)}
 
 
-def _sm_clock(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)}
-
-
-def _memory_clock(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)}
-
-
 def _event_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
     return {"clock_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)}
 
@@ -95,26 +81,6 @@ def _event_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
 def _throttle_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
     """The older name of the same call."""
     return {"clock_reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)}
-
-
-def _pcie_link(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {
-        "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
-        "pcie_width": nvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
-    }
-
-
-def _pcie_throughput(nvml: Any, handle: Any) -> dict[str, Any]:
-    """Each call watches the link for about 20 ms; sent and received are the GPU's view."""
-
-    def bytes_per_s(counter: int) -> int:
-        told: int = nvml.nvmlDeviceGetPcieThroughput(handle, counter)
-        return told * _BYTES_PER_KB
-
-    return {
-        "pcie_sent_bytes_per_s": bytes_per_s(nvml.NVML_PCIE_UTIL_TX_BYTES),
-        "pcie_received_bytes_per_s": bytes_per_s(nvml.NVML_PCIE_UTIL_RX_BYTES),
-    }
 
 
 def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
@@ -141,7 +107,7 @@ METRICS: Final = (
     Metric(
         "utilization",
         Tier.EVERY_SAMPLE,
-        ("utilization_gpu_percent", "utilization_memory_percent"),
+        ("utilization_gpu_percent",),
         (_utilization,),
     ),
     Metric(
@@ -152,21 +118,12 @@ METRICS: Final = (
     ),
     Metric("temperature", Tier.SELDOM, ("temperature_c",), (_temperature, _temperature_versioned)),
     Metric("power_limit", Tier.SELDOM, ("power_limit_w",), (_power_limit,)),
-    Metric("sm_clock", Tier.SELDOM, ("sm_clock_mhz",), (_sm_clock,)),
-    Metric("memory_clock", Tier.SELDOM, ("memory_clock_mhz",), (_memory_clock,)),
     Metric("clock_reasons", Tier.SELDOM, ("clock_reasons",), (_event_reasons, _throttle_reasons)),
-    Metric("pcie_link", Tier.SELDOM, ("pcie_generation", "pcie_width"), (_pcie_link,)),
     Metric(
         "processes",
         Tier.SELDOM,
         ("processes",),
         (partial(_processes, version="v3"), partial(_processes, version="v2")),
-    ),
-    Metric(
-        "pcie_throughput",
-        Tier.SELDOM,
-        ("pcie_sent_bytes_per_s", "pcie_received_bytes_per_s"),
-        (_pcie_throughput,),
     ),
 )
 
@@ -184,35 +141,8 @@ def _uuid(nvml: Any, handle: Any) -> str:
     return _text(nvml.nvmlDeviceGetUUID(handle))
 
 
-def _max_sm_clock(nvml: Any, handle: Any) -> int:
-    told: int = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-    return told
-
-
-def _max_memory_clock(nvml: Any, handle: Any) -> int:
-    told: int = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-    return told
-
-
-def _max_pcie_generation(nvml: Any, handle: Any) -> int:
-    told: int = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
-    return told
-
-
-def _max_pcie_width(nvml: Any, handle: Any) -> int:
-    told: int = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-    return told
-
-
-# What every entry names the device by, ...
+# What every entry names the device by.
 IDENTITY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"uuid": _uuid, "name": _name}
-# ... and what does not change and stands in the first entry alone.
-LIMITS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "sm_clock_max_mhz": _max_sm_clock,
-    "memory_clock_max_mhz": _max_memory_clock,
-    "pcie_max_generation": _max_pcie_generation,
-    "pcie_max_width": _max_pcie_width,
-}
 
 
 def is_mig_enabled(nvml: Any, handle: Any) -> bool:

@@ -190,10 +190,9 @@ class ProcfsTree:
             return
         for entry in entries:
             rollup = read_bytes(f"{self._proc}/{entry['pid']}/smaps_rollup") or b""
-            for key, label in (("pss_bytes", b"Pss:"), ("pss_anonymous_bytes", b"Pss_Anon:")):
-                size_kb = labelled_int(rollup, label)
-                if size_kb is not None:
-                    entry[key] = size_kb * 1024
+            size_kb = labelled_int(rollup, b"Pss:")
+            if size_kb is not None:
+                entry["pss_bytes"] = size_kb * 1024
         ended_ns = self._now_ns()
         pause_ns = max(PSS_INTERVAL_NS, int((ended_ns - started_ns) / PSS_MAX_SHARE))
         self._next_pss_ns = ended_ns + pause_ns

@@ -3,9 +3,33 @@
 from tempfile import TemporaryDirectory
 
 import torch
-from recomputed import STEPS, Paced, Texts
 from timed import Pace, main
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+STEPS = 160
+
+
+class Texts(Dataset):
+    def __init__(self) -> None:
+        self.ids = torch.randint(0, 4096, (4096, 256))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.ids[index], "labels": self.ids[index]}
+
+
+class Paced(TrainerCallback):
+    def __init__(self, pace: Pace) -> None:
+        self.steps = pace.over(range(STEPS))
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        next(self.steps)
+
+    def on_train_end(self, *_: object, **__: object) -> None:
+        next(self.steps, None)
 
 
 def train(is_fast: bool, pace: Pace) -> None:

@@ -116,17 +116,6 @@ def test_tune_knows_who_builds_what_it_recommends_to_fuse() -> None:
     assert plan(case).optimizers == (unfused[0],)
 
 
-def test_functions_that_its_steps_call_may_be_most_of_them() -> None:
-    finding = told(case_with(looped(has_hooks=True)))
-    assert finding.is_at_most
-    assert finding.predicted_speedup is not None
-    assert finding.predicted_speedup[0] == pytest.approx(1.0)
-    assert "register_step_post_hook" in finding.cautions[0]
-    plain = told(case_with(looped()))
-    assert not plain.is_at_most
-    assert not any("register_step" in caution for caution in plain.cautions)
-
-
 @pytest.mark.parametrize(
     ("built", "expected"),
     [

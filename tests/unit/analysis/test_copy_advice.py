@@ -8,136 +8,128 @@ from typing import Any
 import pytest
 from support import summaries
 from support.cases import Planted, case_of, on_device
+from support.found import found, only
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.finding import Finding
 
-BATCH_BYTES = 4.6 * summaries.MIB
-
-
-def copies(each: float = 4 * summaries.MIB, **changes: Any) -> Case:
-    """A run of which copies of so many bytes each take 0.6 s."""
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
-    rows = [
-        replace(row, bytes=round(row.count * each), **changes) for row in case.summary.transfers
-    ]
-    return replace(case, summary=replace(case.summary, transfers=rows))
+BATCH = 4.6 * summaries.MIB
+BOTH = {"pin_memory": True, "non_blocking": True}
+UNBLOCK = {"non_blocking": True}
+BACK = {"direction": "d2h", "exposed_s": 0.0}
+HF_PIN = "TrainingArguments(..., dataloader_pin_memory=True)"
+HF_COPY = 'accelerator_config={"non_blocking": True}'
 
 
-def told(case: Case) -> Finding:
-    [finding] = [one for one in diagnose(case).findings if one.id == "blocking_copies"]
-    return finding
+def copies(
+    each: float = 4 * summaries.MIB,
+    *,
+    copy_s: float = 0.6,
+    wait_s: float = 0.0,
+    loader: dict[str, Any] | None = None,
+    back_at: str | None = None,
+    part: str | None = None,
+    **changes: Any,
+) -> Case:
+    """A run of which copies of so many bytes each take 0.6 s, for `wait_s` of it the host waits."""
+    planted = Planted(workers=2, fetch_s=0.002)
+    planted.loader = replace(planted.loader, **(loader or {}))
+    case = on_device(case_of(planted), copy_s=copy_s)
+    [row] = case.summary.transfers
+    row = replace(row, bytes=round(row.count * each), **changes)
+    rows = [row] if back_at is None else [row, replace(row, site=back_at, **BACK)]
+    devices = [replace(one, copy_wait_s=wait_s) for one in case.summary.devices or ()]
+    run = replace(case.summary.run, part=part)
+    summary = replace(case.summary, transfers=rows, devices=devices, run=run)
+    return replace(case, summary=summary)
 
 
-def test_what_is_as_large_as_a_batch_is_pinned_by_its_loader() -> None:
-    finding = told(copies())
-    assert finding.advice.startswith("DataLoader(..., pin_memory=True) with ")
-    assert finding.change == {"pin_memory": True, "non_blocking": True}
-    assert finding.recoverable_s == pytest.approx(0.6)
+SITE = copies().summary.transfers[0].site
 
 
-@pytest.mark.parametrize(("times", "is_batch"), [(1.0, True), (1.04, True), (1.5, False)])
-def test_what_is_larger_than_a_batch_is_none(times: float, is_batch: bool) -> None:
-    finding = told(copies(times * BATCH_BYTES))
-    assert ("DataLoader" in finding.advice) is is_batch
-    assert ("pin_memory" in finding.change) is is_batch
-    assert finding.advice.startswith(".pin_memory() on the tensor") is not is_batch
-
-
-def test_where_no_batch_tells_its_size_the_loader_is_pinned() -> None:
-    case = copies(100 * summaries.MIB)
-    [loader] = case.summary.loaders
-    assert loader.fetch is not None
-    untold = replace(loader, fetch=replace(loader.fetch, batch_bytes=None))
-    summary = replace(case.summary, loaders=[untold])
-    assert "DataLoader" in told(replace(case, summary=summary)).advice
-
-
-def test_what_the_line_makes_is_made_on_the_device() -> None:
-    finding = told(copies(is_made_there=True))
-    assert finding.advice.startswith("make it on the device, by device=")
-    assert "pin" not in finding.advice
-    assert finding.change == {}
-    assert "random numbers" in finding.cautions[0]
-    # No more than that line's copies take.
-    case = copies(is_made_there=True, exposed_s=0.5)
-    assert told(case).recoverable_s == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("each", "is_small"), [(4_096, True), (65_535, True), (65_536, False)])
-def test_small_copies_are_to_be_fewer_and_larger(each: int, is_small: bool) -> None:
-    finding = told(copies(each))
-    assert finding.advice.startswith("fewer and larger copies: with ") is is_small
-    assert ("pin_memory" in finding.advice) is not is_small
-    assert (finding.change == {}) is is_small
-    # Two in one save half of it: nobody knows how many can be one.
-    assert finding.recoverable_s == pytest.approx(0.3 if is_small else 0.6)
-    assert ("decides what comes next" in " ".join(finding.cautions)) is is_small
+@pytest.mark.parametrize(
+    ("how", "advice", "change", "saved_s"),
+    [
+        pytest.param({}, "DataLoader(..., pin_memory=True) with .to(", BOTH, 0.6, id="a batch"),
+        pytest.param({"each": 1.04 * BATCH}, "DataLoader(", BOTH, 0.6, id="nearly as large"),
+        pytest.param({"each": 1.5 * BATCH}, ".pin_memory() on the", UNBLOCK, 0.6, id="no batch"),
+        pytest.param(
+            {"loader": {"built_by": "transformers"}},
+            f"{HF_PIN} with {HF_COPY}",
+            {"pin_memory": True},
+            0.6,
+            id="a package builds the loader",
+        ),
+        pytest.param(
+            {"loader": {"pin_memory": True}},
+            "a pin_memory() method for the batch's own class",
+            UNBLOCK,
+            0.6,
+            id="a class that the loader does not pin",
+        ),
+        pytest.param(
+            {"loader": {"touches_device": True}}, "move .to(device) out", {}, 0.6, id="in a loader"
+        ),
+        pytest.param(
+            {"by_library_share": 0.5}, "DataLoader(", {"pin_memory": True}, 0.6, id="by a library"
+        ),
+        pytest.param({"back_at": SITE}, "DataLoader(", {"pin_memory": True}, 0.6, id="both ways"),
+        pytest.param({"back_at": "train.py:99"}, "DataLoader(", BOTH, 0.6, id="back elsewhere"),
+        pytest.param(
+            {"part": "epoch 2"}, "DataLoader(", {"pin_memory": True}, 0.6, id="a part of a run"
+        ),
+        pytest.param(
+            {"is_made_there": True, "exposed_s": 0.5}, "make it on the device", {}, 0.5, id="made"
+        ),
+        pytest.param({"each": 65_535}, "fewer and larger copies", {}, 0.3, id="small"),
+        pytest.param({"each": 65_536}, "DataLoader(", BOTH, 0.6, id="not small"),
+        pytest.param({"each": 64, "direction": "d2h"}, "bring fewer values", {}, 0.6, id="back"),
+        pytest.param(
+            {"pinned_share": 1.0, "wait_s": 0.5}, ".to(device", UNBLOCK, 0.5, id="pinned, waits"
+        ),
+        pytest.param(
+            {"pinned_share": 1.0, "wait_s": 0.5, "loader": {"built_by": "transformers"}},
+            f"TrainingArguments(..., {HF_COPY})",
+            {},
+            0.5,
+            id="pinned, waits, a package",
+        ),
+        pytest.param(
+            {"pinned_share": 1.0, "wait_s": 0.1}, "copy the next batch on", {}, 0.6, id="pinned"
+        ),
+        pytest.param(
+            {"pinned_share": 1.0, "non_blocking_share": 1.0},
+            "copy the next batch on",
+            {},
+            0.6,
+            id="pinned, not blocking",
+        ),
+    ],
+)
+def test_what_is_advised(
+    how: dict[str, Any], advice: str, change: dict[str, Any], saved_s: float
+) -> None:
+    finding = only(copies(**how))
+    assert (finding.id, finding.site, finding.change) == ("blocking_copies", SITE, change)
+    assert finding.advice.startswith(advice)
+    assert finding.recoverable_s == pytest.approx(saved_s)
+    assert bool(finding.cautions) is ("non_blocking" in finding.advice)
 
 
 def test_small_copies_beside_large_ones_save_no_more_than_they_take() -> None:
     case = copies(4_096, exposed_s=0.4)
     large = replace(case.summary.transfers[0], site="train.py:99", exposed_s=0.2, bytes=1 << 40)
     rows = [*case.summary.transfers, large]
-    finding = told(replace(case, summary=replace(case.summary, transfers=rows)))
+    finding = only(replace(case, summary=replace(case.summary, transfers=rows)))
     assert finding.recoverable_s == pytest.approx(0.2)
 
 
-def test_a_value_that_decides_what_comes_next_is_minded() -> None:
-    finding = told(copies(64, direction="d2h"))
-    assert finding.advice.startswith("bring fewer values back, and more rarely")
-    assert "decides what comes next" in " ".join(finding.cautions)
-
-
-def with_copies_back(case: Case, site: str) -> Case:
-    """The run with as many copies from the device, by some line."""
-    [there] = case.summary.transfers
-    back = replace(there, site=site, direction="d2h", exposed_s=0.0)
-    return replace(case, summary=replace(case.summary, transfers=[there, back]))
-
-
-def test_a_line_that_copies_both_ways_is_not_patched_to_go_on() -> None:
+def test_what_no_loader_gives_is_pinned_by_itself() -> None:
     case = copies()
-    [there] = case.summary.transfers
-    finding = told(with_copies_back(case, there.site))
-    assert finding.change == {"pin_memory": True}
-    assert "non_blocking=True) for copies to the device alone" in finding.advice
-    assert finding.cautions[0].startswith("the same line copies back to the host, too")
-    elsewhere = told(with_copies_back(case, "train.py:99"))
-    assert elsewhere.change == {"pin_memory": True, "non_blocking": True}
-    assert "alone" not in elsewhere.advice
-    assert "back to the host" not in " ".join(elsewhere.cautions)
+    case = replace(case, feeding=[], summary=replace(case.summary, loaders=[]))
+    finding = only(case)
+    assert (finding.id, finding.change) == ("blocking_copies", UNBLOCK)
+    assert finding.advice == ".pin_memory() on the tensor with .to(device, non_blocking=True)"
 
 
-def test_a_part_does_not_tell_what_its_line_copies_elsewhere() -> None:
-    case = copies()
-    run = replace(case.summary.run, part="epoch 2")
-    finding = told(replace(case, summary=replace(case.summary, run=run)))
-    assert finding.change == {"pin_memory": True}
-    assert "in another part of the run" in finding.cautions[0]
-
-
-def waiting_for_pinned(**changes: Any) -> Case:
-    """A run whose host waits for copies from pinned memory."""
-    case = copies(pinned_share=1.0, **changes)
-    assert case.summary.devices is not None
-    devices = [replace(one, copy_wait_s=0.6) for one in case.summary.devices]
-    return replace(case, summary=replace(case.summary, devices=devices))
-
-
-def test_what_is_copied_without_waiting_must_not_be_written_to() -> None:
-    waiting = waiting_for_pinned()
-    finding = told(waiting)
-    assert finding.change == {"non_blocking": True}
-    assert "must not be written to" in " ".join(finding.cautions)
-    [there] = waiting.summary.transfers
-    both_ways = told(with_copies_back(waiting, there.site))
-    assert both_ways.change == {}
-    assert "back to the host" in both_ways.cautions[0]
-    assert "must not be written to" in " ".join(told(copies()).cautions)
-
-
-def test_copies_that_stay_as_they_are_need_no_word_of_it() -> None:
-    for case in (copies(direction="d2h"), copies(is_made_there=True), copies(pinned_share=1.0)):
-        assert "must not be written to" not in " ".join(told(case).cautions)
+def test_copies_that_take_little_are_left_alone() -> None:
+    assert found(copies(copy_s=0.1)) == []

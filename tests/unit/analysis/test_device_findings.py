@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support import summaries
 from support.cases import Planted, case_of, idle_device, on_device
 from support.found import (
     compiled,
@@ -19,7 +18,7 @@ from support.found import (
     with_slow_starts,
 )
 
-from trainprof.analysis.code_figures import HotLine, PythonInModel
+from trainprof.analysis.code_figures import PythonInModel
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
 from trainprof.analysis.diagnosis.gains import FASTER_REST
@@ -91,62 +90,25 @@ def test_which_optimizers_of_a_device_are_to_be_fused(
     assert ("Lightning's Trainer ends" in minded(finding)) is (by_lightning and bool(told))
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_small_work_is_joined_first_and_graphs_have_their_caution(is_compiled: bool) -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
-    if is_compiled:
-        case = replace(case, summary=replace(case.summary, compilations=[compiled(0, 0.0)]))
-    finding = only(case)
-    assert finding.id == "launch_bound"
-    further = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
-    assert finding.advice.startswith(further if is_compiled else "torch.compile(model), ")
-    assert "clone() those that are kept beyond the step" in minded(finding)
-
-
-@pytest.mark.parametrize("package", [None, "transformers"])
-def test_what_gradients_of_gradients_go_through_is_not_to_be_compiled(package: str | None) -> None:
+@pytest.mark.parametrize(
+    ("is_compiled", "package", "advice"),
+    [
+        (True, None, "compile what lies around it too"),
+        (False, None, "torch.compile(model), "),
+        (False, "transformers", "TrainingArguments(..., torch_compile=True), "),
+    ],
+)
+def test_small_work_is_joined(is_compiled: bool, package: str | None, advice: str) -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by=package)
     case = on_device(case_of(planted), launch_s=1.0)
-    plain = only(case)
-    assert "double backward" not in minded(plain)
-    twice = replace(case, torch=replace(case.torch, differentiates_gradients=True))
-    finding = only(twice)
-    assert finding.id == "launch_bound"
-    advice = finding.advice or ""
-    assert "models alone that no gradient of a gradient goes through" in advice
-    assert "torch.cuda.graph around the step" in advice
-    assert "torch.compile(model)" not in advice
-    assert "torch_compile=" not in advice
-    assert "does not currently support double backward" in minded(finding)
-    # What is compiled already goes as it is.
-    further = replace(twice, summary=replace(twice.summary, compilations=[compiled(0, 0.0)]))
-    assert 'mode="reduce-overhead"' in (only(further).advice or "")
-    assert "double backward" not in minded(only(further))
-    around = replace(twice, torch=replace(twice.torch, compiles_to_graphs=True))
-    assert "double backward" in minded(only(around))
-
-
-@pytest.mark.parametrize(
-    ("site", "function", "share", "is_told"),
-    [
-        ("model.py:18", "forward", 0.8, True),
-        ("model.py:18", "forward", 0.3, False),
-        ("train.py:30", "train", 0.9, False),  # where the model is called
-        ("train.py:30", "<module>", 0.9, False),
-    ],
-)
-def test_a_line_that_gives_out_most_of_forward_may_be_a_loops(
-    site: str, function: str, share: float, is_told: bool
-) -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), launch_s=1.0)
-    lines = [
-        HotLine("forward", site, function, [], 50, 0.9, 1.0, line_share=share),
-        HotLine("backward", "train.py:31", "train", [], 50, 1.0, 1.0, line_share=1.0),
-    ]
-    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
-    assert (finding.id, finding.site) == ("launch_bound", site)
-    assert (f"{site} ({function}): if it is called in a loop" in " ".join(finding.also)) is is_told
+    compilations = [compiled(0, 0.0)] if is_compiled else []
+    line = replace(hot_line("forward"), site="model.py:18")
+    summary = replace(case.summary, compilations=compilations, part_lines=[line])
+    finding = only(replace(case, summary=summary))
+    assert (finding.id, finding.site) == ("launch_bound", "model.py:18")
+    assert finding.advice.startswith(advice)
+    assert "create_graph=True" in minded(finding)
 
 
 @pytest.mark.parametrize(
@@ -162,146 +124,6 @@ def test_lightning_refuses_fused_optimizers_that_clip(
     finding = only(replace(case, clips_gradients=clips))
     assert (finding.id, finding.change) == ("slow_optimizer", change)
     assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
-
-
-@pytest.mark.parametrize("may_resume", [True, False])
-def test_a_state_that_is_loaded_takes_fusing_back(may_resume: bool) -> None:
-    settings = replace(looped(), may_resume=may_resume)
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    finding = only(case_of(healthy, parts={"optimizer": 1.0}, torch=settings))
-    assert (finding.id, finding.change) == ("slow_optimizer", {"fused": True})
-    assert ("for g in optimizer.param_groups: g['fused'] = True" in minded(finding)) is may_resume
-
-
-def test_a_device_that_waits_for_copies() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
-    finding = only(case)
-    assert finding.id == "blocking_copies"
-    assert finding.change == {"pin_memory": True, "non_blocking": True}
-    assert finding.also[0].startswith("that makes copies quicker, and none of them overlap")
-    assert found(on_device(case, copy_s=0.1)) == []
-
-
-@pytest.mark.parametrize(("mib", "is_told"), [(400, True), (1, False), (0, False)])
-def test_what_pinning_takes_is_minded_where_batches_are_large(mib: int, is_told: bool) -> None:
-    planted = Planted(workers=2, fetch_s=0.002)
-    fetch = planted.loader.fetch
-    assert fetch is not None
-    planted.loader = replace(
-        planted.loader, fetch=replace(fetch, batch_bytes=mib * summaries.MIB or None)
-    )
-    finding = only(on_device(case_of(planted), copy_s=0.6))
-    assert finding.id == "blocking_copies"
-    assert ("a batch of 400 MiB is copied once more to be pinned" in minded(finding)) is is_told
-    assert ("64.5 ms to 140 ms" in minded(finding)) is is_told
-
-
-def test_what_is_made_on_a_device_cannot_be_pinned() -> None:
-    planted = Planted(workers=2, fetch_s=0.002)
-    planted.loader = replace(planted.loader, touches_device=True)
-    finding = only(on_device(case_of(planted), copy_s=0.6))
-    assert (finding.id, finding.change, finding.cautions) == ("blocking_copies", {}, [])
-    assert finding.advice.startswith("move .to(device) out of the dataset or collate function")
-    assert "pin_memory" not in finding.advice
-
-
-def test_what_comes_back_from_a_device_is_not_to_be_read_too_early() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
-    back = [replace(row, direction="d2h") for row in case.summary.transfers]
-    finding = only(replace(case, summary=replace(case.summary, transfers=back)))
-    assert (finding.id, finding.change) == ("blocking_copies", {})
-    assert "non_blocking" not in finding.advice
-
-
-def test_what_a_library_copies_for_a_line_may_not_be_told_not_to_block() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
-    by_it = [replace(row, by_library_share=0.5) for row in case.summary.transfers]
-    finding = only(replace(case, summary=replace(case.summary, transfers=by_it)))
-    assert (finding.id, finding.change) == ("blocking_copies", {"pin_memory": True})
-    assert "non_blocking=True for each tensor (a library makes the copies" in finding.advice
-
-
-@pytest.mark.parametrize(
-    ("package", "advice"),
-    [
-        (None, "DataLoader(..., pin_memory=True) with .to(device, non_blocking=True)"),
-        (
-            "transformers",
-            "TrainingArguments(..., dataloader_pin_memory=True) with "
-            'accelerator_config={"non_blocking": True}',
-        ),
-    ],
-)
-def test_batches_are_pinned_by_who_builds_the_loader(package: str | None, advice: str) -> None:
-    planted = Planted(workers=2, fetch_s=0.002)
-    planted.loader = replace(planted.loader, built_by=package)
-    assert only(on_device(case_of(planted), copy_s=0.6)).advice == advice
-
-
-def test_what_no_loader_gives_is_pinned_by_itself() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
-    case = replace(case, feeding=[], summary=replace(case.summary, loaders=[]))
-    finding = only(case)
-    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
-    assert finding.advice == ".pin_memory() on the tensor with .to(device, non_blocking=True)"
-    assert "cannot be swapped out" in minded(finding)
-
-
-def test_what_a_loader_that_pins_cannot_pin_needs_a_method() -> None:
-    planted = Planted(workers=2, fetch_s=0.002)
-    planted.loader = replace(planted.loader, pin_memory=True)
-    case = on_device(case_of(planted), copy_s=0.6)
-    finding = only(case)
-    assert (finding.id, finding.change) == ("blocking_copies", {"non_blocking": True})
-    assert "DataLoader" not in finding.advice
-    assert finding.advice.startswith("a pin_memory() method for the batch's own class")
-    pinned = [replace(row, pinned_share=1.0) for row in case.summary.transfers]
-    told = only(replace(case, summary=replace(case.summary, transfers=pinned)))
-    assert "pin_memory" not in told.advice
-    assert told.cautions == []
-
-
-def pinned_copies(wait_s: float, blocking: bool, built_by: str | None = None) -> Case:
-    """Copies for 0.6 s, in `wait_s` of which the host was in one and the device had nothing."""
-    planted = Planted(workers=2, fetch_s=0.002)
-    planted.loader = replace(planted.loader, pin_memory=True, built_by=built_by)
-    case = on_device(case_of(planted), copy_s=0.6)
-    [device] = case.summary.devices or ()
-    share = 0.0 if blocking else 1.0
-    rows = [
-        replace(row, pinned_share=1.0, non_blocking_share=share) for row in case.summary.transfers
-    ]
-    devices = [replace(device, copy_wait_s=wait_s)]
-    return replace(case, summary=replace(case.summary, transfers=rows, devices=devices))
-
-
-@pytest.mark.parametrize(("wait_s", "blocking"), [(0.0, False), (0.0, True), (0.1, True)])
-def test_copies_that_are_pinned_come_between_steps_all_the_same(
-    wait_s: float, blocking: bool
-) -> None:
-    finding = only(pinned_copies(wait_s, blocking))
-    assert (finding.id, finding.change) == ("blocking_copies", {})
-    assert finding.advice.startswith("copy the next batch on a stream of its own")
-    assert "fewer bytes" in finding.advice
-    assert finding.recoverable_s == pytest.approx(0.6)
-    told = [one for one in finding.also if one.startswith("non_blocking=True saves only")]
-    assert len(told) == blocking
-
-
-@pytest.mark.parametrize(
-    ("built_by", "advice", "change"),
-    [
-        (None, ".to(device, non_blocking=True)", {"non_blocking": True}),
-        ("transformers", 'TrainingArguments(..., accelerator_config={"non_blocking": True})', {}),
-    ],
-)
-def test_what_the_host_waits_for_in_pinned_copies_is_all_that_non_blocking_saves(
-    built_by: str | None, advice: str, change: dict[str, bool]
-) -> None:
-    finding = only(pinned_copies(0.5, blocking=True, built_by=built_by))
-    assert (finding.advice, finding.change) == (advice, change)
-    assert finding.recoverable_s == pytest.approx(0.5)
-    assert "do not overlap" in finding.also[0]
 
 
 def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose() -> None:

@@ -755,17 +755,6 @@ def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
     assert launching.evidence["launching_s"] < 0.45 * whole_s
 
 
-@pytest.mark.parametrize("makes_graphs", [True, False])
-def test_graphs_are_not_advised_where_there_are_some(tmp_path: Path, makes_graphs: bool) -> None:
-    run = small_steps(80, {})
-    if makes_graphs:
-        run.run.text(Topic.ENVIRONMENT, {"compiles_to_graphs": True})
-    summary, _, _ = of(run, tmp_path)
-    [found] = summary.findings
-    assert found.id == "launch_bound"
-    assert ("reduce-overhead" in f"{found.advice} {found.cautions}") is not makes_graphs
-
-
 @pytest.mark.parametrize("work", [0, 2 * US, 18 * US], ids=["nothing", "little", "all the while"])
 def test_reads_in_a_chain_leave_what_the_device_did_within_its_bounds(
     tmp_path: Path, work: int

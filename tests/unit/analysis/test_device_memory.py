@@ -109,7 +109,7 @@ def train(
 
 def summary_of(directory: Path, **how: Any) -> RunSummary:
     run = FakeRun()
-    train(run, Memory(run, limit=LIMIT, retries=0, out_of_memory=0, inactive_split=MIB), **how)
+    train(run, Memory(run, limit=LIMIT, retries=0, out_of_memory=0), **how)
     return summarize(run.write(directory))
 
 
@@ -119,84 +119,13 @@ def memory_of(directory: Path, **how: Any) -> DeviceMemory:
     return device.memory
 
 
-def test_peaks_and_the_phase_that_set_them(tmp_path: Path) -> None:
+def test_peaks_are_the_allocators_own(tmp_path: Path) -> None:
     found = memory_of(tmp_path)
-    assert found.peak_allocated_bytes == WEIGHTS + 500 * MIB
-    assert found.peak_phase == "backward"
-    assert found.peak_by_phase == {
-        "forward": WEIGHTS + 300 * MIB,
-        "backward": WEIGHTS + 500 * MIB,
-        "optimizer": WEIGHTS,
-        "other": WEIGHTS + 300 * MIB,
-        "data_wait": WEIGHTS,
-    }
+    assert found.peak_allocated_bytes == found.peak_reserved_bytes == WEIGHTS + 500 * MIB
     assert found.limit_bytes == LIMIT
     assert found.readings == 6 * STEPS
-    assert found.reading_s == pytest.approx(6 * STEPS * COST_NS / 1e9)
+    assert found.between_steps_bytes == WEIGHTS
     assert found.not_observed == {}
-
-
-def test_a_peak_inside_the_forward_is_the_forwards(tmp_path: Path) -> None:
-    found = memory_of(tmp_path, forward=GIB, backward=0)
-    assert found.peak_phase == "forward"
-    assert found.peak_by_phase["forward"] == WEIGHTS + GIB
-    assert found.peak_by_phase["optimizer"] == WEIGHTS
-
-
-def test_a_peak_that_nobody_watched_belongs_to_no_phase(tmp_path: Path) -> None:
-    run = FakeRun()
-    memory = Memory(run, limit=LIMIT)
-    train(run, memory)
-    memory.pause()
-    memory.use(5 * GIB)
-    memory.use(-5 * GIB)
-    memory.read()
-    (device,) = summarize(run.write(tmp_path)).devices or ()
-    assert device.memory is not None
-    assert device.memory.peak_allocated_bytes == WEIGHTS + 5 * GIB
-    assert device.memory.peak_phase is None
-    assert "right before and right after" in device.memory.not_observed["peak_phase"]
-    assert device.memory.peak_by_phase["backward"] == WEIGHTS + 500 * MIB
-
-
-def test_evaluation_that_sets_the_peak_is_named(tmp_path: Path) -> None:
-    run = FakeRun()
-    memory = Memory(run, limit=LIMIT)
-    train(run, memory)
-    loader = run.loader(90)
-    run.iterate(loader)
-    for _ in range(3):
-        run.next(loader)
-        memory.read()
-        with run.span(Kind.FORWARD):
-            memory.use(4 * GIB)
-            run.passes_time(MS)
-            memory.use(-4 * GIB)
-            end = run.now
-        memory.read(end)
-    run.stop(loader)
-    (device,) = summarize(run.write(tmp_path)).devices or ()
-    assert device.memory is not None
-    assert device.memory.peak_phase == "evaluation"
-    assert device.memory.peak_by_phase["evaluation"] == WEIGHTS + 4 * GIB
-
-
-def test_a_peak_on_the_way_to_the_next_forward_is_of_no_one_phase(tmp_path: Path) -> None:
-    """Between a step's end and a copy's end lie the wait for data and the copy."""
-    run = FakeRun()
-    memory = Memory(run, limit=LIMIT)
-    train(run, memory)
-    loader = run.loader(90)
-    memory.read()
-    run.next(loader)
-    memory.use(9 * GIB)
-    run.leaf(Kind.TRANSFER, MS, site=run.site(91), flags=1)
-    memory.read()
-    run.learn(run.optimizer())
-    (device,) = summarize(run.write(tmp_path)).devices or ()
-    assert device.memory is not None
-    assert device.memory.peak_allocated_bytes == WEIGHTS + 9 * GIB
-    assert device.memory.peak_phase is None
 
 
 # Growth, and what looks like it.
@@ -254,10 +183,6 @@ def test_of_few_steps_or_readings_no_growth_is_known(
     assert "fewer than" in found.not_observed["growth_bytes_per_step"]
 
 
-def test_between_steps_is_what_stays(tmp_path: Path) -> None:
-    assert memory_of(tmp_path).between_steps_bytes == WEIGHTS
-
-
 # Counts and shares.
 
 
@@ -275,22 +200,6 @@ def test_counts_go_on_where_the_script_sets_them_back(tmp_path: Path) -> None:
     assert device.memory.out_of_memory_errors == 1
 
 
-def test_the_share_that_is_in_no_tensor_at_the_peak(tmp_path: Path) -> None:
-    run = FakeRun()
-    memory = Memory(run)
-    memory.use(0, reserved=2 * (WEIGHTS + 500 * MIB))
-    train(run, memory)
-    (device,) = summarize(run.write(tmp_path)).devices or ()
-    assert device.memory is not None
-    assert device.memory.unallocated_share == pytest.approx(0.5)
-    assert device.memory.limit_bytes is None
-    assert device.memory.not_observed.keys() == {
-        "retries",
-        "out_of_memory_errors",
-        "inactive_split_bytes",
-    }
-
-
 def test_without_a_peak_the_highest_reading_is_said_to_be_one(tmp_path: Path) -> None:
     run = FakeRun()
     memory = Memory(run)
@@ -301,8 +210,6 @@ def test_without_a_peak_the_highest_reading_is_said_to_be_one(tmp_path: Path) ->
     assert found is not None
     assert found.is_peak_sampled
     assert found.peak_allocated_bytes == WEIGHTS + 300 * MIB
-    assert (found.peak_phase, found.unallocated_share) == (None, None)
-    assert found.peak_by_phase["forward"] == WEIGHTS + 300 * MIB
 
 
 # Where it stands.

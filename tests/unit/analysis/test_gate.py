@@ -14,7 +14,7 @@ from trainprof.analysis.comparability import (
     WORK,
     Difference,
 )
-from trainprof.analysis.gate import NOT_JUDGED, PASSED, TRIPPED, Gate, judged
+from trainprof.analysis.comparison import NOT_JUDGED, PASSED, TRIPPED, Gate, judged
 from trainprof.analysis.speedup import (
     FASTER,
     NO_VISIBLE_DIFFERENCE,

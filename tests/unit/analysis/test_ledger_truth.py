@@ -13,7 +13,7 @@ from trainprof.analysis import ledger as ledger_module
 from trainprof.analysis.events import nest
 from trainprof.analysis.ledger import Window, attribute, ledger, loop_seconds, within
 from trainprof.analysis.run_figures import LEDGER_KEYS
-from trainprof.record.schema import ForwardFlag, Kind, SyncFlag, Topic
+from trainprof.record.schema import Kind, SyncFlag, Topic
 
 
 def plain_run(steps=3):
@@ -41,64 +41,6 @@ def test_a_plain_loop(tmp_path):
         "shutdown": 3 * MS,
     }
     assert sum(found.values()) == run.now - run.start
-
-
-def test_forwards_that_nothing_goes_back_through(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    run.iterate(loader)
-    for _ in range(4):
-        run.next(loader)
-        run.forward(700 * US, flags=0)  # a teacher's
-        run.learn(optimizer)
-    run.stop(loader)
-    assert run.summary(tmp_path).training.forward_without_grad_s == pytest.approx(700e-6)
-
-
-def test_models_of_which_a_part_is_frozen(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    backbone, teacher = run.text(Topic.CLASS, "Net"), run.text(Topic.CLASS, "Teacher")
-    run.text(Topic.ENVIRONMENT, {"frozen": 90, "numbers": 100, "class": backbone})
-    run.text(Topic.ENVIRONMENT, {"frozen": 7, "numbers": 7, "class": teacher})
-    run.iterate(loader)
-    for _ in range(4):
-        run.next(loader)
-        run.forward(700 * US, flags=0, site=teacher)
-        run.forward(300 * US, flags=ForwardFlag.GRAD, site=backbone)
-        run.forward(100 * US, flags=ForwardFlag.GRAD)
-        run.leaf(Kind.BACKWARD, 100 * US)
-        run.update(optimizer)
-    run.stop(loader)
-    assert run.summary(tmp_path).training.frozen_share == pytest.approx(0.9 * 0.75)
-
-
-def test_models_of_one_class_that_are_frozen_and_not(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    net, other = run.text(Topic.CLASS, "Net"), run.text(Topic.CLASS, "Other")
-
-    def note(of, model, frozen, **more):
-        told = {"frozen": frozen, "numbers": 100, "class": of, "model": model, **more}
-        run.text(Topic.ENVIRONMENT, told)
-
-    note(other, 0, 100, has_gradients=False, at=run.now)
-    note(other, 1, 20, has_gradients=True, at=run.now)  # as it is trained
-    run.iterate(loader)
-    for step in range(4):
-        run.next(loader)
-        if step in (0, 2):
-            note(net, 0, 0, at=run.now) if step else None
-            note(net, 1, 100 if step == 0 else 50, at=run.now)
-        run.forward(300 * US, flags=ForwardFlag.GRAD, site=net)
-        run.forward(100 * US, flags=ForwardFlag.GRAD, site=other)
-        run.leaf(Kind.BACKWARD, 100 * US)
-        run.update(optimizer)
-    run.stop(loader)
-    # Of the four steps two each with half and a quarter of the class frozen, on average.
-    of_net, of_other = (0.5 + 0.25) / 2, 0.2
-    expected = of_net * 0.75 + of_other * 0.25
-    assert run.summary(tmp_path).training.frozen_share == pytest.approx(expected)
 
 
 def test_what_runs_inside_another_span_is_charged_where_it_belongs(tmp_path):

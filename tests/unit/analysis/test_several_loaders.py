@@ -122,30 +122,6 @@ def test_how_many_datasets_loaders_built_anew_had(tmp_path, numbers, datasets, i
     assert found.is_of_new_parts is is_new
 
 
-@pytest.mark.parametrize(
-    ("number", "facts", "is_told"),
-    [
-        (1, {}, True),
-        (2, {}, False),
-        (0, {}, False),  # an older recording
-        (1, {"sampler": "SubsetRandomSampler"}, False),
-    ],
-)
-def test_a_loader_that_evaluates_the_data_that_trains_says_so(tmp_path, number, facts, is_told):
-    run = FakeRun()
-    plain = {"sampler": "SequentialSampler", "samples_plainly": True, "dataset_length": 40}
-    loader, other = run.loader(10, **plain), run.loader(20, **plain | facts)
-    optimizer = run.optimizer()
-    run.mark(Kind.LOADER_BUILT, site=loader, value=1 if number else 0)
-    run.mark(Kind.LOADER_BUILT, site=other, value=number)
-    for _ in range(3):
-        run.evaluation_pass(other, 4)
-        run.train_pass(loader, optimizer, 4)
-    training, evaluating = run.summary(tmp_path).loaders
-    assert (training.role, training.has_training_data) == ("training", False)
-    assert (evaluating.role, evaluating.has_training_data) == ("evaluation", is_told)
-
-
 def test_loaders_of_one_line_that_take_turns_are_kept_apart(tmp_path):
     run = FakeRun()
     train, optimizer = run.loader(10), run.optimizer()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from support.cases import Planted, case_of, idle_device, on_device
-from support.found import found, hot_line, only
+from support.found import found, only
 
-from trainprof.analysis.code_figures import CompetingThread, Numerics
+from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.diagnosis.diagnose import _without_symptoms, diagnose
 from trainprof.analysis.pipeline import Interval
 from trainprof.analysis.torch_settings import TorchSettings
@@ -24,45 +23,6 @@ def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> N
     assert told[0].recoverable_s is None
     off = TorchSettings(detects_anomalies=False)
     assert found(case_of(planted, torch=off)) == ["serial_loading"]
-
-
-BESIDE = CompetingThread("writer.py:29", "run", 0.7, 0.8, 0.4, 60)
-
-
-def test_a_thread_that_holds_the_interpreter_comes_first() -> None:
-    healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01))
-    finding = only(replace(healthy, summary=replace(healthy.summary, competing=BESIDE)))
-    assert (finding.id, finding.site) == ("competing_thread", "writer.py:29")
-    assert "writer.py:29 (run), runs for 70 % of training" in finding.title
-    assert "kept from running for about 800 ms, 40 % of it" in finding.title
-    assert finding.predicted_speedup is None
-    serial = case_of(Planted(fetch_s=0.03, compute_s=0.01))
-    told = diagnose(replace(serial, summary=replace(serial.summary, competing=BESIDE))).findings
-    assert [one.id for one in told] == ["competing_thread", "serial_loading"]
-
-
-@pytest.mark.parametrize(("kept_s", "is_why"), [(0.8, True), (0.1, False)])
-def test_a_thread_is_why_only_where_it_cost_as_much(kept_s: float, is_why: bool) -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), parts={"other": 1.0})
-    beside = replace(BESIDE, kept_s=kept_s)
-    summary = replace(case.summary, competing=beside, part_lines=[hot_line("other")])
-    told = diagnose(replace(case, summary=summary)).findings
-    assert [one.id for one in told] == ["competing_thread", "python_in_loop"][: 1 if is_why else 2]
-    assert any("it may be why Python code" in one for one in told[0].also) is is_why
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kept_share": 0.05},  # it computes where others may run, NumPy say
-        {"at_work_share": 0.1},
-        {"site": None},
-    ],
-)
-def test_a_thread_that_does_not_keep_training_from_running(changes: dict[str, Any]) -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01))
-    beside = replace(BESIDE, **changes)
-    assert found(replace(case, summary=replace(case.summary, competing=beside))) == []
 
 
 DOUBLE = TorchSettings(numerics=Numerics("float64", "unknown"))

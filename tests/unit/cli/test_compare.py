@@ -76,7 +76,7 @@ def test_repeated_runs_are_given_by_options(capsys: Captured) -> None:
     sides += [word for name in ("b1", "b2", "b3") for word in ("--other", name)]
     found = told(capsys, *sides)
     assert found["verdict"] == "slower"
-    assert found["notes"] == ["3 and 3 runs: the interval is that of their spread"]
+    assert found["notes"] == ["Noise: 3 and 3 runs: the interval is that of their spread"]
 
 
 @pytest.mark.parametrize(("percent", "status"), [("50", 1), ("50%", 1), ("0", 1), ("65", 0)])
@@ -170,9 +170,9 @@ def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
         ([], "it takes two runs"),
         (["a1"], "it takes two runs"),
         (["a1", "nowhere"], "no run at nowhere"),
-        (["--base", "a1"], "--other is missing"),
-        (["--other", "a1"], "--base is missing"),
-        (["a1", "--base", "a2", "--other", "b1"], "a1 beside --base and --other"),
+        (["--base", "a1"], "each side takes a run"),
+        (["--other", "a1"], "each side takes a run"),
+        (["a1", "--base", "a2", "--other", "b1"], "each side takes a run"),
         (["a1", "a1"], "a1 is given twice"),
         (["--base", "a1", "--base", "a1", "--other", "b1"], "a1 is given twice"),
         (["--base", "a1", "--base", "a2", "--other", "a1"], "a1 is given twice"),

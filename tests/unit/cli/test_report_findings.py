@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support import summaries
 
+from trainprof.analysis.diagnosis.catalogue import GONE
 from trainprof.analysis.finding import LOADER_ID, MERGED
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
@@ -111,6 +112,25 @@ def test_why_counts_the_thresholds_that_the_run_was_started_with(
     run = save(summaries.healthy(), tmp_path, options={"rules": {"gc_pauses.share": 0.25}})
     assert report(str(run), "--why", "gc_pauses") == 0
     assert "share from 25 % on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("gone", "where"), sorted(GONE.items()))
+def test_what_was_a_finding_once_says_where_it_is_seen_now(
+    gone: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report("--explain", gone) == 2
+    assert f"{gone} is no finding any more" in (told := capsys.readouterr().err)
+    assert where in told
+
+
+@pytest.mark.parametrize("format", ["terminal", "markdown", "json"])
+def test_a_saved_run_with_what_was_a_finding_once_is_shown(
+    tmp_path: Path, format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings = [summaries.finding(id=gone) for gone in sorted(GONE)[:2]]
+    run = save(replace(summaries.slow_loader(), findings=findings), tmp_path)
+    assert report(str(run), "--format", format) == 0
+    assert findings[0].title.split()[0] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--why", "--explain"])

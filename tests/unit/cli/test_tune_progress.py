@@ -72,20 +72,12 @@ def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch: pytest.Monke
         progress.draw()
         lines.append(screen.getvalue())
     shown = [line.rpartition("\r")[2] for line in lines]
-    assert "] trial 4 of about 9: num_workers=4 ... 2m 00s left" in shown[0]
+    assert shown[0] == "trial 4 of about 9: num_workers=4 ... 2m 00s left"
     assert shown[1].endswith("1m 30s left")
     assert shown[2].endswith("1m 00s left")
-    assert [line.count("█") for line in shown] == [0, 5, 10]
     assert all(len(line) < 100 for line in shown)
     progress(ended())
     assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4: 125 steps/s\n")
-
-
-def test_on_a_narrow_terminal_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    screen = Terminal()
-    TuneProgress(screen)(running())
-    assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4 ... 1m 30s left")
 
 
 def test_in_a_log_each_trial_has_a_line_with_the_time_left() -> None:

@@ -22,7 +22,6 @@ from trainprof.analysis.tuning import BASELINE, CEILING, OK
 from trainprof.experiments.found import Found
 from trainprof.experiments.results import summary_of_tune, trials_of
 from trainprof.experiments.trial import (
-    BatchSize,
     Limits,
     Measured,
     Trial,
@@ -126,7 +125,7 @@ def test_what_the_pace_of_a_machine_wanders_by_is_no_other_kind() -> None:
     assert base.pace is not None
     virtual = replace(base, pace=replace(base.pace, wandering=0.2))
     assert found_of(virtual, trial).alike(WORKERS.name).until is None
-    shared = replace(trial, conditions={"disturbance": 0.2})
+    shared = replace(trial, disturbance=0.2)
     assert found_of(base, shared).alike(WORKERS.name).until is None
 
 
@@ -174,7 +173,7 @@ class Told(FakeRunner):
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         found, size = super().run(trial, number, limits), self._sizes[trial.data == "free"]
-        found = replace(found, batches={SITE: BatchSize(size, 4.0)})
+        found = replace(found, batches={SITE: size})
         return replace(found, **self._of_free) if trial.data == "free" else found  # type: ignore[arg-type]
 
 
@@ -204,7 +203,6 @@ def test_free_data_of_other_batches_clears_no_loader(size: float) -> None:
 
 @pytest.mark.parametrize("size", [100.0, 95.0, 112.0])
 def test_batches_that_are_alike_or_may_be_leave_it_as_it_is(size: float) -> None:
-    """12 % more is more than one in ten, but chance makes that of batches that differ so much."""
     runner = Told(not_faster(), (100.0, size))
     found = searched(runner)
     assert "num_workers=2" not in runner.ran

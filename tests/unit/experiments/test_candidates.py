@@ -237,45 +237,6 @@ def test_a_healthy_loader_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "passes", "is_persistent", "is_told"),
-    [
-        (500, 1, False, True),
-        (50_000, 1, False, False),  # it takes nothing of so long a pass
-        (200, 1, False, False),  # trials go on to its end
-        (100, 2, False, False),
-        (500, 1, True, False),
-    ],
-)
-def test_trials_that_end_before_workers_are_started_again(
-    length: int, passes: int, is_persistent: bool, is_told: bool
-) -> None:
-    planted = Planted(
-        workers=2, fetch_s=0.03, start_s=2.0, passes=passes, is_persistent=is_persistent
-    )
-    planted.loader = replace(planted.loader, length=length)
-    notes = plan(case_of(planted)).notes
-    assert (notes != ()) is is_told
-    if is_told:
-        assert "start its workers for the next one (2." in notes[0]
-        assert f"over {length} --trial-steps" in notes[0]
-
-
-@pytest.mark.parametrize(("reason", "is_told"), [("limit", True), ("completed", False)])
-def test_trials_that_end_within_a_pass_whose_length_nobody_knows(
-    reason: str, is_told: bool
-) -> None:
-    planted = Planted(workers=2, fetch_s=0.03, start_s=2.0, passes=1, is_persistent=False)
-    planted.loader = replace(planted.loader, length=None)
-    case = case_of(planted)
-    run = replace(case.summary.run, exit=replace(case.summary.run.exit, reason=reason))
-    notes = plan(replace(case, summary=replace(case.summary, run=run))).notes
-    assert [note for note in notes if "start its workers for the next one" in note] == list(notes)
-    assert bool(notes) is is_told
-    if is_told:
-        assert notes[0].endswith("; more --trial-steps than a pass has do")
-
-
-@pytest.mark.parametrize(
     ("length", "passes", "is_persistent", "steps"),
     [
         (500, 1, False, None),  # what comes between passes was not seen
@@ -355,25 +316,6 @@ def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
     assert "workers" not in subjects(found)
 
 
-def test_workers_that_would_read_out_of_turn_are_not_tried() -> None:
-    planted = Planted(workers=0, fetch_s=0.03)
-    assert "workers" in subjects(plan(case_of(planted)))
-    planted.loader = replace(planted.loader, open_files=["raw (BufferedReader)"])
-    found = plan(case_of(planted))
-    assert "workers" not in subjects(found)
-    [note] = found.notes
-    assert "more workers are not tried: first open raw" in note
-
-
-def test_neither_workers_nor_pinned_memory_for_batches_that_are_made_on_a_device() -> None:
-    planted = Planted(workers=0, fetch_s=0.03)
-    planted.loader = replace(planted.loader, touches_device=True)
-    found = plan(case_of(planted))
-    assert not {"workers", "pinned memory"} & set(subjects(found))
-    [note] = found.notes
-    assert "more workers are not tried: first move .to(device) out of the dataset" in note
-
-
 def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
     planted = Planted(workers=0, fetch_s=0.03, shards=2)
     planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
@@ -396,24 +338,6 @@ def test_workers_are_tried_whatever_generators_a_dataset_has() -> None:
     assert found.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("workers", "told"),
-    [
-        (0, ": workers are not tried: its IterableDataset has none now, and each would give all"),
-        (1, ": other numbers of workers are not tried: its IterableDataset has one now, and each"),
-        (2, ": other numbers of workers are not tried: its IterableDataset has 2 now, and each"),
-    ],
-)
-def test_why_no_other_workers_are_tried_begins_with_those_that_there_are(
-    workers: int, told: str
-) -> None:
-    case = case_of(Planted(workers=workers, fetch_s=0.03))
-    feeding = case.feeding[0]
-    repeated = replace(feeding.loader, is_iterable=True, shares_samples=False)
-    [note] = plan(replace(case, feeding=[replace(feeding, loader=repeated)])).notes
-    assert told in note
-
-
 def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     case = case_of(Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3))
     found = next(one for one in plan(case).candidates if one.subject == "restarts")
@@ -428,28 +352,35 @@ def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
     assert not [one for one in plan(late).candidates if one.subject == "restarts"]
 
 
-@pytest.mark.parametrize(
-    ("facts", "first"),
-    [
-        ({"overlaps": True}, "give each use of the loader its own"),
-        ({"changed_between_passes": ["rate"]}, "keep the dataset's rate, which"),
-    ],
-)
-def test_workers_that_would_train_otherwise_are_not_tried_to_live_on(
-    facts: dict[str, Any], first: str
-) -> None:
+@pytest.mark.parametrize("facts", [{"overlaps": True}, {"changed_between_passes": ["rate"]}])
+def test_workers_that_would_train_otherwise_are_not_tried_to_live_on(facts: dict[str, Any]) -> None:
     planted = Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3)
     planted.loader = replace(planted.loader, **facts)
     found = plan(case_of(planted))
     assert "restarts" not in subjects(found)
-    [told] = [one for one in found.notes if "persistent_workers=True is not tried" in one]
-    assert f": first {first}" in told
     planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
     assert any("persistent_workers" in one.overrides for one in plan(case_of(planted)).candidates)
     planted.loader = replace(planted.loader, **facts)
     tried = plan(case_of(planted)).candidates
     assert [one for one in tried if "num_workers" in one.overrides]
     assert not [one for one in tried if "persistent_workers" in one.overrides]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"open_files": ["raw (BufferedReader)"]},
+        {"touches_device": True},
+        {"is_iterable": True, "shares_samples": False},
+    ],
+)
+def test_workers_that_would_train_on_something_else_are_not_tried(facts: dict[str, Any]) -> None:
+    planted = Planted(workers=0, fetch_s=0.03)
+    assert "workers" in subjects(plan(case_of(planted)))
+    planted.loader = replace(planted.loader, **facts)
+    found = plan(case_of(planted))
+    assert not {"workers", "pinned memory"} & set(subjects(found))
+    assert [note.partition(":")[0] for note in found.notes] == ["train.py"]
 
 
 @pytest.mark.parametrize(("reason", "most"), [("limit", 6.0), ("completed", None)])

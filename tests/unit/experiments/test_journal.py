@@ -21,7 +21,7 @@ from trainprof.experiments.journal import (
     JournalDamaged,
     read_journal,
 )
-from trainprof.experiments.trial import Limits, Measured, Prepared, Trial
+from trainprof.experiments.trial import Limits, Measured, Trial
 from trainprof.record.run_directory import RunDirectory
 
 ASKED = Asked(
@@ -61,7 +61,6 @@ def test_what_was_asked_for_and_done_is_read_as_it_was_saved(directory: RunDirec
             trial,
             seconds=12.5,
             left_running=("tensorboard",),
-            prepared=Prepared(3, 7, "data/"),
             failed_after="exit status 1",
         )
     )
@@ -85,19 +84,6 @@ def test_a_run_is_known_by_its_name_number_and_changes_while_its_directory_is_th
     assert not read.knows(replace(trial, overrides={"num_workers": 3}), 1)
 
 
-def test_one_of_before_there_were_sandboxes_names_no_way_around_them(
-    directory: RunDirectory,
-) -> None:
-    Journal(directory, ASKED).save()
-    held = json.loads(text_of(directory))
-    for key in ("is_sandboxed", "cwd", "sources", "variables", "interval_s"):
-        del held[key]
-    (directory.path / FILE).write_text(json.dumps(held))
-    asked = read_journal(directory).asked
-    assert asked.is_sandboxed
-    assert (asked.cwd, asked.sources, asked.variables) == (None, None, None)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda values: (
@@ -112,7 +98,8 @@ ENTRY = {
     "directory": "trials/baseline",
     "outcome": "ok",
     "detail": None,
-    "prepared": {"files": 3, "total_bytes": 7, "place": "data/"},
+    "failed_after": None,
+    "left_running": [],
     "seconds": 3.0,
 }
 HELD: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The one line that tells why a script failed."""
+"""The one line that tells why a script failed, and whether the sandbox is behind it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.experiments.last_words import last_words
+from trainprof.experiments.last_words import last_words, refusal_in
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -49,3 +49,46 @@ def test_what_is_not_text_or_not_there_does_no_harm(tmp_path: Path) -> None:
     assert last_words(tmp_path, None) is None
     (tmp_path / "stderr").write_bytes(b"\xff\xfe\nValueError: \xff\n")
     assert last_words(tmp_path, "ValueError") == "ValueError: \ufffd"
+
+
+MESSAGES = {
+    18: "Invalid cross-device link",
+    28: "No space left on device",
+    30: "Read-only file system",
+    75: "Value too large for defined data type",
+}
+SAID = {18: "EXDEV", 28: "ENOSPC", 30: "EROFS", 75: "EOVERFLOW"}
+
+
+@pytest.mark.parametrize("number", MESSAGES)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OSError: [Errno {number}] {message}: 'runs/last' -> 'runs/old'",
+        "OSError: [Errno {number}] another language's words",
+        "safetensors_rust.SafetensorError: Error: I/O error: {message} (os error {number})",
+        "Error: another language's words (os error {number})",
+        "mv: cannot move 'a' to 'b': {message}",
+        "RuntimeError: unable to write to file </data/x>: {message} ({number})",
+    ],
+)
+def test_a_refusal_is_known_by_what_python_rust_and_c_say(number: int, line: str) -> None:
+    line = line.format(number=number, message=MESSAGES[number])
+    why = refusal_in(f"Traceback (most recent call last):\n{line}\n")
+    assert why is not None
+    assert f"({SAID[number]})" in why
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        "",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'a'",
+        "PermissionError: [Errno 13] Permission denied: 'a'",
+        "BlockingIOError: [Errno 180] no such number",
+        "Error: (os error 2)",
+        "ValueError: epoch 18, batch 28, class 30 of 75",
+    ],
+)
+def test_other_errors_are_the_scripts_own(errors: str) -> None:
+    assert refusal_in(errors) is None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.run_figures import Stood
 from trainprof.analysis.tuning import FAILED, HUNG, OK, TIMED_OUT, TOO_FEW_STEPS
-from trainprof.experiments import reading
 from trainprof.experiments.reading import DID_NOT_END, Ended, measured
 from trainprof.experiments.trial import Measured, Trial
 from trainprof.experiments.trial_limits import steps_of_trials
@@ -120,31 +117,6 @@ def test_what_failed_by_itself_or_hung_is_not(
 ) -> None:
     found = run_of(tmp_path, status=1, **how)  # type: ignore[arg-type]
     assert (found.outcome, found.pace, found.failed_after) == (outcome, None, None)
-
-
-def stood(site: str, **more: object) -> Stood:
-    known: dict[str, Any] = {
-        "process": "main",
-        "function": "main",
-        "called": None,
-        "innermost": None,
-        "waits_for": None,
-        "for_s": 30.0,
-        "age_s": 0.0,
-    }
-    return Stood(site=site, **{**known, **more})
-
-
-def test_where_a_hung_run_stood_names_the_worker_that_it_waited_for() -> None:
-    main = stood("train.py:41", waits_for="its first batch")
-    worker = stood("train.py:21", function="read", called="Future.result", worker=0)
-    idle = stood("worker.py:4", waits_for="work", worker=1)
-    said = "training thread at train.py:41 (waiting for its first batch)"
-    assert reading._where([]) == ""
-    assert reading._where([main, idle]) == said
-    assert reading._where([main, idle, worker]) == (
-        f"{said}, worker 0 at train.py:21 (read, in Future.result())"
-    )
 
 
 def test_one_that_was_killed_without_a_step_hung(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.planted_trials import FakeRunner, Planted, base_summary, plan_of, search_of, threads
+from support.planted_trials import FakeRunner, Planted, plan_of, search_of, threads
 
-from trainprof.analysis.tuning import BASELINE, BUDGET, CEILING, FINISHED
+from trainprof.analysis.tuning import BASELINE, CEILING, FINISHED
 from trainprof.experiments.found import Found, Progress
-from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.trial import Limits, Measured, Trial
 
 # One thread gives 25 %, and runs differ by as much: four of each do not tell how much it is.
@@ -52,64 +51,27 @@ def runs_of(found: Found) -> Counter[str]:
     return Counter(run.trial.name for run in found.runs)
 
 
-def notes(found: Found) -> str:
-    summary = summary_of_tune(base_summary(), found, name="t", directory="t", budget_s=600.0)
-    assert summary.tuning is not None
-    return " ".join(summary.tuning.notes)
-
-
-def test_what_stays_undecided_is_named_once_it_had_its_runs() -> None:
+def test_what_stays_undecided_has_its_runs_and_no_more() -> None:
     found, _ = searched(Remembering(ROUGH))
     assert found.ended_by == FINISHED
     assert runs_of(found)["torch_threads=1"] == MOST
-    assert "torch_threads=1" in found.undecided
-    assert "nothing is left to try" in notes(found)
-    assert f"torch_threads=1 ({MOST} runs)" in notes(found)
-
-
-def test_nothing_is_undecided_where_runs_tell() -> None:
-    found, _ = searched(Remembering(CLEAR))
-    assert found.ended_by == FINISHED
-    assert not found.undecided
-    assert "nothing is left to try" not in notes(found)
-
-
-def test_nothing_is_said_to_be_left_where_the_budget_was_over() -> None:
-    found, _ = searched(Remembering(ROUGH), budget_s=26.0)
-    assert found.ended_by == BUDGET
-    assert not found.undecided
-    assert "nothing is left to try" not in notes(found)
 
 
 def test_a_search_that_goes_on_repeats_what_is_undecided_as_often_again() -> None:
     runner = Remembering(ROUGH)
-    begun, _ = searched(runner)
+    searched(runner)
     ran = len(runner.runner.ran)
-    found, _ = searched(runner)
+    searched(runner)
     new = Counter(runner.runner.ran[ran:])
-    assert {name for name in new if name != BASELINE} <= set(begun.undecided)
     assert 0 < new["torch_threads=1"] <= MOST
     assert new[BASELINE] >= new["torch_threads=1"] - 1
-    assert not found.undecided
 
 
 def test_what_stays_undecided_has_had_as_many_runs_again() -> None:
     runner = Remembering(replace(ROUGH, spread=0.2, seed=0))
     searched(runner)
-    found, _ = searched(runner)
-    assert {"torch_threads=1", CEILING} <= set(found.undecided)
-    assert f"torch_threads=1 ({2 * MOST} runs)" in notes(found)
-    assert f"ceiling ({2 * MOST} runs)" in notes(found)
-
-
-@pytest.mark.parametrize("seed", [8, 31, 33, 37])
-def test_nothing_is_left_undecided_before_it_had_its_runs(seed: int) -> None:
-    """The last run of the script as it is may bring a change into question that was not."""
-    planted = Planted(lambda o: 0.0098 if o else 0.010, free_s=0.0099, spread=0.03, seed=seed)
-    found, _ = searched(Remembering(planted), budget_s=3600.0)
-    assert found.ended_by == FINISHED
-    assert all(runs_of(found)[name] >= MOST for name in found.undecided)
-    assert found.runs[-1].trial.name == BASELINE
+    made = runs_of(searched(runner)[0])
+    assert (made["torch_threads=1"], made[CEILING]) == (2 * MOST, 2 * MOST)
 
 
 def test_one_that_goes_on_with_all_decided_runs_nothing() -> None:

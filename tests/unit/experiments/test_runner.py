@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
     Measured,
-    Prepared,
     Trial,
     baseline,
     name_of,
@@ -99,8 +97,6 @@ class FakeScript:
             written = self.scratch() / "0/upper/data/0.png"
             written.parent.mkdir()
             written.write_bytes(bytes(7))
-            (self.scratch() / "0/upper/train.bin").touch()
-            os.truncate(self.scratch() / "0/upper/train.bin", 1 << 30)
             (self.scratch() / "0/work/work").mkdir(parents=True, mode=0)  # as overlays leave them
         assert options.output is not None
         directory = RunDirectory(options.output)
@@ -111,8 +107,7 @@ class FakeScript:
     def measured(self, trial: Trial, number: int, *_: object, **__: object) -> Measured:
         found = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
         outcome, detail = self.outcome
-        # Nobody waits that long: what was written just now came before the first batch.
-        return replace(found, outcome=outcome, detail=detail, startup_s=1000.0)
+        return replace(found, outcome=outcome, detail=detail)
 
     def trial(self, trial: Trial, *words: str, number: int = 1) -> Measured:
         script = Script(("train.py", *words))
@@ -165,24 +160,9 @@ def test_what_an_earlier_start_left_of_it_is_gone_before_it_runs(script: FakeScr
     assert [path.name for path in record.iterdir()] == ["console"]
 
 
-def test_what_a_trial_leaves_running_and_is_connected_to_is_recorded(script: FakeScript) -> None:
-    script.finished = {
-        "left_running": ("tensorboard",),
-        "connections": ("10.0.0.7 port 443",),
-    }
-    found = script.trial(SINGLE)
-    assert found.left_running == ("tensorboard",)
-    assert found.connections == ("10.0.0.7 port 443",)
-
-
-def test_the_first_files_of_the_baseline_and_large_copies_of_all_are_recorded(
-    script: FakeScript,
-) -> None:
-    copied = {str(script.directory / "train.bin"): 1 << 30}
-    base = script.trial(baseline())
-    assert (base.prepared, base.copied) == (Prepared(1, 7, "data/"), copied)
-    other = script.trial(SINGLE)
-    assert (other.prepared, other.copied) == (None, copied)
+def test_what_a_trial_leaves_running_is_recorded(script: FakeScript) -> None:
+    script.finished = {"left_running": ("tensorboard",)}
+    assert script.trial(SINGLE).left_running == ("tensorboard",)
 
 
 REFUSED = "OSError: [Errno 30] Read-only file system: '/mnt/x'"
@@ -217,7 +197,7 @@ def test_a_trial_that_would_fill_the_disk_failed_however_it_ended(script: FakeSc
 
 def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScript) -> None:
     script.sandbox = None
-    found = script.trial(SINGLE)
+    script.trial(SINGLE)
     spec = json.loads(script.asked[0].before[-1])
     assert spec["overlays"] is None
     assert spec["cwd"] == str(script.asked[0].cwd)
@@ -225,7 +205,6 @@ def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScrip
     assert script.entries == [{"train.bin"}]
     mlflow = script.asked[0].environment["MLFLOW_TRACKING_URI"]
     assert mlflow == f"file://{spec['cwd']}/mlruns"
-    assert (found.prepared, found.copied) == (None, {})
     assert Path("train.bin").exists()
     assert not Path(spec["cwd"]).exists()
 

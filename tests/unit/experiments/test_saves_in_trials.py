@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.cases import Planted, case_of
 from support.events import MS, FakeRun
-from support.planted_trials import base_summary, plan_of, workers
 
 from trainprof.analysis.summarize import summarize
 from trainprof.analysis.tuning import OK, TOO_FEW_STEPS
 from trainprof.experiments.candidate import Candidate, interval_without
 from trainprof.experiments.candidates import plan
-from trainprof.experiments.found import Found
 from trainprof.experiments.reading import read
-from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.trial import Measured, Trial, baseline, ceiling
 from trainprof.record.schema import Kind
 
@@ -102,26 +98,11 @@ def test_too_few_steps_beside_the_saves_are_too_few(tmp_path: Path) -> None:
     assert (run.detail or "").startswith("steady steps: 1")
 
 
-def test_what_they_take_is_told(tmp_path: Path) -> None:
+def test_what_they_take_is_known(tmp_path: Path) -> None:
     run = measured(baseline(), training(260, save_each=20), tmp_path)
     assert run.saves_s == pytest.approx(0.060 / 20, rel=0.1)
     share = run.saves_s / (STEP_S + run.saves_s)
     assert run.saves_share() == pytest.approx(share, rel=0.01)
-    (told,) = notes_of(run)
-    assert told.startswith(f"steps that save checkpoints are left out, {share:.0%} of the time")
-
-
-def test_of_a_script_that_saves_nothing_nothing_is_said(tmp_path: Path) -> None:
-    run = measured(baseline(), training(260, save_each=1000), tmp_path)
-    assert run.saves_share() == 0.0
-    assert notes_of(run) == []
-
-
-def notes_of(run: Measured) -> list[str]:
-    found = Found(runs=[run], plan=replace(plan_of(workers(4)), notes=()))
-    summary = summary_of_tune(base_summary(), found, name="t", directory="t", budget_s=60.0)
-    assert summary.tuning is not None
-    return summary.tuning.notes
 
 
 def test_forecasts_are_of_steps_without_them() -> None:

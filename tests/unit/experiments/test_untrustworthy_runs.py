@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from support import summaries
-from support.compared_runs import made_up
 from support.events import FakeRun
 from support.planted_trials import FakeRunner, Planted, plan_of, search_of, workers
 
@@ -21,23 +20,30 @@ from trainprof.analysis.tuning import (
     OK,
 )
 from trainprof.experiments.found import Found
-from trainprof.experiments.in_use import AlreadyTuning, alone_in
 from trainprof.experiments.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.experiments.reading import DID_NOT_END, Ended, _figures, _ground, _outcome, _steps
+from trainprof.experiments.reading import (
+    DID_NOT_END,
+    Ended,
+    _feeding,
+    _outcome,
+    _read_bytes,
+    _steps,
+)
 from trainprof.experiments.results import summary_of_tune
 from trainprof.experiments.trial import (
     WARM_UP,
     Limits,
     Measured,
-    Prepared,
     Trial,
     baseline,
-    ceiling,
     loader_alone,
 )
 from trainprof.experiments.trial_limits import limits_of
+from trainprof.experiments.tune import AlreadyTuning, alone_in
 from trainprof.launch.outcome import Outcome
 from trainprof.record.run_directory import RunDirectory
+
+ASKED = Asked(("train.py",), None, None, 600.0, None, False, 0.5, None, {}, {}, True)
 
 
 def by_workers(overrides: object) -> float:
@@ -53,7 +59,7 @@ class Changed(FakeRunner):
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         found = super().run(trial, number, limits)
-        found = replace(found, figures={"read_bytes": 0.0})
+        found = replace(found, read_bytes=0.0)
         if (trial.name, number) == self._at:
             return replace(found, **self._changes)  # type: ignore[arg-type]
         return found
@@ -145,14 +151,12 @@ def test_a_trial_that_was_cut_may_fail_for_that() -> None:
 
 
 def test_how_a_run_ended_and_what_it_left_is_remembered(tmp_path: Path) -> None:
-    asked = Asked(("train.py",), None, None, 600.0, None, False)
-    journal = Journal(RunDirectory(tmp_path), asked)
+    journal = Journal(RunDirectory(tmp_path), ASKED)
     journal.save()
     run = replace(
         FakeRunner(Planted(by_workers)).run(baseline(), 1, Limits(30, 60.0)),
         failed_after=MISSING,
         left_running=("tensorboard",),
-        prepared=Prepared(3, 1 << 30, "data/"),
     )
     journal.add(run)
     directory = FakeRun().write(tmp_path / "trials").path
@@ -161,19 +165,18 @@ def test_how_a_run_ended_and_what_it_left_is_remembered(tmp_path: Path) -> None:
     assert again is not None
     assert again.failed_after == MISSING
     assert again.left_running == ("tensorboard",)
-    assert again.prepared == Prepared(3, 1 << 30, "data/")
 
 
 def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again() -> None:
-    cold = {"read_bytes": 200 * 8.0 * 2**20}
-    found = searched(Changed("num_workers=2", 1, figures=cold))
+    cold = 200 * 8.0 * 2**20
+    found = searched(Changed("num_workers=2", 1, read_bytes=cold))
     assert [one.number for one in found.comparable("num_workers=2")][:1] == [2]
     assert found.best is not None
 
 
 def test_a_loader_alone_that_read_from_disk_what_training_had_in_memory_is_drawn_again() -> None:
-    cold = {"read_bytes": 200 * 8.0 * 2**20}
-    found = searched(Changed(LOADER_ALONE, 1, figures=cold))
+    cold = 200 * 8.0 * 2**20
+    found = searched(Changed(LOADER_ALONE, 1, read_bytes=cold))
     assert [one.number for one in found.of(LOADER_ALONE)] == [1, 2]
     assert [one.number for one in found.comparable(LOADER_ALONE)] == [2]
     warm = searched(Changed(LOADER_ALONE, 1))
@@ -231,9 +234,9 @@ def test_what_is_drawn_alone_feeds_no_training() -> None:
     base = summaries.slow_loader()
     drawn = replace(base, loaders=[alone, elsewhere])
     trial = loader_alone(("train.py:9",))
-    assert (_figures(trial, drawn)["read_bytes"], _steps(trial, drawn)) == (70.0, 50)
+    assert (_read_bytes(_feeding(trial, drawn)), _steps(trial, drawn)) == (70.0, 50)
     trained = replace(base, loaders=[of_training, elsewhere])
-    assert _figures(baseline(), trained)["read_bytes"] == 70.0
+    assert _read_bytes(_feeding(baseline(), trained)) == 70.0
     assert _steps(baseline(), trained) == base.training.steps
 
 
@@ -282,34 +285,11 @@ def test_what_ends_the_session_is_no_failure_of_the_script(name: str, tmp_path: 
 def test_what_all_stands_on_is_tried_again_when_it_failed(
     trial: Trial, is_kept: bool, tmp_path: Path
 ) -> None:
-    asked = Asked(("train.py",), None, None, 600.0, None, False, 0.5)
-    journal = Journal(RunDirectory(tmp_path), asked)
+    journal = Journal(RunDirectory(tmp_path), ASKED)
     planted = Planted(by_workers, failing={trial.name: FAILED})
     RememberingRunner(FakeRunner(planted), journal).run(trial, 1, Limits(60, 60.0))
     (RunDirectory(tmp_path).trials / trial.name).mkdir(parents=True)
     assert journal.knows(trial, 1) is is_kept
-
-
-@pytest.mark.parametrize(
-    ("trial", "is_told"), [(baseline(), True), (workers(2).trial(), False), (Trial(WARM_UP), False)]
-)
-def test_the_baselines_threads_are_ground_that_later_ones_stand_on(
-    trial: Trial, is_told: bool
-) -> None:
-    run = made_up(replace(summaries.slow_loader(), torch_threads=3), "run")
-    told = _ground(trial, run, OK)
-    assert ("3" in [told.get("the number of torch's threads")]) is is_told
-    assert "the number of torch's threads" not in _ground(trial, run, FAILED)
-
-
-def test_the_work_of_a_step_is_held_against_that_of_earlier_trials() -> None:
-    run = made_up(summaries.slow_loader(), "run")
-    assert "the batch size" in _ground(baseline(), run, OK)
-    assert "the batch size" in _ground(workers(2).trial(), run, OK)
-    # On free data, alone, and of one that failed it tells nothing.
-    for trial in (ceiling(("train.py:9",), None), loader_alone(("train.py:9",))):
-        assert "the batch size" not in _ground(trial, run, OK)
-    assert "the batch size" not in _ground(baseline(), run, FAILED)
 
 
 def test_one_tune_at_a_time_is_at_work_in_a_directory(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_what_the_allocator_says_is_recorded_at_the_ends_of_phases(
     recorder.start(*probes(), now=clock)
     memory.allocate(500 * MIB)
     use_device(clock)
-    memory.split, memory.retries = 3 * MIB, 2
+    memory.retries = 2
     Works(memory, clock)(torch.ones(1))
     recording = recorder.read()
     (at, before), (later, after) = readings(recording)[-2:]
@@ -133,7 +133,6 @@ def test_what_the_allocator_says_is_recorded_at_the_ends_of_phases(
     )
     assert after[MemoryFigure.RESERVED] == after[MemoryFigure.PEAK_RESERVED] == 600 * MIB
     assert before[MemoryFigure.LIMIT] == 80 * GIB
-    assert before[MemoryFigure.INACTIVE_SPLIT] == 3 * MIB
     assert (before[MemoryFigure.RETRIES], before[MemoryFigure.OUT_OF_MEMORY]) == (2, 0)
     assert recording.notes(Topic.PROBE_FAILED) == []
 
@@ -299,7 +298,6 @@ ALL = {
     MemoryFigure.RESERVED: 9 * MIB,
     MemoryFigure.PEAK_ALLOCATED: 9 * MIB,
     MemoryFigure.PEAK_RESERVED: 9 * MIB,
-    MemoryFigure.INACTIVE_SPLIT: 0,
     MemoryFigure.RETRIES: 3,
     MemoryFigure.OUT_OF_MEMORY: 0,
 }

@@ -145,28 +145,3 @@ def test_a_compiler_that_is_never_asked_for_is_not_imported(
     recorder.start(CompilationProbe(), OptimizerProbe())
     assert "torch._dynamo.callback" not in sys.modules
     assert recorder.read().notes(Topic.PROBE_FAILED) == []
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own modules
-@pytest.mark.parametrize(
-    ("asked", "is_told"),
-    [
-        ({"mode": "reduce-overhead"}, True),
-        ({"mode": "max-autotune"}, True),
-        ({"options": {"triton.cudagraphs": True}}, True),
-        ({"options": {"triton.cudagraphs": False}}, False),
-        ({"mode": "max-autotune-no-cudagraphs"}, False),
-        ({}, False),
-    ],
-)
-def test_that_a_step_becomes_a_graph_is_told_once(
-    recorder: Recorder, asked: dict[str, Any], is_told: bool
-) -> None:
-    recorder.start(CompilationProbe())
-    for _ in range(2):
-        torch.compile(torch.nn.Linear(1, 1), **asked)
-    notes = recorder.read().notes(Topic.ENVIRONMENT)
-    assert [one for one in notes if "compiles_to_graphs" in one] == (
-        [{"compiles_to_graphs": True}] if is_told else []
-    )
-    assert recorder.read().notes(Topic.PROBE_FAILED) == []

@@ -159,14 +159,13 @@ def settings_told(recorder: Recorder) -> dict[str, Any]:
     return found
 
 
-ASKED = ("unfused", "looped_optimizer", "numerics", "frozen")
+ASKED = ("unfused", "looped_optimizer", "numerics")
 
 
 @pytest.mark.usefixtures("default_device")
 def test_what_tensors_tell_is_told(recorder: Recorder) -> None:
     told = settings_told(recorder)
     assert told["numerics"] == {"parameters": "float32"}
-    assert told["frozen"] == 2
     assert set(ASKED) <= told.keys()
 
 

@@ -14,13 +14,10 @@ from typing import Any, Final
 import pytest
 import torch
 from support.session import Recorder
-from torch.utils.checkpoint import checkpoint
 
 from trainprof.probes import torch_settings
 from trainprof.probes.backward import BackwardProbe
-from trainprof.probes.forward import ForwardProbe
 from trainprof.probes.optimizer import OptimizerProbe
-from trainprof.probes.session import Probe
 from trainprof.probes.torch_settings import _ALLOTTED, TorchSettingsProbe
 from trainprof.record.schema import Kind, Topic
 
@@ -318,247 +315,44 @@ def test_lines_that_make_a_model_double_are_told(
     assert lines == [3, 2, 4]  # no more are told than three
 
 
-def with_passes() -> list[Probe]:
-    return [ForwardProbe(), TorchSettingsProbe(), BackwardProbe(), OptimizerProbe()]
-
-
-def convolving(**options: Any) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Conv1d(1, 1, 3, padding=1, **options), torch.nn.ReLU())
-
-
-def train_in(kind: torch.dtype, *nets: torch.nn.Module, steps: int = 3) -> None:
-    last = torch.nn.Linear(8, 8, dtype=kind)
-    optimizer = torch.optim.SGD(last.parameters(), lr=0.1)
-    for _ in range(steps):
-        given = torch.ones(1, 8, dtype=kind)
-        for net in nets:
-            given = net(given)
-        last(given).sum().backward()
-        optimizer.step()
+@pytest.mark.parametrize(
+    ("shape", "kind", "convolves"),
+    [
+        ((4, 3, 3), torch.float64, [True]),
+        ((4, 3), torch.float64, [False]),
+        ((4, 3, 3), torch.float32, []),
+    ],
+)
+def test_weights_of_three_dimensions_may_be_convolutions(
+    recorder: Recorder, shape: tuple[int, ...], kind: torch.dtype, convolves: list[bool]
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe())
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(shape, dtype=kind))], lr=0.1).step()
+    assert told(recorder, "convolves_in_float64") == convolves
+    assert told(recorder, "backward_nodes") == [4]
 
 
 @pytest.mark.parametrize(
-    ("kind", "make", "expected"),
+    ("text", "expected"),
     [
-        (torch.float64, lambda: convolving(dtype=torch.float64), [True]),
-        (torch.float64, lambda: torch.nn.ReLU(), []),
-        (torch.float32, convolving, []),
-    ],
-    ids=["double", "none", "single"],
-)
-def test_whether_a_model_in_double_precision_convolves(
-    recorder: Recorder, kind: torch.dtype, make: Callable[[], torch.nn.Module], expected: list[bool]
-) -> None:
-    recorder.start(*with_passes())
-    train_in(kind, make())
-    assert told(recorder, "convolves_in_float64") == expected
-
-
-def test_convolutions_of_another_precision_are_none_of_it(recorder: Recorder) -> None:
-    class Single(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = convolving()
-
-        def forward(self, given: torch.Tensor) -> torch.Tensor:
-            return self.inner(given.float()).double()  # type: ignore[no-any-return]
-
-    recorder.start(*with_passes())
-    train_in(torch.float64, Single())
-    assert told(recorder, "convolves_in_float64") == []
-
-
-@pytest.mark.parametrize("net", [torch.nn.ReLU(), convolving(dtype=torch.float64)])
-def test_modules_are_looked_at_for_convolutions_for_some_calls(
-    recorder: Recorder, net: torch.nn.Module
-) -> None:
-    forward, *others = with_passes()
-    recorder.start(forward, *others)
-    train_in(torch.float64, net, steps=20)
-    assert isinstance(forward, ForwardProbe)
-    assert forward._watches == ()
-
-
-def test_a_fault_of_ours_ends_the_looking(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise ValueError("ours")
-
-    monkeypatch.setattr(TorchSettingsProbe, "_convolves", fails)
-    forward, *others = with_passes()
-    recorder.start(forward, *others)
-    train_in(torch.float64, torch.nn.ReLU())
-    assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
-    assert isinstance(forward, ForwardProbe)
-    assert forward._watches == ()
-
-
-def test_of_a_script_that_computes_nothing_again_no_text_is_read(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder.start(*with_passes())
-    asked: list[Any] = []
-    monkeypatch.setattr(torch_settings, "lines_with", lambda *told: asked.append(told) or [])
-    net = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(6):
-        net(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-    assert recorder.session.backward_watches == ()
-    assert (told(recorder, "recomputes_at"), asked) == ([], [])
-
-
-FROM_TORCH = "from torch.utils.checkpoint import checkpoint\ny = 1\nx = checkpoint(block, x)\n"
-
-
-@pytest.mark.parametrize(
-    ("how", "text", "lines"),
-    [
-        ("pass", "", []),
-        ("arguments = TrainingArguments(gradient_checkpointing=True)", "", [5]),
-        ("model.gradient_checkpointing_enable()", "", [5]),
-        ("model.set_grad_checkpointing()", "", [5]),
-        ("FastModel.of(use_gradient_checkpointing = True)", "", [5]),
-        ("pass", FROM_TORCH, [3]),
-        ("pass", "import torch\nx = torch.utils.checkpoint.checkpoint(block, x)\n", [2]),
-        ("pass", "import torch.utils.checkpoint as cp\nx = cp.checkpoint_sequential(b, 2, x)", [2]),
-        ("pass", "from torch.utils import checkpoint\nx = checkpoint.checkpoint(b, x)\n", [2]),
-        ("pass", "checkpoint(model)\n", []),
-        ("pass", "import torch.utils.checkpoint\nself.checkpoint(epoch)\n", []),
+        ("y = torch.linalg.solve(a, b)", True),
+        ("y = torch.linalg.cholesky(a)", True),
+        ("y = a.logdet()", True),
+        ("y = torch.lgamma(a)", True),
+        ("import gpytorch", True),
+        ("resolved(a); details(b); model.eval()", False),
     ],
 )
-def test_lines_that_have_forwards_computed_again_are_told(
-    recorder: Recorder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
-    text: str,
-    lines: list[int],
-) -> None:
-    script, model, saving = (tmp_path / name for name in ("script.py", "model.py", "saving.py"))
-    script.write_text(
-        "trainer.save_checkpoint(path)  # gradient_checkpointing_enable()\n"
-        "arguments = TrainingArguments(gradient_checkpointing=False)\n"
-        "checkpoint(model, epoch)\n"
-        "def gradient_checkpointing_enable(self): pass\n"
-        f"{how}\n"
-    )
-    model.write_text(text)
-    saving.write_text("import torch.utils.checkpoint\ndef checkpoint(m): pass\ncheckpoint(m)\n")
-    own = {str(path) for path in (script, model, saving)}
-    for path in own:
-        monkeypatch.setitem(sys.modules, path, SimpleNamespace(__file__=path))
-    recorder.start(*with_passes())
-    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path in own)
-    net = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for step in range(6):
-        recomputed = checkpoint(net, torch.ones(1, 2), use_reentrant=False)
-        (recomputed if step else net(torch.ones(1, 2))).sum().backward()
-        optimizer.step()
-    [sites] = told(recorder, "recomputes_at")
-    assert [line_of(recorder, site) for site in sites] == lines
-    assert told(recorder, "recomputed_by_torch") == [True]
-
-
-class Again(torch.autograd.Function):
-    """Of the script's own: its backward computes the forward again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, net: torch.nn.Module) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        ctx.net = net
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ctx.net(*ctx.saved_tensors)
-        return gradient * 2, None
-
-
-def test_other_code_that_computes_again_is_told_from_torchs(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(torch.nn.Linear(2, 2), torch.ones(1, 2), use_reentrant=False)  # is imported
-    recorder.start(*with_passes())
-    monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: False)
-    net, inner = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(3):
-        Again.apply(net(torch.ones(1, 2)), inner).sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    assert told(recorder, "recomputes_at") == [[]]
-    assert told(recorder, "recomputed_by_torch") == [False]
-
-
-def penalized(x: torch.Tensor) -> None:
-    (slope,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
-    slope.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("passes", "is_told"),
-    [
-        (penalized, True),
-        (lambda x: torch.autograd.functional.hessian(lambda y: (y**3).sum(), x), True),
-        (lambda x: (x**3).sum().backward(), False),
-        (lambda x: (x**3).sum().backward(retain_graph=True), False),
-        (lambda x: torch.func.grad(lambda y: (y**3).sum())(x.detach()), False),
-    ],
-)
-def test_that_gradients_are_differentiated_is_told_once(
-    recorder: Recorder, passes: Callable[[torch.Tensor], None], is_told: bool
-) -> None:
-    recorder.start(TorchSettingsProbe(), BackwardProbe())
-    x = torch.ones(2, requires_grad=True)
-    for _ in range(3):
-        passes(x)
-    assert told(recorder, "differentiates_gradients") == [True] * is_told
-    assert recorder.read().notes(Topic.PROBE_FAILED) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "may_resume"),
-    [
-        ("optimizer.load_state_dict(torch.load('last.pt')['optimizer'])", True),
-        ("self.opt_g.load_state_dict(state)", True),
-        ("optimizers[0].load_state_dict(state)", True),
-        ("trainer.train(resume_from_checkpoint=True)", True),
-        ("trainer.fit(model, loader, ckpt_path='last.ckpt')", True),
-        ("accelerator.load_state(folder)", True),
-        ("model.load_state_dict(torch.load('weights.pt'))", False),
-        ("trainer.train(resume_from_checkpoint=None)", False),
-        ("ckpt_path = 'last.pt'", False),
-        ("torch.save(optimizer.state_dict(), ckpt_path)", False),
-    ],
-)
-def test_whether_the_script_may_resume_an_optimizer(
-    recorder: Recorder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    may_resume: bool,
+def test_texts_that_take_matrices_apart_mean_double_precision(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: bool
 ) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"{text}\n")
-    monkeypatch.setitem(sys.modules, "planted", SimpleNamespace(__file__=str(script)))
+    script.write_text(text)
+    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(script)))
     recorder.start(TorchSettingsProbe(), OptimizerProbe())
     monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
-    update(torch.optim.Adam)
-    update(torch.optim.SGD)
-    assert told(recorder, "may_resume") == []
-    for finish in recorder.session.at_end:
-        finish()
-    assert told(recorder, "may_resume") == [may_resume]
-
-
-def test_where_nothing_is_to_be_fused_nobody_asks_what_is_resumed(recorder: Recorder) -> None:
-    recorder.start(TorchSettingsProbe(), OptimizerProbe())
-    update(torch.optim.Adam, fused=True)
-    for finish in recorder.session.at_end:
-        finish()
-    assert told(recorder, "may_resume") == []
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(3, dtype=torch.float64))], lr=0.1).step()
+    assert told(recorder, "decomposes_in_float64") == [expected]
 
 
 def line_of(recorder: Recorder, site: int) -> int | None:

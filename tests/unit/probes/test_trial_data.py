@@ -203,28 +203,6 @@ def test_evaluation_by_the_same_loader_stays_real(recorder: Recorder, way: dict[
     assert [batch.tolist() for batch in loader] == first[:2] * 2
 
 
-@pytest.mark.usefixtures("keep_two")
-@pytest.mark.parametrize("way", WAYS)
-def test_evaluation_whose_passes_begin_with_gradients_on_stays_real(
-    recorder: Recorder, keep_two: None, way: dict[str, Any]
-) -> None:
-    """As transformers' Trainer does: a loader of the same line, gradients off in each step."""
-    training, held_out = Counted(), Counted()
-    model = torch.nn.Linear(1, 1)
-    start_trial(recorder, data="free", sites=(HERE,))
-    loader, evaluation = made(training, **way), made(held_out, **way)
-    for _ in range(3):
-        for batch in loader:
-            model(batch[:, None])
-        for batch in evaluation:
-            with torch.no_grad():
-                model(batch[:, None])
-    assert held_out.made.value == 3 * 14
-    assert training.made.value < 3 * 14
-    assert told(recorder)["applied"] == {"data": "free"}
-    assert faults(recorder) == []
-
-
 def test_other_loaders_are_left_alone(recorder: Recorder) -> None:
     start_trial(recorder, data="free", sites=(HERE,))
     dataset = Counted()
@@ -339,34 +317,14 @@ def test_how_many_are_kept(
 # What may go wrong
 
 
-@pytest.mark.usefixtures("keep_two")
-def test_what_cannot_be_copied_is_handed_out_itself_and_that_is_said_once(
-    recorder: Recorder,
-) -> None:
+def test_batches_that_cannot_be_copied_stay_real(recorder: Recorder) -> None:
     start_trial(recorder, data="free", sites=(HERE,))
-    lock = threading.Lock()
-    loader = made(Counted(), collate_fn=lambda samples: {"x": torch.stack(samples), "lock": lock})
-    batches = [batch for _ in range(2) for batch in loader]
-    assert all(batch["lock"] is lock for batch in batches)
-    assert len({id(batch["x"]) for batch in batches}) == 8
-    assert told(recorder)["refused"] == {
-        "copies": f"{HERE}: lock cannot be copied and is handed out itself"
-    }
-
-
-def test_a_fault_while_keeping_leaves_the_data_real(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Any:
-        raise ZeroDivisionError("ours")
-
-    monkeypatch.setattr(trial_data, "KeptBatch", broken)
-    start_trial(recorder, data="free", sites=(HERE,))
-    dataset = Counted()
-    loader = made(dataset)
+    lock, dataset = threading.Lock(), Counted()
+    loader = made(dataset, collate_fn=lambda samples: {"x": torch.stack(samples), "lock": lock})
     assert [len(list(loader)) for _ in range(2)] == [4, 4]
     assert dataset.made.value == 28
-    assert faults(recorder) == [{"probe": "trial_data", "error": "ZeroDivisionError: ours"}]
+    assert "cannot be copied (TypeError: " in told(recorder)["refused"]["data"]
+    assert faults(recorder) == []
 
 
 @pytest.mark.usefixtures("keep_two")

@@ -80,9 +80,6 @@ WITH_WORKERS = SimpleNamespace(
             {"num_workers": 1, "prefetch_factor": 2, "multiprocessing_context": "spawn"},
             [],
         ),
-        ({"num_workers": -1}, PLAIN, {}, ["num_workers"]),
-        ({"prefetch_factor": 0}, WITH_WORKERS, {"prefetch_factor": 4}, ["prefetch_factor"]),
-        ({"batch_size": 7}, PLAIN, {}, ["batch_size"]),
     ],
 )
 def test_arguments_fit_together(
@@ -136,17 +133,6 @@ def test_loaders_of_several_lines_get_what_is_asked_for_theirs(recorder: Recorde
     end_of_process(recorder)
     assert told(recorder)["applied"] == asked
     assert (told(recorder)["refused"], faults(recorder)) == ({}, [])
-
-
-def test_a_line_of_several_that_the_run_never_came_to_is_said(recorder: Recorder) -> None:
-    there = site_in(made_elsewhere)
-    asked = {"num_workers": {HERE: 1, there: 1}, "persistent_workers": {HERE: True}}
-    start_trial(recorder, loaders=asked, sites=(HERE, there))
-    list(made())
-    end_of_process(recorder)
-    refused = told(recorder)["refused"]
-    assert list(refused) == ["num_workers"]
-    assert refused["num_workers"].startswith(there)
 
 
 def test_without_lines_no_loader_is_changed_and_that_is_said(recorder: Recorder) -> None:

@@ -78,7 +78,6 @@ class Own(torch.optim.Optimizer):
         (lambda: Adam(parameters(), capturable=True), "capturable"),
         (lambda: torch.optim.RMSprop(parameters()), "does not know fused"),
         (lambda: Own(parameters()), "does not know fused"),
-        (lambda: SGD(parameters(dtype=torch.complex64), lr=1), "floating point"),
     ],
 )
 def test_where_it_is_not_to_be(recorder: Recorder, make: Callable[[], Any], why: str) -> None:
@@ -91,35 +90,11 @@ def test_where_it_is_not_to_be(recorder: Recorder, make: Callable[[], Any], why:
     assert why in told(recorder)["refused"]["fused"]
 
 
-def test_a_learning_rate_that_is_a_tensor_goes_with_fused_only(recorder: Recorder) -> None:
-    start_trial(recorder, settings={"foreach": True})
-    optimizer = Adam(parameters(), lr=torch.tensor(0.1))
-    assert settings_of(optimizer, "foreach") == [None, None]
-    assert "tensor" in told(recorder)["refused"]["foreach"]
-    step(optimizer)
-
-
-def test_sparse_gradients_are_found_at_the_first_step(recorder: Recorder) -> None:
-    start_trial(recorder, settings={"fused": True})
-    embedding = torch.nn.Embedding(5, 3, sparse=True)
-    optimizer = SGD(embedding.parameters(), lr=0.1)
-    assert settings_of(optimizer) == [True, True]
-    embedding(torch.tensor([1])).sum().backward()
-    optimizer.step()
-    assert settings_of(optimizer) == [None, None]
-    assert told(recorder)["applied"] == {}
-    assert "sparse" in told(recorder)["refused"]["fused"]
-
-
 def test_a_group_that_is_added_later(recorder: Recorder) -> None:
     start_trial(recorder, settings={"fused": True})
     optimizer = Adam(parameters())
     optimizer.add_param_group({"params": parameters(1)})
     assert settings_of(optimizer) == [True] * 3
-    optimizer.add_param_group({"params": parameters(1, dtype=torch.complex64)})
-    assert settings_of(optimizer) == [None] * 4
-    assert "floating point" in told(recorder)["refused"]["fused"]
-    step(optimizer)
 
 
 @pytest.mark.parametrize("by_name", [False, True])

@@ -138,14 +138,6 @@ def test_non_blocking_from_pageable_memory_is_noticed() -> None:
         assert "non_blocking from" not in " ".join(page(fine, verbose=True).split())
 
 
-def test_the_links_limit_stands_beside_the_rate() -> None:
-    found = copies(gb_per_s=12.0)
-    assert found.system is not None
-    gpu = replace(found.system.gpus[0], is_used=True, pcie_link={"generation": 4.0, "width": 16.0})
-    told = replace(found, system=replace(found.system, gpus=[gpu]))
-    assert "12.0 GB/s of 31.5 that the link can" in " ".join(page(told, verbose=True).split())
-
-
 def test_models_that_were_moved_are_apart() -> None:
     found = summary(device(), placements=[Placement("train.py:30", 1, 1.5)])
     assert "Models     moved or converted: train.py:30 1 time, 1.50 s" in page(found, verbose=True)

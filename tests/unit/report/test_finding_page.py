@@ -74,9 +74,9 @@ def test_what_is_not_known_or_told_elsewhere_is_left_out() -> None:
 
 def test_a_threshold_is_in_the_unit_of_its_name() -> None:
     tables = summaries.finding(
-        id="dense_embeddings", thresholds={"looked_up_share_sgd": 0.5, "share": 0.05}
+        id="dense_embeddings", thresholds={"looked_up_share": 0.1, "share": 0.05}
     )
-    assert "looked up share sgd up to 50 %, share from 5 % on" in why(tables)
+    assert "looked up share up to 10 %, share from 5 % on" in why(tables)
 
 
 @pytest.mark.parametrize(

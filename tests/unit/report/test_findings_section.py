@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.code_figures import HotLine, Numerics
+from trainprof.analysis.code_figures import Numerics
 from trainprof.analysis.device_figures import Device
 from trainprof.analysis.diagnosis.catalogue import RULES, rule_named
 from trainprof.analysis.finding import (
@@ -228,43 +228,6 @@ def test_nothing_found_says_from_which_gain_on_it_was_looked_for() -> None:
     assert "Looked for: serial loading" in verbose
 
 
-@pytest.mark.parametrize(
-    ("threads", "cores", "ranks", "told"),
-    [
-        (1, 8.0, 0, "with 1 thread on 8 cores: OMP_NUM_THREADS or torch.set_num_threads gives"),
-        (2, (8.0, 8.0), 2, "with 2 threads in each rank on 8 cores: "),
-        (4, 8.0, 2, None),
-        (8, 8.0, 0, None),
-        (None, 8.0, 0, None),
-        (1, None, 0, None),
-        (4, (8.0, 4.0), 0, None),  # one for each core, with two hyper-threads
-        (1, (8.0, 4.0), 0, "with 1 thread on 4 cores: "),
-        (2, (8.0, 4.0), 2, None),
-        (4, 8.0, 0, None),  # of an older run: they may be hyper-threads
-    ],
-)
-def test_cores_that_computing_leaves_idle_are_told(
-    threads: int | None,
-    cores: float | tuple[float, float] | None,
-    ranks: int,
-    told: str | None,
-) -> None:
-    healthy = summaries.healthy()
-    assert healthy.system is not None
-    usable, physical = cores if isinstance(cores, tuple) else (cores, None)
-    known = {"cores_usable": usable, "cores_physical": physical}
-    said = words(
-        findings=[],
-        verdict=healthy.verdict,
-        findings_from=0.03,
-        torch_threads=threads,
-        ranks=[{"rank": rank} for rank in range(ranks)],
-        system=replace(healthy.system, cpu={**healthy.system.cpu, **known}),
-    )
-    said = " ".join(said.split())
-    assert (told in said) if told else ("torch computes" not in said)
-
-
 def test_what_no_rule_looks_into_is_said() -> None:
     healthy = summaries.healthy()
     known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
@@ -283,36 +246,8 @@ def test_what_no_rule_looks_into_is_said() -> None:
     )
     assert "wait for data" not in told(forward=0.01, data_wait=0.0004)
     assert "Not judged: python between (50 % of a step)." in told(other=0.1, data_wait=0.1)
+    assert "Not judged: forwards computed again in backward, 8 %" in told(recompute=8, forward=92)
     assert told("cuda:0", forward=0.05, backward=0.05).endswith("gain over 3 %.")
-    line = HotLine("forward", "model.py:7", "forward", [], 40, 0.9, 1.0, line_share=0.8)
-    for one, said in (
-        (line, ", most of forward at model.py:7)"),
-        (replace(line, line_share=0.2), ", most of forward around model.py:7)"),
-        (replace(line, share=0.3), "itself (100 % of a step)"),
-    ):
-        known["part_lines"] = [one]
-        assert said in told(forward=0.01, backward=0.02)
-    two = [
-        replace(line, site="graph.py:16", function="laplacian", share=0.49),
-        replace(line, share=0.4),
-    ]
-    of_two = "; of forward 49 % around graph.py:16 (laplacian) and 40 % around model.py:7 (forward)"
-    for lines, is_named in (
-        (two, True),
-        ([two[1], replace(two[0], share=0.2)], False),
-        ([replace(two[0], part="backward"), two[1]], False),
-    ):
-        known["part_lines"] = lines
-        assert (of_two in told(forward=0.01, backward=0.02)) is is_named
-    known["part_lines"] = two
-    of_loop = replace(two[0], part="backward", site=two[0].site)
-    known["part_lines"] = [*two, of_loop]  # one line calls for all of a step
-    assert "graph.py:16" not in told(forward=0.01, backward=0.02)
-    line = HotLine("other", "loss.py:9", "contrastive", [], 40, 0.3, 1.0)
-    for share, is_named in ((0.3, True), (0.2, False)):
-        known["part_lines"] = [replace(line, share=share)]
-        of_line = "python between (10 % of a step, much of it at loss.py:9)."
-        assert (of_line in told(forward=0.05, other=0.01, data_wait=0.04)) is is_named
 
 
 @pytest.mark.parametrize(
@@ -344,40 +279,6 @@ def test_what_a_device_computes_is_not_judged(
     assert all(one in said for one in told or [])
 
 
-def test_a_forward_that_takes_longer_than_models_do_is_pointed_out() -> None:
-    healthy = summaries.healthy()
-    known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
-
-    def told(
-        forward_s: float, without_grad_s: float = 0.0, frozen: float = 0.0, **changes: Any
-    ) -> str:
-        per_step_s = {"forward": forward_s, "backward": 0.010, "other": 0.005}
-        training = replace(
-            healthy.training,
-            per_step_s=per_step_s,
-            forward_without_grad_s=without_grad_s,
-            frozen_share=frozen,
-        )
-        return " ".join(words(**known, **{"training": training, **changes}).split())
-
-    assert "look at forward, which takes 4.1 x as long as backward" in told(0.041)
-    assert "as long as backward" not in told(0.015)
-    assert "as long as backward" not in told(0.041, 0.030)
-    assert "as long as backward" not in told(0.041, frozen=0.9)
-    assert "as long as backward" not in told(0.041, run=replace(healthy.run, device="cuda:0"))
-    assert "as long as backward" not in told(0.041, ranks=[{"rank": 0}])
-    line = HotLine("forward", "graph.py:16", "laplacian", [], 40, 0.9, 1.0, line_share=0.88)
-    named = told(0.041, part_lines=[line])
-    first = "look at graph.py:16 (laplacian), 90 % of forward: forward takes 4.1 x as long as "
-    assert named.startswith(f"What to change: {first}backward, where half is usual; it may compute")
-    assert (
-        "each time what stays the same. Nothing else was found that would gain over 3 %." in named
-    )
-    assert named.count("graph.py:16") == 1
-    around = told(0.041, part_lines=[replace(line, line_share=0.3)])
-    assert "look around graph.py:16 (laplacian), 90 % of forward: forward takes" in around
-
-
 def test_large_parts_that_no_finding_is_about_are_named() -> None:
     base = summaries.slow_loader()
 
@@ -399,6 +300,10 @@ def test_large_parts_that_no_finding_is_about_are_named() -> None:
     assert "Not judged" not in told("saturated_cpu", data_wait=0.08, optimizer=0.02)
     on_device = replace(base.run, device="cuda:0")
     assert "Not judged" not in told("saturated_cpu", on_device, **parts)
+    again = "Not judged: forwards computed again in backward, 10 % of a step"
+    for found in ("saturated_cpu", "slow_rank"):
+        assert again in told(found, recompute=0.01, data_wait=0.09)
+        assert again not in told(found, recompute=0.01, data_wait=0.3)
 
 
 def test_of_many_cautions_a_short_page_has_two() -> None:
@@ -411,25 +316,6 @@ def test_of_many_cautions_a_short_page_has_two() -> None:
     told = render_why(summary, rule, width=80, color=False)
     assert "Mind       one; two; three; four\n" in told
     assert "Change     DataLoader(..., num_workers=5" in told
-
-
-def test_what_a_frozen_model_gives_again_is_said_to_be_kept() -> None:
-    healthy = summaries.healthy()
-    per_step_s = {"forward": 0.03, "backward": 0.01}
-
-    def told(without_grad_s: float, **changes: Any) -> str:
-        training = replace(
-            healthy.training, per_step_s=per_step_s, forward_without_grad_s=without_grad_s
-        )
-        loader = replace(healthy.loaders[0], **{"passes": 3, "is_iterable": False, **changes})
-        known = {"findings": [], "verdict": healthy.verdict, "findings_from": 0.03}
-        return " ".join(words(**known, training=training, loaders=[loader]).split())
-
-    assert "without gradients take 50 % of a step: what a frozen model gives" in told(0.02)
-    assert "without gradients" not in told(0.004)
-    assert "without gradients" not in told(0.02, passes=1)
-    assert "without gradients" not in told(0.02, is_iterable=True)
-    assert "without gradients" not in told(0.02, role="evaluation")
 
 
 def test_why_gives_the_numbers() -> None:

@@ -15,7 +15,6 @@ from support import summaries
 from trainprof.analysis.summary import RunSummary
 from trainprof.analysis.summary_json import to_jsonable
 from trainprof.report import json_format, loader_page, markdown, terminal
-from trainprof.report.layout import Column, Page
 
 ALL = {
     "slow_loader": summaries.slow_loader,
@@ -111,36 +110,27 @@ def test_distributions_have_median_tail_and_longest() -> None:
     assert rows[2][1:] == ["399", "76.9 ms", "76.9 ms", "140 ms", "154 ms", "360 ms"]
 
 
-def test_each_worker_has_its_row_in_each_table() -> None:
+def test_each_worker_has_its_row() -> None:
     text = page(summaries.starved(), width=120)
     times = rows_under(text, "Worker", "busy", "asleep")
     assert [row[0] for row in times] == ["0", "1", "2", "3"]
-    assert times[2] == ["2", "100", "99 %", "810 ms", "32.4 s", "0 s", "0 s", "0 s", "48.6 s"]
-    machine = rows_under(text, "Worker", "pid", "1st fetch")
-    assert machine[1] == [
-        *("1", "4201", "88 %", "412 MiB", "133 MiB", "2"),
-        *("243", "2.00 MiB", "318", "3", "33.0 ms"),
-    ]
+    assert times[2][:5] == ["2", "100", "99 %", "810 ms", "32.4 s"]
 
 
 def test_workers_of_several_passes_are_one_row() -> None:
-    rows = [summaries.worker(number, 0.2, 10, busy=0.5) | {"pid": pid} for number, pid in (
-        (0, 11), (1, 12), (0, 13), (1, 14),
-    )]  # fmt: skip
+    rows = [summaries.worker(number, 0.2, 10, busy=0.5) for number in (0, 1, 0, 1)]
     text = page(with_workers(rows), width=120)
     assert [row[:4] for row in rows_under(text, "Worker", "busy")] == [
         ["0", "20", "50 %", "200 ms"],
         ["1", "20", "50 %", "200 ms"],
     ]
-    assert [row[1] for row in rows_under(text, "Worker", "pid")] == ["2 pids", "2 pids"]
 
 
 def test_what_no_worker_tells_has_no_column() -> None:
-    rows = [summaries.worker(0, 0.2, 10) | {"pss_bytes": None, "reading_s": None}]
+    rows = [summaries.worker(0, 0.2, 10) | {"reading_s": None}]
     text = page(with_workers(rows), width=120)
     heads = " ".join(line for line in text.split("\n") if line.startswith("Worker"))
     assert "RSS" in heads
-    assert "PSS" not in heads
     assert "I/O" not in heads
 
 
@@ -212,31 +202,3 @@ def test_the_json_of_a_loader_is_its_entry() -> None:
     told = json.loads(json_format.render_loader(summary, 0))
     assert told == to_jsonable(summary)["loaders"][0]
     assert told["bound"]["by"] == "one worker's latency"
-
-
-def table(width: int, columns: int) -> list[str]:
-    wide = [Column("who", ["a", "b"], is_number=False)]
-    wide += [Column(f"column {n}", [f"{n}", f"{n * n}"]) for n in range(columns)]
-    page = Page(width=width, unicode=True, verbose=False)
-    return [line.plain for line in page.tables(wide)]
-
-
-def test_a_wide_table_is_cut_into_several_of_about_one_width() -> None:
-    assert table(80, 4) == [
-        "who  column 0  column 1  column 2  column 3",
-        "a           0         1         2         3",
-        "b           0         1         4         9",
-    ]
-    assert table(40, 4) == [
-        "who  column 0  column 1",
-        "a           0         1",
-        "b           0         1",
-        "who  column 2  column 3",
-        "a           2         3",
-        "b           4         9",
-    ]
-
-
-def test_a_table_loses_no_column_however_narrow_the_page() -> None:
-    heads = " ".join(line for line in table(15, 7) if line.startswith("who"))
-    assert all(f"column {n}" in heads for n in range(7))

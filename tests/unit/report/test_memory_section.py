@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support import summaries
 
-from trainprof.analysis.memory_figures import MemoryGrowth, WorkersGrowth
+from trainprof.analysis.memory_figures import MemoryGrowth
 from trainprof.analysis.summary import RunSummary
 from trainprof.report import markdown, terminal
 
@@ -57,20 +57,6 @@ def test_in_markdown() -> None:
     summary = replace(summaries.healthy(), memory_growth=GROWN)
     assert "The training process grew by 2.00 MiB a step" in markdown.render(summary)
     assert "grew by" not in markdown.render(summaries.healthy())
-
-
-@pytest.mark.parametrize("is_copied", [False, True])
-def test_workers_that_grow(is_copied: bool) -> None:
-    summary = summaries.healthy()
-    (loader, *others) = summary.loaders
-    grown = WorkersGrowth(2, 3.0 * (1 << 20), 700, 1.0 * GIB, 3.05 * GIB, is_copied)
-    summary = replace(summary, loaders=[replace(loader, memory_growth=grown), *others])
-    told = written(summary)
-    assert f"the 2 workers of {loader.site} grew by 3.00 MiB a batch" in told
-    assert "from 1.00 GiB to 3.05 GiB in 700 batches" in told
-    assert ("as arrays or tensors" in told) == is_copied
-    assert ("only added to" in told) != is_copied
-    assert "grew by 3.00 MiB a batch" in markdown.render(summary)
 
 
 def with_memory(**figures: object) -> RunSummary:

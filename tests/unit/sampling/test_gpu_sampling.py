@@ -132,23 +132,12 @@ class TestMetrics:
                 "energy_mj": 650 * 1250 + 70 * 1000,
                 "power_w": 650.0,
                 "utilization_gpu_percent": 96,
-                "utilization_memory_percent": 32,
                 "memory_used_bytes": 10 * 2**30,  # without what the driver reserves
                 "memory_total_bytes": 80 * 2**30,
                 "temperature_c": 41,
                 "power_limit_w": 700.0,
-                "sm_clock_mhz": 1755,
-                "memory_clock_mhz": 2619,
                 "clock_reasons": 0x44,
-                "pcie_generation": 4,
-                "pcie_width": 16,
                 "processes": [],
-                "pcie_sent_bytes_per_s": 1_200_000,
-                "pcie_received_bytes_per_s": 350_000_000,
-                "sm_clock_max_mhz": 1980,
-                "memory_clock_max_mhz": 2619,
-                "pcie_max_generation": 5,
-                "pcie_max_width": 16,
                 "mig": None,
                 "logical_index": 0,
                 "is_visible": True,
@@ -163,7 +152,6 @@ class TestMetrics:
                 "energy_mj": 650 * 1500 + 70 * 1250,
                 "power_w": 70.0,
                 "utilization_gpu_percent": 0,
-                "utilization_memory_percent": 0,
                 "memory_used_bytes": 10 * 2**30,
                 "memory_total_bytes": 80 * 2**30,
             }
@@ -240,11 +228,8 @@ CALLS = {
     "temperature": ["Temperature", "TemperatureV"],
     "power_limit": ["EnforcedPowerLimit"],
     "clock_reasons": ["CurrentClocksEventReasons", "CurrentClocksThrottleReasons"],
-    "pcie_link": ["CurrPcieLinkWidth"],
     "processes": ["ComputeRunningProcesses_v3", "ComputeRunningProcesses_v2"],
-    "pcie_throughput": ["PcieThroughput"],
 }
-CLOCKS = ("sm_clock", "memory_clock")  # one function tells both
 
 
 def keys_of(*metrics):
@@ -253,7 +238,7 @@ def keys_of(*metrics):
 
 class TestFailures:
     def test_the_scenarios_cover_every_metric(self):
-        assert {*CALLS, *CLOCKS} == {metric.name for metric in METRICS}
+        assert {*CALLS} == {metric.name for metric in METRICS}
 
     @pytest.mark.proves(GPUS, "any metric not supported")
     @pytest.mark.parametrize("metric", CALLS)
@@ -262,19 +247,11 @@ class TestFailures:
         ((first,), _, (later,)), _ = sample_gpus(conf, conf, conf)
         assert first["not_observed"] == {metric: "Not Supported"}
         assert [first[key] for key in keys_of(metric)] == [None] * len(keys_of(metric))
-        others = keys_of(*CALLS.keys() - {metric}, *CLOCKS)
+        others = keys_of(*CALLS.keys() - {metric})
         assert all(device[key] is not None for device in (first, later) for key in others)
         assert not any(key in later for key in keys_of(metric))
         assert "not_observed" not in later
         assert [calls()[function] for function in CALLS[metric]] == [1] * len(CALLS[metric])
-
-    @pytest.mark.proves(GPUS, "any metric not supported")
-    def test_clocks_are_two_questions_to_one_function(self, sample_gpus, calls):
-        conf = "fail.nvmlDeviceGetClockInfo=3\n"
-        ((first,), _, (later,)), _ = sample_gpus(conf, conf, conf)
-        assert first["not_observed"] == dict.fromkeys(CLOCKS, "Not Supported")
-        assert not any(key in later for key in keys_of(*CLOCKS))
-        assert calls()["ClockInfo"] == 2
 
     @pytest.mark.proves(GPUS, "no permission to list processes")
     def test_no_permission_is_not_asked_for_twice(self, sample_gpus, calls):
@@ -295,11 +272,6 @@ class TestFailures:
             650.0,
         ]
         assert samples[0][0]["not_observed"] == {"power": "Unknown Error"}
-
-    def test_a_limit_that_is_not_told_hides_nothing_else(self, sample_gpus):
-        (((device,),), _) = sample_gpus("fail.nvmlDeviceGetMaxPcieLinkWidth=3\n")
-        assert (device["pcie_max_width"], device["pcie_max_generation"]) == (None, 5)
-        assert device["not_observed"] == {"pcie_max_width": "Not Supported"}
 
     @pytest.mark.proves(GPUS, "one of several is lost")
     def test_a_gpu_that_is_lost_is_left_alone(self, sample_gpus, calls):
@@ -329,21 +301,21 @@ class TestFailures:
         assert alone["index"] == 0
 
 
-class SlowLink:
-    """A driver of three GPUs that tell little, and their link's throughput in 60 ms a figure."""
+class SlowSensor:
+    """A driver of three GPUs that tell little, and their temperature in 120 ms."""
 
     nvmlDeviceGetUUID = nvmlDeviceGetName = staticmethod(lambda handle: f"GPU-{handle}")
     nvmlDeviceGetCount = staticmethod(lambda: 3)
     nvmlDeviceGetHandleByIndex = staticmethod(lambda index: index)
     nvmlDeviceGetPowerUsage = staticmethod(lambda handle: 5000)
     nvmlInit = staticmethod(lambda: None)
-    NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
+    NVML_TEMPERATURE_GPU = 0
 
     def __init__(self, time):
         self._time = time
 
-    def nvmlDeviceGetPcieThroughput(self, handle, counter):
-        self._time.ns += 60 * MS
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        self._time.ns += 120 * MS
         return 1
 
 
@@ -356,34 +328,30 @@ class TestRates:
             assert counted[name] == 2 * 41, name
         for name in (
             *("Temperature", "EnforcedPowerLimit", "CurrentClocksEventReasons"),
-            *("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "ComputeRunningProcesses_v3"),
+            "ComputeRunningProcesses_v3",
         ):
             assert counted[name] == 2 * 21, name
-        for name in ("ClockInfo", "PcieThroughput"):  # two figures of each device
-            assert counted[name] == 2 * 2 * 21, name
-        for name in ("Name", "UUID", "MaxPcieLinkWidth", "MigMode"):
+        for name in ("Name", "UUID", "MigMode"):
             assert counted[name] == 2, name
 
     def test_every_metric_has_a_tier_that_fits_its_cost(self):
         dear = {metric.name for metric in METRICS if metric.tier is Tier.SELDOM}
-        assert dear >= {"pcie_throughput", "processes", "sm_clock", "clock_reasons"}
+        assert dear >= {"processes", "clock_reasons"}
 
     @pytest.mark.proves(GPUS, "a driver that takes 300 ms to answer")
-    def test_a_slow_call_is_made_less_often_and_that_is_told(self, sample_lines, calls):
+    def test_a_slow_call_is_made_less_often(self, sample_lines, calls):
         conf = "delay_us.nvmlDeviceGetUtilizationRates=300000\n"
         samples, _ = sample_lines(*[conf] * 4, REAL_TIME="1")
         assert calls()["UtilizationRates"] == 2
-        assert "slowed_s" not in samples[0]
-        assert samples[1]["slowed_s"]["utilization"] >= 15
         assert "utilization_gpu_percent" not in samples[2]["gpus"][0]
         assert samples[-1]["call_ns"] >= 600 * MS
 
     def test_dear_calls_that_take_long_together_do_not_hold_up_a_sample(self, fake_time):
-        reader = GpuReader(lambda: SlowLink(fake_time), clock=fake_time.clock)
+        reader = GpuReader(lambda: SlowSensor(fake_time), clock=fake_time.clock)
         asked = []
         for _ in range(3):
             devices = reader.sample()["gpus"]
-            asked.append([one["index"] for one in devices if "pcie_sent_bytes_per_s" in one])
+            asked.append([one["index"] for one in devices if "temperature_c" in one])
             assert all(one["power_w"] == 5 for one in devices)
         assert asked == [[0], [1], [2]]
 
@@ -420,8 +388,6 @@ class TestTruth:
         gpu, span_h = sampled()
         assert gpu.utilization.mean == pytest.approx(48, rel=0.05)
         assert (gpu.utilization.min, gpu.utilization.max) == (0, 96)
-        assert gpu.utilization.share_below_10 == pytest.approx(0.5, abs=0.025)
-        assert gpu.utilization.share_above_90 == pytest.approx(0.5, abs=0.025)
         assert gpu.energy_wh == pytest.approx(360 * span_h, rel=0.01)
         assert gpu.energy_source == "counter"
 
@@ -430,7 +396,6 @@ class TestTruth:
         gpu, span_h = sampled(lambda now_ms: "fail.nvmlDeviceGetTotalEnergyConsumption=3\n")
         assert gpu.energy_wh == pytest.approx(360 * span_h, rel=0.05)
         assert gpu.energy_source == "estimated"
-        assert gpu.energy_estimated_share == 1
         assert gpu.not_observed == {"energy": "Not Supported"}
 
     @pytest.mark.proves(GPUS, "an energy counter that goes back")
@@ -440,7 +405,6 @@ class TestTruth:
         )
         assert gpu.energy_wh == pytest.approx(360 * span_h, rel=0.01)
         assert gpu.energy_source == "estimated"
-        assert gpu.energy_estimated_share == pytest.approx(0.13 / 19.89, rel=0.01)
 
 
 FORK = """

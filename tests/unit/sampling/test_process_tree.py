@@ -56,7 +56,6 @@ def test_one_process_field_by_field(fake_proc, tree):
                 "read_bytes": 31,
                 "write_bytes": 32,
                 "pss_bytes": 7 * 1024,
-                "pss_anonymous_bytes": 5 * 1024,
             }
         ]
     }
@@ -138,7 +137,6 @@ def test_memory_without_mapped_files_is_told_where_the_kernel_does(fake_proc, tr
     fake_proc.process(100, 1)
     (process,) = tree.sample()["processes"]
     assert process["rss_without_files_bytes"] == 410 * 1024
-    assert process["pss_anonymous_bytes"] == 5 * 1024
     fake_proc.write("proc/100/status", "Name:\told\nVmRSS:\t 500 kB\n")
     assert "rss_without_files_bytes" not in tree.sample()["processes"][0]
 

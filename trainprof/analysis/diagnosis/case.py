@@ -204,10 +204,6 @@ class Case:
         """Returns for how long a device had nothing to do while the host was at work, at most."""
         return sum(self.idle_s(cause) or 0.0 for cause in ("host_s", "launch_s", "unknown_s"))
 
-    def has_loader_of(self, package: str) -> bool:
-        """Whether a package builds one of the loaders."""
-        return any(loader.built_by == package for loader in self.summary.loaders)
-
     def hot_line(self, part: str) -> HotLine | None:
         """Returns the function that most of a part of training goes to, if it is much."""
         return named_line(self.summary.part_lines, part)
@@ -253,8 +249,7 @@ class Case:
     @property
     def recomputes_forwards(self) -> bool:
         """Whether activations are checkpointed, or forwards computed again in another way."""
-        is_asked_for = self.torch.is_checkpointing or bool(self.torch.recomputes_at)
-        return is_asked_for or self.training.get("recompute", 0.0) > 0
+        return self.training.get("recompute", 0.0) > 0
 
     def threads_of_training(self) -> int | None:
         """Returns how many threads the training process had, as the system counts them."""

@@ -8,7 +8,6 @@ from trainprof.analysis.diagnosis import (
     anomaly_detection,
     batch_preparation,
     blocking_copies,
-    competing_thread,
     dense_embeddings,
     discarded_gradients,
     double_precision,
@@ -22,7 +21,6 @@ from trainprof.analysis.diagnosis import (
     python_in_loop,
     python_in_model,
     recompiling,
-    recomputed_forward,
     saturated_cpu,
     serial_loading,
     slow_checkpoints,
@@ -60,7 +58,6 @@ _OF_MODULES: Final = tuple(
         python_in_model,
         gc_pauses,
         growing_backward,
-        recomputed_forward,
         unused_gradients,
         discarded_gradients,
         dense_embeddings,
@@ -72,10 +69,34 @@ _OF_MODULES: Final = tuple(
         recompiling,
         anomaly_detection,
         thread_count,
-        competing_thread,
     )
 )
 RULES: Final[tuple[Rule, ...]] = (*_OF_MODULES, *batch_preparation.RULES)
+
+_BY_LINE: Final = "the lines that take most of a step are under Hot lines on the page"
+# What were findings once: where they are seen now.
+GONE: Final[dict[str, str]] = {
+    "competing_thread": "the page says under Threads how often another thread was at work",
+    "recomputed_forward": "the page says under Not judged what computing forwards again takes",
+    **dict.fromkeys(
+        (
+            "broadcast_pairs",
+            "constant_in_forward",
+            "forward_by_sample",
+            "ignored_positions",
+            "late_selection",
+            "module_hooks",
+            "rarely_used_gradients",
+            "repeated_backward",
+            "repeated_forward",
+            "repeated_in_forward",
+            "tiny_numbers",
+            "untrained_modules",
+            "unused_forward",
+        ),
+        _BY_LINE,
+    ),
+}
 
 
 def rule_named(name: str) -> Rule | None:

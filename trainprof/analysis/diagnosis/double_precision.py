@@ -9,13 +9,12 @@ torch.set_default_dtype.
 
 How it is measured: by the type of most of what the optimizer updates, at its first step. What
 float32 would give is not measured: half of computing on a CPU is the most that it can be where
-memory and vector units are what computing waits for. Where the model has modules of convolutions it
-may be nine tenths: single ones took 2 to 27 times as long in float64 (in three dimensions, the
-longest), small networks 3 to 9 times.
+memory and vector units are what computing waits for. Where parameters have three dimensions and
+more, as those of convolutions do, it may be nine tenths: single ones took 2 to 27 times as long in
+float64 (in three dimensions, the longest), small networks 3 to 9 times.
 
-Nothing is said where gradients go through a decomposition (Cholesky, eigenvalues, a linear system,
-a determinant; lgamma too), by the graph of some backward passes and the names that functions with a
-backward of their own use, nor with GPyTorch: double precision is meant there.
+Nothing is said where the script's files name a decomposition (Cholesky, eigenvalues, a linear
+system, a determinant, lgamma) or GPyTorch: double precision is meant there.
 
 When it is wrong: where it is meant for another reason (physics, ill-conditioned problems), and
 where tensors are so small that calls take longer than computing.
@@ -59,7 +58,7 @@ def find(case: Case) -> Finding | None:
     numerics = case.torch.numerics
     if numerics is None or numerics.parameters != "float64":
         return None
-    if case.torch.decomposes_in_float64:  # near a singular matrix float32 fails, or tells nonsense
+    if case.torch.decomposes_in_float64:
         return None
     part = _computing(case)
     if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):

@@ -37,14 +37,13 @@ _ENOUGH_FULL: Final = 3
 _CALLED_FROM_PER_STEP: Final = 0.5
 _COLLECTED_RARELY: Final = (
     "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() every few hundred "
-    "steps"
+    "steps; a call of gc.collect() in the loop goes"
 )
 _KEPT_IN_CYCLES: Final = (
     "with gc.disable() what reference cycles hold, memory of a device included, stays until the "
     "next gc.collect(): collect more often where memory grows"
 )
-# Of the looks that met collections: those that Python begins by itself are scattered over more.
-_ONE_LINE: Final = 0.8
+_CALLED: Final = "take gc.collect() out of the loop: nothing but a call walks everything so often"
 
 
 def find(case: Case) -> Finding | None:
@@ -58,14 +57,7 @@ def find(case: Case) -> Finding | None:
     line = hottest(case.summary.part_lines, "gc")
     steps = max(case.summary.training.steps, 1)
     is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
-    advice = _COLLECTED_RARELY
-    if line is not None and line.share >= _ONE_LINE:
-        advice = (
-            "gc.freeze() once everything is loaded, so that there is less to go over; where "
-            f"{line.site} calls gc.collect() itself, leave it out"
-        )
-    if is_called:
-        advice = "take gc.collect() out of the loop: nothing but a call walks everything so often"
+    advice = _CALLED if is_called else _COLLECTED_RARELY
     return plain_finding(
         ID,
         f"Python's garbage collector stops training for {span(spent_s)}, {percent(part)} of it, "

@@ -11,19 +11,15 @@ takes beyond as many usual steps, is not counted.
 
 When it is wrong: where the time in which the host gives out work is Python of the script's own,
 rather than operators: what looks at the host tell of that is python_in_model's, and not counted
-here; nor are updates parameter by parameter, which are slow_optimizer's, nor forwards that are
-computed again (recomputed_forward). How much of the rest the
+here; nor are updates parameter by parameter, which are slow_optimizer's. How much of the rest the
 device works is not known where no driver tells: the gain is what cannot be exceeded.
 
 What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
-a step is given out as one (CUDA graphs), where shapes stay the same; what it gives then lies in
-memory that the next one writes to, so that what is kept beyond the step has to be cloned. It is not
-advised where torch.compile was told to do that already. Where looks at forward mostly met one line
-of the model's, it is named: if it stands in a loop, one call for all gains more than compiling.
-Gradients of gradients (create_graph=True) cannot go through what is compiled: then CUDA graphs by
-hand. fused=True for the optimizer, which is said of SGD, Adam and AdamW that are not, where updates
-take a fifth of the host's time. More samples in a batch take the same number of operators, but
-change what is learned.
+a step is given out as one (CUDA graphs), where shapes stay the same. Gradients of gradients
+(create_graph=True) cannot go through what is compiled: then CUDA graphs by hand. Where forward
+mostly stands at one line in a loop, one call for all gains more than compiling. fused=True for the
+optimizer, where updates take a fifth of the host's time. More samples in a batch take the same
+number of operators, but change what is learned.
 """
 
 from __future__ import annotations
@@ -31,22 +27,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trainprof.analysis.code_figures import HotLine
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.diagnosis.gains import outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
-from trainprof.analysis.diagnosis.recomputed_forward import launched_again_s
 from trainprof.analysis.diagnosis.rule import Threshold
 from trainprof.analysis.diagnosis.slow_optimizer import (
     FUSED_ON_DEVICES,
     minded_when_fused,
     waiting_for_updates_s,
 )
-from trainprof.analysis.diagnosis.wording import is_nameless, place, span
+from trainprof.analysis.diagnosis.wording import span
 from trainprof.analysis.finding import Finding
 from trainprof.analysis.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.verdict import COMPUTE_KEYS
-from trainprof.analysis.verdict_level import percent
 
 ID: Final = "launch_bound"
 KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
@@ -55,34 +48,21 @@ THRESHOLDS: Final = {
 }
 # Of the time in which the host computes: from here on its optimizer is worth a word.
 _MUCH_UPDATE: Final = 0.2
-# Of forward: from here on one line of the model's may be called for again and again.
-_ONE_LINE_SHARE: Final = 0.5
 _JOINED_BY: Final = (
     "{call}(..., {argument}=True), and if that is not enough {argument}_mode="
     '"reduce-overhead", where shapes stay the same'
 )
-_JOINED_FURTHER: Final = 'torch.compile(..., mode="reduce-overhead") where shapes stay the same'
+_JOINED_FURTHER: Final = (
+    'compile what lies around it too (the loss, the optimizer\'s step), or mode="reduce-overhead" '
+    "where shapes stay the same"
+)
 _JOINED: Final = (
     'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
     "same"
 )
-_REST_OF_STEP: Final = (
-    "what is compiled is given out as one already (CUDA graphs): compile what lies around it too "
-    "(the loss, the optimizer's step)"
-)
-# torch's own words; what aot_eager makes ends so, too.
-_NO_DOUBLE_BACKWARD: Final = (
-    "gradients of gradients (create_graph=True) end with an error where they go through what is "
-    "compiled: torch.compile with aot_autograd does not currently support double backward"
-)
-_JOINED_BESIDE: Final = (
-    "torch.compile for models alone that no gradient of a gradient goes through; for the rest CUDA "
-    "graphs by hand (torch.cuda.graph around the step), where shapes stay the same"
-)
-_DIFFERS: Final = "compiled operators differ in the last digits; compiling takes its time once"
-_OVERWRITES: Final = (
-    'with mode="reduce-overhead" (CUDA graphs) each step writes its results into the same memory: '
-    "clone() those that are kept beyond the step (losses in a list, say)"
+_CAUTION: Final = (
+    "compiled operators differ in the last digits, and create_graph=True ends with an error in "
+    'them; with mode="reduce-overhead" clone() what is kept beyond the step'
 )
 
 
@@ -92,7 +72,7 @@ def find(case: Case) -> Finding | None:
         return None
     # What other rules tell of it, with lines of their own.
     apart_s = told.total_s if told is not None else 0.0
-    apart_s += waiting_for_updates_s(case) + launched_again_s(case)
+    apart_s += waiting_for_updates_s(case)
     spent_s = max(waited_s - apart_s, 0.0)
     share = spent_s / case.settled_s
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -103,7 +83,7 @@ def find(case: Case) -> Finding | None:
     line = case.hot_line("forward")
     unfused = [one for one in case.torch.unfused if one.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
-    joined, cautions = _joined(case)
+    joined = ", ".join([_joined(case), *_fused(to_fuse)])
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
@@ -111,8 +91,7 @@ def find(case: Case) -> Finding | None:
         "operator",
         outside_steps(case, spent_s),
         site=line.site if line is not None else None,
-        advice=f"{', '.join([joined, *_fused(to_fuse)])}; larger batches, where learning allows",
-        also=_one_line(case, line),
+        advice=f"{joined}; larger batches, where learning allows",
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -121,7 +100,7 @@ def find(case: Case) -> Finding | None:
             "optimizer_s": parts_s.get("optimizer"),
         },
         cautions=[
-            *cautions,
+            _CAUTION,
             *(minded_when_fused(case) if to_fuse else []),
             *minded_of(to_fuse),
         ],
@@ -136,38 +115,11 @@ def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
     return [*([f"fused=True for {' and '.join(names)}"] if names else []), *by_packages]
 
 
-def _joined(case: Case) -> tuple[str, list[str]]:
-    """Returns how operators are joined, and what to mind of that.
-
-    By who trains the model for the script, if it is told so.
-    """
-    twice = [_NO_DOUBLE_BACKWARD] if case.torch.differentiates_gradients else []
-    if case.torch.compiles_to_graphs:
-        return _REST_OF_STEP, [*twice, _DIFFERS]
+def _joined(case: Case) -> str:
+    """Returns how operators are joined: by who trains the model for the script, if it is set so."""
     if case.summary.compilations:
-        return _JOINED_FURTHER, [_OVERWRITES, _DIFFERS]
-    if twice:
-        return _JOINED_BESIDE, [*twice, _DIFFERS]
+        return _JOINED_FURTHER
     builder = case.builder()
     if builder is None or builder.compiles is None:
-        return _JOINED, [_OVERWRITES, _DIFFERS]
-    joined = _JOINED_BY.format(call=builder.call, argument=builder.compiles)
-    return joined, [_OVERWRITES, _DIFFERS]
-
-
-def _one_line(case: Case, line: HotLine | None) -> list[str]:
-    """Says so where one line of the model's own gives out most of what forward does."""
-    if line is None or line.line_share is None or line.line_share < _ONE_LINE_SHARE:
-        return []
-    of_loop = {
-        (one.site.rpartition(":")[0], one.function)
-        for one in case.summary.part_lines
-        if one.part in ("backward", "optimizer")
-    }
-    is_of_model = (line.site.rpartition(":")[0], line.function) not in of_loop
-    if is_nameless(line) or not is_of_model:
-        return []
-    return [
-        f"{percent(line.line_share)} of the looks at forward met {place(line)}: if it is called in "
-        "a loop (over samples, heads, steps of time), one call for all of them at once gains more"
-    ]
+        return _JOINED
+    return _JOINED_BY.format(call=builder.call, argument=builder.compiles)

@@ -5,41 +5,33 @@ a pass over its memory. Fused, they are one. An optimizer that the script's auth
 same, and Python calls each of them.
 
 How it is measured: the time inside the optimizer's own steps, and its settings at the first one.
-What other optimizers, the clipping of gradients, the scaler and the schedule take is not counted;
-several optimizers that could be fused are told together, the costliest first. Of a class of the
-script's own that is told where it is the only one, has ten parameters or more, and takes less than
-0.2 ms over each: it is then the calls that take the time, and not the numbers.
+What other optimizers, the clipping of gradients, the scaler and the schedule take is not counted.
+A class of the script's own is reported where it is the only one, has ten parameters or more, and
+takes less than 0.2 ms for each: then it is the calls that take the time, and not the numbers. On a
+GPU torch takes all parameters together by itself, unless the optimizer was built with
+foreach=False: then what the device waits for these kernels counts.
 
-On a GPU torch takes all parameters together by itself, and nothing is said, unless the optimizer
-was built with foreach=False: then the host gives out a dozen kernels for each parameter, and what
-the device waits for them (see launch_bound) is counted.
+When it is wrong: functions that were registered with an optimizer's steps are in their time, and
+fusing saves nothing of them: then the gain is "up to". Sparse gradients cannot be fused: nothing is
+said of them. Results differ in the last digits. Lightning's Trainer refuses fused optimizers where
+precision is mixed and gradients are clipped. load_state_dict() of a state that was saved without
+fused=True takes it back; with a GradScaler the step then fails until each group's 'fused' is True.
 
-When it is wrong: where parameters are few and the update is plain (SGD without momentum), there is
-little to fuse. Functions that were registered with an optimizer's steps (register_step_post_hook:
-an average of weights, say) are in their time, and fusing saves nothing of them: where there are any
-the gain is told as "up to". Sparse gradients cannot be fused: where the first step has one, nothing
-is said. Results differ in the last digits. Lightning's Trainer refuses fused optimizers where
-precision is mixed and gradients are clipped (gradient_clip_val): where they are clipped there is no
-patch. Nor is there one where an installed package builds the optimizer: that is told arguments by
-settings of its own, which are named of those that are known (Hugging Face's, Stable-Baselines3).
-load_state_dict() of a state that was saved without fused=True takes it back: where the script's
-files resume an optimizer that is said.
-
-What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad. foreach=True, meant for
-GPUs, was seen to be slower than the loop on a CPU. For a class of the script's own, the one of
-torch's that does the same, fused; else torch._foreach_ functions, which take all tensors at once
-and halved the time of a loop of ten operations in Python.
+What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad; where a package builds the
+optimizer, by its settings. For a class of the script's own, the one of torch's that does the same,
+fused; else torch._foreach_ functions, which take all tensors at once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.gains import Gain, of_python, outside_steps
+from trainprof.analysis.diagnosis.gains import of_python, outside_steps
 from trainprof.analysis.diagnosis.plain import plain_finding
 from trainprof.analysis.diagnosis.rule import Threshold
-from trainprof.analysis.diagnosis.wording import number_of, place, span
+from trainprof.analysis.diagnosis.wording import number_of, span
 from trainprof.analysis.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.torch_settings import LoopedOptimizer
@@ -74,16 +66,6 @@ _SAVED_ON_DEVICE: Final = 0.95
 _REFUSED_BY_LIGHTNING: Final = (
     "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
     "(16-mixed, bf16-mixed) and gradient_clip_val together"
-)
-# load_state_dict takes all settings of groups from the state. A GradScaler asks the optimizer, and
-# not its groups, whether it is fused: these then refuse what they are given.
-_TAKEN_BACK: Final = (
-    "load_state_dict() of a state that was saved without fused=True takes it back, and with a "
-    "GradScaler the step then fails: after it, for g in optimizer.param_groups: g['fused'] = True"
-)
-_HOOKED: Final = (
-    "functions that were registered with its steps (register_step_pre_hook, "
-    "register_step_post_hook) are in that time, and fusing saves nothing of them"
 )
 
 
@@ -135,7 +117,6 @@ def _on_device(case: Case) -> Finding | None:
         cautions=[
             *(minded_when_fused(case) if change else []),
             *minded_of(calls),
-            "updates that are put together differ in the last digits",
         ],
         evidence={
             "optimizer_s": spent_s,
@@ -165,10 +146,6 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
     gain = of_python(case, _OWN_SAVES * spent_s)
     if gain is None or not _is_enough(case, spent_s):
         return None
-    line = case.hot_line("optimizer")
-    also = []
-    if line is not None and _file(line.site) == _file(own.site):
-        also = [f"its line that was met most is {place(line)}"]
     return plain_finding(
         ID,
         f"{own.name}, written in the script, changes {own.tensors} parameters one by one: "
@@ -178,8 +155,6 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
         advice="the class of torch.optim that does the same, with fused=True; else torch._foreach_ "
         "functions on the tensors of all parameters at once (torch._foreach_mul_, "
         "torch._foreach_add_)",
-        cautions=["updates that are put together differ in the last digits"],
-        also=also,
         evidence={
             "optimizer_s": spent_s,
             "optimizer_share": spent_s / case.training_s,
@@ -189,69 +164,50 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
     )
 
 
-def _file(site: str) -> str:
-    return site.rpartition(":")[0]
-
-
 def _of_torchs(case: Case) -> Finding | None:
     """Returns the finding of those that can be fused, each with its own part of the time."""
     fusable = [(one, saves) for one in case.torch.looped if (saves := _saves(one)) is not None]
-    fusable = sorted(fusable, key=lambda each: -each[0].spent_s)
+    fusable.sort(key=lambda each: -each[0].spent_s)
     spent_s = sum(one.spent_s for one, _ in fusable)
     if not _is_enough(case, spent_s):
         return None
     has_hooks = any(one.has_hooks for one, _ in fusable)
-    gains = [
+    low, likely, high = (
         of_python(case, sum(_saved_s(one, saves, bound) for one, saves in fusable))
         for bound in range(3)
-    ]
-    low, likely, high = gains
+    )
     if low is None or likely is None or high is None:
         return None
-    told = high if has_hooks else likely
-    gain = Gain(
+    gain = replace(
+        high if has_hooks else likely,
         training=(low.likely, high.likely),
         run=(low.run[1], high.run[1]),
-        likely=told.likely,
-        saved_s=told.saved_s,
         is_at_most=has_hooks,
-        of_steps=told.of_steps,
     )
-    costliest = fusable[0][0]
     tensors: dict[tuple[str, str | None], int] = {}  # of one of those that a line builds
     for one, _ in fusable:
         call = (one.name, one.site)
         tensors[call] = max(tensors.get(call, 0), one.tensors)
-    names = list(dict.fromkeys(name for name, _ in tensors))
-    others = [(name, site) for name, site in [*tensors][1:] if site is not None]
-    who = " and ".join(names)
-    if len(tensors) > len(names):
-        who = f"{len(tensors)} optimizers ({who})"
-    part = spent_s / case.training_s
+    others = [f"{name} {site}" for name, site in [*tensors][1:] if site is not None]
     calls = list(dict.fromkeys(one.call for one, _ in fusable))
+    names = list(dict.fromkeys(name for name, _ in tensors))
     change = " and ".join(with_argument(calls, "fused"))
-    changed = number_of(sum(tensors.values()), "parameter")
-    also_at = " and ".join(f"{site} ({name})" for name, site in others)
     return plain_finding(
         ID,
-        f"{who} change{'s' if len(tensors) == 1 else ''} {changed} one by one: {span(spent_s)}, "
-        f"{percent(part)} of training",
+        f"{' and '.join(names)} update{'s' if len(names) == 1 else ''} "
+        f"{number_of(sum(tensors.values()), 'parameter')} one by one: {span(spent_s)}, "
+        f"{percent(spent_s / case.training_s)} of training",
         gain,
-        site=costliest.site,
-        advice=f"{change}, and so at {also_at}" if others else change,
+        site=fusable[0][0].site,
+        advice=f"{change}, and so for {' and '.join(others)}" if others else change,
         change={"fused": True} if _may_be_patched(case, calls) else {},
-        cautions=[
-            *([_HOOKED] if has_hooks else []),
-            *minded_when_fused(case),
-            *minded_of(calls),
-            "fused updates differ in the last digits, and so do later losses by more and more",
-        ],
+        cautions=[*minded_when_fused(case), *minded_of(calls)],
         evidence={
             "optimizer_s": spent_s,
-            "optimizer_share": part,
+            "optimizer_share": spent_s / case.training_s,
             "tensors": sum(tensors.values()),
-            "optimizer": costliest.name,
-            OTHER_OPTIMIZERS: [f"{name} {site}" for name, site in others] or None,
+            "optimizer": fusable[0][0].name,
+            OTHER_OPTIMIZERS: others or None,
             OPTIMIZER_BUILDERS: {
                 one.site: one.built_by for one in calls if one.site and one.built_by
             }
@@ -270,9 +226,8 @@ def _may_be_patched(case: Case, calls: list[OptimizerCall]) -> bool:
 
 
 def minded_when_fused(case: Case) -> list[str]:
-    """Returns what may refuse optimizers that are fused, or take that back."""
-    refused = [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
-    return [*refused, *([_TAKEN_BACK] if case.torch.may_resume else [])]
+    """Returns what may refuse optimizers that are fused."""
+    return [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
 
 
 def _saved_s(looped: LoopedOptimizer, saves: tuple[float, float, float], bound: int) -> float:

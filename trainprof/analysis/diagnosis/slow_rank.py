@@ -12,16 +12,15 @@ comes ahead of backward, and the others wait in backward: of it mostly one rank 
 and its backward counts in proportion, for whoever waits, waits in the midst of theirs.
 
 When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
-that may be nobody's fault. A rank may compute longer because its core is slower or shared. Where
-there are more ranks than cores each is last in turn, as it is left without one: there only what is
-mostly one rank's is told. Where ranks send to one another, as stages of a model do, computing is
-not compared. On a GPU it is not looked for. stragglers[] of the JSON has how often each rank was
-last, and for how long.
+that may be nobody's fault. A rank may compute longer because its core is slower or shared. With
+more ranks than cores only what is mostly one rank's is reported. Where ranks send to one another,
+as stages of a model do, computing is not compared. On a GPU it is not looked for.
 
 What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
-the same disk. What only one of them does: less often, or beside the training (a thread, another
-process); evaluation: by all of them, each a part of its samples. What one computes longer the
-others would have to compute: as much is gained as is left of it when it is shared out.
+the same disk. What only one of them does: less often, or in a thread or process of its own.
+Evaluation: by all of them, each a part of its samples (DistributedSampler gives some twice where
+they cannot be shared out evenly). What one computes longer the others would have to compute: what
+is left of it when it is shared out is gained.
 """
 
 from __future__ import annotations
@@ -51,17 +50,6 @@ _LOADING: Final = "loading"
 _COMPUTING: Final = "forward"
 _EVALUATING: Final = "evaluation"
 _FROM_ONE_TO_ONE: Final = ("send", "recv")
-_FEWER_CORES: Final = (
-    "there are more ranks than cores: some of it may be that rank's waiting for one, which it then "
-    "does elsewhere"
-)
-_OR_ITS_CORE: Final = (
-    "the same comes of a core that is slower, or shared with something else, or of what that rank "
-    "alone does in its forward"
-)
-_REPEATED: Final = (
-    "DistributedSampler gives some samples twice where they cannot be shared out evenly"
-)
 _WORDS: Final = {
     _LOADING: "loading its batches",
     _COMPUTING: "computing, forward and backward",
@@ -92,13 +80,12 @@ def find(case: Case) -> Finding | None:
         return None
     rank = case.summary.run.rank
     own = [row for row in rows if row["rank"] == rank]
-    is_one, are_short = _seconds(own) >= _MOSTLY * spent_s, _are_cores_short(case)
-    if are_short and not is_one:
+    is_one = _seconds(own) >= _MOSTLY * spent_s
+    if not is_one and _are_cores_short(case):
         return None
     told = f"{span(spent_s)}, {percent(part)} of training"
     if is_one:
-        others = "the other rank waits" if _ranks(case) == 2 else "the other ranks wait"
-        title = f"rank {rank} is longer at {_WORDS[cause]}: {told}; {others} for it meanwhile"
+        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
     else:
         title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {told}"
     site, where = _place(case, cause)
@@ -108,11 +95,6 @@ def find(case: Case) -> Finding | None:
         outside_steps(case, spent_s * _given_up(case, cause)),
         site=site,
         advice=_advice(cause, is_one=is_one) + where,
-        cautions=[
-            *_cautions(cause, is_one=is_one),
-            *([_FEWER_CORES] if are_short else []),
-        ],
-        also=_own_findings(case, cause, rank) if is_one else [],
         evidence={
             "held_up_s": spent_s,
             "held_up_share": part,
@@ -161,18 +143,10 @@ def _advice(cause: str, *, is_one: bool) -> str:
         )
     if is_one and cause == _EVALUATING:
         return (
-            "let all ranks share it, a part of the samples for each (sampler=DistributedSampler("
-            "dataset, shuffle=False)), and add up what they find by all_reduce; or do it less often"
+            "let all ranks share it (sampler=DistributedSampler(dataset, shuffle=False)), and add "
+            "up what they find by all_reduce; or do it less often"
         )
-    if is_one:
-        return "do it less often, or beside the training: a thread, another process"
-    return "do it less often"
-
-
-def _cautions(cause: str, *, is_one: bool) -> list[str]:
-    if cause == _COMPUTING:
-        return [_OR_ITS_CORE]
-    return [_REPEATED] if cause == _EVALUATING and is_one else []
+    return f"do it less often{', or in a thread or process of its own' if is_one else ''}"
 
 
 def _place(case: Case, cause: str) -> tuple[str | None, str]:
@@ -196,15 +170,3 @@ def _evaluated_at(case: Case) -> str | None:
     if longest is None:
         return called_for_at(case.summary.part_lines)
     return longest.called_at or longest.site
-
-
-def _own_findings(case: Case, cause: str, rank: int | None) -> list[str]:
-    """Returns what is found of that rank by itself."""
-    if cause != _LOADING:
-        return []
-    loaders = {fed.loader.site for fed in case.feeding}
-    return [
-        f"of rank {rank} by itself: {one.title}: {one.advice}"
-        for one in case.summary.findings
-        if one.site in loaders
-    ][:1]

@@ -17,7 +17,6 @@ from trainprof.analysis.diagnosis import (
     padded_batches,
     python_in_loop,
     python_in_model,
-    recomputed_forward,
     slow_optimizer,
     slow_validation,
 )
@@ -33,7 +32,6 @@ _IN_STEPS: Final = (
     python_in_model.ID,
     gc_pauses.ID,
     double_precision.ID,
-    recomputed_forward.ID,
     padded_batches.ID,
 )
 # What the second saves is among what the first does.

@@ -119,8 +119,3 @@ def place(line: HotLine) -> str:
 def is_nameless(line: HotLine) -> bool:
     """Whether a line stands in no function that has a name."""
     return not line.function or line.function.startswith("<")
-
-
-def called_from(site: str | None) -> str:
-    """Returns which line calls the function of one that was named; "" where it need not be told."""
-    return "" if site is None else f", called from {site},"

@@ -7,7 +7,6 @@ from typing import Final
 
 from trainprof.analysis.diagnosis.case import Case
 from trainprof.analysis.finding import (
-    GROWN_TO_S,
     IN_NOISE,
     LIKELY,
     LITTLE,
@@ -53,7 +52,7 @@ def passed_over_for(finding: Finding, keys: Sequence[str], case: Case) -> Passed
     # Of a short run imports are most: one that is meant to go on is not.
     of_training = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
     bar = LEAST_GAIN
-    if finding.id not in NO_MATTER_OF_NOISE and finding.evidence.get(GROWN_TO_S) is None:
+    if finding.id not in NO_MATTER_OF_NOISE:
         # What may lose has to stand out from all that makes steps differ.
         bar = least_gain(case.noise if is_unsure(finding) else case.noise_of(keys))
         bar = max(bar, _UNSURE_GAIN) if is_unsure(finding) else bar
