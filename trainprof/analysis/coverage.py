@@ -43,17 +43,6 @@ class Coverage:
         starts, ends = spans[begins, 0], reach[last]
         return cls(starts, ends, np.concatenate([[0], np.cumsum(ends - starts)[:-1]]))
 
-    @classmethod
-    def of_one(cls, start: int, end: int) -> Coverage:
-        """Returns the time from a start to an end, none where that is not after it."""
-        return cls.of(np.array([[start, end]], dtype=np.int64), (start, end))
-
-    def left_of(self, start: int, end: int) -> Coverage:
-        """Returns what of the time from a start to an end these stretches leave."""
-        inner = np.clip(self.spans(), start, end).ravel()
-        bounds = np.concatenate(([start], inner, [end])).reshape(-1, 2)
-        return Coverage.of(bounds, (start, end))
-
     def spans(self) -> Int64:
         """Returns the stretches, shape (n, 2), ns."""
         return np.stack((self.starts, self.ends), axis=1)

@@ -356,8 +356,7 @@ class System:
         network: {received_bytes_per_s{stat}, sent_bytes_per_s{stat}}.
         processes: [{pid, name, role: main|child, cpu_percent{stat}, rss_bytes{stat}, threads,
             first_s, last_s}], biggest CPU user first.
-        cost: {share_of_core, samples, gpus: {seconds_per_sample, share, calls, slowed_s{metric}}
-            or None}: what the sampler itself took; `gpus` is the time in calls to their driver.
+        cost: {share_of_core, samples}: what the sampler itself took.
         last_sample: {at_s, main_rss_bytes, children_rss_bytes, host_available_bytes,
             grown_bytes{main, children}}: the state before the end; `grown` against the first third.
         energy: Of the script's GPUs, None without any or where it is not known.

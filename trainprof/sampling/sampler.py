@@ -4,8 +4,8 @@ Files, one JSON object a line, all with `t_ns` (the event logs' clock), the firs
     host.jsonl       counters of the machine (see host.py), `interval_s`, `sampler_cpu_ns`
     processes.jsonl  `processes`: counters per process (see process_tree.py)
     states.jsonl     `states` of processes that read (see reading_watch.py); only while one does
-    gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`, `slowed_s`; only
-                     where NVML shows a device
+    gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`; only where NVML
+                     shows a device
 """
 
 from __future__ import annotations

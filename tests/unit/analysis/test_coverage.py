@@ -36,14 +36,6 @@ def test_it_counts_each_moment_once(given_spans, asked) -> None:  # type: ignore
     assert (found.starts[1:] > found.ends[:-1]).all()
 
 
-@given(spans, st.integers(0, 100), st.integers(0, 100))
-def test_what_it_leaves_is_all_the_rest(given_spans, start, end) -> None:  # type: ignore[no-untyped-def]
-    left = coverage(given_spans).left_of(start, end)
-    told = {at for one, other in left.spans().tolist() for at in range(one, other)}
-    assert told == set(range(start, end)) - ticks(given_spans)
-    assert Coverage.of_one(start, end).total_ns() == max(end - start, 0)
-
-
 def test_a_childs_time_is_not_its_parents() -> None:
     run = FakeRun()
     start = run.now
