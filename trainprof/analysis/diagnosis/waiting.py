@@ -84,6 +84,7 @@ _SHORT_GAIN: Final = 0.1
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
 TRIED_PREFETCH: Final = (4, 8, 16)
+_MORE_CORES: Final = 8.0
 _WORKERS_PER_CORE_ASLEEP: Final = 4
 
 
@@ -196,13 +197,16 @@ def cause_of(
         return Cause(name, setting, found)
     if is_read:
         return Cause(STORAGE)
+    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
+    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
+    is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
     # Cores that have less to do than that are not what is short.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
     is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
     is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
-    if is_busy and is_full and (is_late or not loader.num_workers):
+    if is_crowded and is_busy and is_full:
         return Cause(CPU)
     return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
 
