@@ -73,8 +73,8 @@ class TorchSettings:
         threads: That torch computes with on the CPU, None where that is not known.
         threads_set_at: The line of the script that says so, None where none does.
         cores_allotted: To the process, by a batch system; None where none says so.
-        backward_nodes: How many operators a backward pass has at most, as a rule, by the number of
-            parameters; None where that is not known.
+        backward_nodes: How many operators autograd notes from one backward pass to the next, the
+            median of a few; None where that is not known.
         detects_anomalies: Backward passes looked for NaN, again and again.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped: In the order of their first steps.

@@ -15,7 +15,7 @@ from trainprof.probes.affinity import own_cores
 from trainprof.probes.call_site import Birthplace
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.patcher import Patcher, hide_our_frame
-from trainprof.probes.session import Session
+from trainprof.probes.session import BackwardWatch, Session
 from trainprof.probes.user_texts import any_text, lines_with
 from trainprof.record.schema import Topic
 
@@ -24,8 +24,8 @@ Wrapped = Callable[..., Any]
 _ANOMALOUS_PASSES: Final = 20
 # Of a parameter: weights of convolutions have as many at least.
 _DIMENSIONS_OF_CONVOLUTIONS: Final = 3
-# In backward, of a parameter: as a rule there are fewer.
-_OPERATORS: Final = 4
+# Passes after the first step whose graphs are sized.
+_SIZED_PASSES: Final = 5
 # A script may make a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
 # What makes a model double, where it stands in the script: for all that is built, or for one.
@@ -62,6 +62,9 @@ class TorchSettingsProbe:
 
     def __init__(self) -> None:
         self._passes = self._optimizers = 0
+        # How many operators graphs have; the number of the last one's, of those of its thread.
+        self._graph_sizes: list[int] = []
+        self._last_operator = 0
         # By id: where optimizers that live were built.
         self._built: dict[int, Birthplace] = {}
 
@@ -75,6 +78,23 @@ class TorchSettingsProbe:
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+        self._sizing = BackwardWatch(patcher.guarded(self._size_graph), lambda: None)
+
+    def _size_graph(self, outputs: Any, *_: Any) -> None:
+        """Counts the operators since the pass before: autograd numbers those of a thread."""
+        if self._modes.would_notice():
+            return
+        with self._modes.unseen():
+            numbered = getattr(getattr(outputs[0], "grad_fn", None), "_sequence_nr", None)
+            if numbered is None:
+                return
+            number = numbered()
+        size, self._last_operator = number - self._last_operator, number
+        self._graph_sizes.append(size)
+        if len(self._graph_sizes) > _SIZED_PASSES:
+            self._session.watch_backward(self._sizing, is_on=False)
+            middle = sorted(self._graph_sizes[1:])[_SIZED_PASSES // 2]
+            self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
 
     def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
         note = patcher.guarded(self._note_threads)
@@ -120,6 +140,8 @@ class TorchSettingsProbe:
         self._optimizers += 1
         if self._optimizers > _MOST_OPTIMIZERS:
             return
+        if self._optimizers == 1:
+            self._session.watch_backward(self._sizing, is_on=True)
         facts: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "threads_set_at": self._session.threads_set_at,
@@ -136,7 +158,7 @@ class TorchSettingsProbe:
     def _asked_of(self, optimizer: Any) -> dict[str, object]:
         """Returns what its tensors tell."""
         parameters = [x for group in optimizer.param_groups for x in group["params"]]
-        facts: dict[str, object] = {"backward_nodes": _OPERATORS * len(parameters)}
+        facts: dict[str, object] = {}
         may_be_fused = self._may_be_fused(optimizer)
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:

@@ -329,7 +329,34 @@ def test_weights_of_three_dimensions_may_be_convolutions(
     recorder.start(TorchSettingsProbe(), OptimizerProbe())
     torch.optim.SGD([torch.nn.Parameter(torch.ones(shape, dtype=kind))], lr=0.1).step()
     assert told(recorder, "convolves_in_float64") == convolves
-    assert told(recorder, "backward_nodes") == [4]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return 2 * gradients[0]
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "operators"),
+    [(lambda x: x.exp().sum(), 2), (lambda x: Doubled.apply(x.exp()).sum(), 3)],
+)
+def test_operators_of_a_graph(
+    recorder: Recorder, loss_of: Callable[[torch.Tensor], torch.Tensor], operators: int
+) -> None:
+    recorder.start(TorchSettingsProbe(), OptimizerProbe(), BackwardProbe())
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(10):
+        loss_of(weight).backward()
+        weight.grad.sum()
+        torch.ones((), requires_grad=True).backward()  # of no operator
+        optimizer.step()
+    assert told(recorder, "backward_nodes") == [operators]
 
 
 @pytest.mark.parametrize(
