@@ -148,14 +148,13 @@ def _too_few(case: Case) -> Finding | None:
     if case.is_on_device or threads is None or is_shared_out or case.summary.ranks:
         return None
     free, operator_s = _free_cores(case, threads), _operator_s(case)
-    if growing_backward.find(case) is not None:  # its graphs have the operators of earlier steps
-        return None
     if free is None or operator_s is None or free < _FREE_TIMES * threads:
         return None
     if part < _least(case, "share") or operator_s < _least(case, "operator_s"):
         return None
     gain = of_python(case, (1 - threads / free) * part * case.training_s)
-    if gain is None:
+    # Graphs that grow have the operators of earlier steps.
+    if gain is None or growing_backward.find(case) is not None:
         return None
     number, site = max(round(free), threads + 1), case.torch.threads_set_at
     where = "" if site is None else f" in place of {site}"

@@ -330,8 +330,7 @@ def more_workers(
     tried: list[tuple[Setting, Prediction]] = []
     for workers in TRIED_WORKERS:
         if inputs.setting.workers < workers <= most_workers(inputs):
-            is_kept = stay and (inputs.setting.is_persistent or not inputs.left)
-            setting = replace(inputs.setting, workers=workers, is_persistent=is_kept)
+            setting = replace(inputs.setting, workers=workers, is_persistent=stay)
             tried.append((setting, _on_spare_cores(inputs, now, predict(inputs, setting))))
     if not tried:
         return None
