@@ -15,7 +15,6 @@ from trainprof.probes.affinity import own_cores
 from trainprof.probes.call_site import Birthplace
 from trainprof.probes.function_modes import FunctionModes
 from trainprof.probes.patcher import Patcher, hide_our_frame
-from trainprof.probes.plain_tensors import PlainTensors
 from trainprof.probes.session import BackwardWatch, Session
 from trainprof.probes.user_texts import any_text, lines_with
 from trainprof.record.schema import Topic
@@ -71,7 +70,7 @@ class TorchSettingsProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
-        self._is_plain = PlainTensors(torch, session).is_plain
+        self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
         self._worker_code = getattr(loop, "__code__", None)
@@ -201,7 +200,7 @@ class TorchSettingsProbe:
                         lambda text: _DECOMPOSES.search(text) is not None,
                     ),
                     "convolves_in_float64": any(
-                        self._is_plain(one)
+                        type(one) in self._plain_types
                         and one.dtype is self._torch.float64
                         and one.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
                         for one in parameters
@@ -218,7 +217,7 @@ class TorchSettingsProbe:
         device = "cpu"
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if self._is_plain(parameter):
+                if type(parameter) in self._plain_types:
                     numbers[parameter.dtype] += parameter.numel()
                     device = parameter.device.type
         if not numbers:
@@ -277,7 +276,7 @@ class TorchSettingsProbe:
     def _has_plain_tensors(self, optimizer: Any) -> bool:
         """Whether all of its parameters are numbers, in torch's own classes."""
         return all(
-            self._is_plain(parameter) and parameter.is_floating_point()
+            type(parameter) in self._plain_types and parameter.is_floating_point()
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
@@ -293,7 +292,7 @@ class TorchSettingsProbe:
     def _has_sparse_gradients(self, optimizer: Any) -> bool:
         """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
         gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
-        return any(self._is_plain(one) and one.is_sparse for one in gradients)
+        return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
 
     def _anomalous_backward(self) -> None:
         self._passes += 1
