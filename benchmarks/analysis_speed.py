@@ -148,8 +148,8 @@ def write_run(
 CHILD = """
 import json, resource, sys, time
 from pathlib import Path
-from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary_json import to_jsonable
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.report import terminal
 directory = RunDirectory(Path(sys.argv[1]))

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from trainprof.probes.catalogue import default_probes
-from trainprof.probes.session import Session
+from trainprof.inside.catalogue import default_probes
+from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
 
 REPEATS = 9

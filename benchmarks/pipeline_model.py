@@ -21,11 +21,10 @@ import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainprof.analysis.facts import number
-from trainprof.analysis.fetches import FetchTable, fetch_table
-from trainprof.analysis.new_datasets import BuiltLoaders
-from trainprof.analysis.passes import TRAINING
-from trainprof.analysis.pipeline import (
+from trainprof.analysis.loading.fetches import FetchTable, fetch_table
+from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.machine.processes import ticks_of
+from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
     Prediction,
@@ -33,11 +32,12 @@ from trainprof.analysis.pipeline import (
     measured_rates,
     predict,
 )
-from trainprof.analysis.pipeline_fit import pipeline_inputs
-from trainprof.analysis.recording import Recording, read_recording
-from trainprof.analysis.system_processes import ticks_of
-from trainprof.analysis.timeline import build_timeline
-from trainprof.analysis.training_process import training_processes
+from trainprof.analysis.pipeline.fit import pipeline_inputs
+from trainprof.analysis.run.metadata import number
+from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.analysis.run.training_process import training_processes
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.timeline import build_timeline
 from trainprof.record.run_directory import RunDirectory
 
 # A load: ms asleep and on a core per batch; the same of the computing (asleep as where a device

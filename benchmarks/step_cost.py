@@ -26,9 +26,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainprof.probes import usage
-from trainprof.probes.catalogue import default_probes
-from trainprof.probes.session import Session
+from trainprof.inside.catalogue import default_probes
+from trainprof.inside.session import Session
+from trainprof.inside.spans import fetch_usage
 from trainprof.record.event_log import EventLog
 
 STEPS = 300
@@ -46,7 +46,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     # Of a long run: it is asked rarely what fetches take of the machine.
-    usage.QUICK_AFTER = 0  # type: ignore[misc]
+    fetch_usage.QUICK_AFTER = 0  # type: ignore[misc]
     task = Task()
     added, ratios, bare = [], [], [task.step_us()]
     with tempfile.TemporaryDirectory() as directory:

@@ -26,10 +26,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.sandbox.sandbox import make_sandbox
-from trainprof.experiments.trial import Limits, Measured, baseline, ceiling
 from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.runner import Script, ScriptRunner
+from trainprof.tune.sandbox.sandbox import make_sandbox
+from trainprof.tune.trial import Limits, Measured, baseline, ceiling
 
 ROOT = Path(__file__).parent.parent
 PLANTED = Path(__file__).parent / "scripts" / "planted_loading.py"

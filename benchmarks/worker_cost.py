@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from trainprof.probes import slow_samples, usage
-from trainprof.probes.delivery import DeliveryProbe
-from trainprof.probes.fetch import FetchProbe
-from trainprof.probes.loader import LoaderProbe
-from trainprof.probes.session import Session
-from trainprof.probes.usage import UsageMeter
+from trainprof.inside.session import Session
+from trainprof.inside.spans import fetch_usage, slowest_samples
+from trainprof.inside.spans.delivery import DeliveryProbe
+from trainprof.inside.spans.fetch import FetchProbe
+from trainprof.inside.spans.fetch_usage import UsageMeter
+from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.event_log import EventLog
 
 REPEATS = 15
@@ -113,14 +113,14 @@ def as_worker() -> Iterator[None]:
 @contextmanager
 def taken_for(wall_ns: int) -> Iterator[None]:
     """Samples and fetches are treated as if they took as long."""
-    told = usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS
-    usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
-    usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
-    slow_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
+    told = fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS
+    fetch_usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
+    fetch_usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
+    slowest_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
     try:
         yield
     finally:
-        usage.SHORT_NS, usage.LONG_NS, slow_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
+        fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
 
 
 def in_worker(wall_ns: int) -> Callable[[], float]:

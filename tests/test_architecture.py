@@ -15,21 +15,44 @@ PACKAGE = Path(__file__).parent.parent / "trainprof"
 # Room: the rooms it may import, and the third-party packages.
 ROOMS = {
     "record": (set(), set()),
-    "probes": ({"record"}, {"line_profiler"}),
-    "tracee": ({"probes", "record"}, set()),
+    "inside": ({"record"}, {"line_profiler"}),
     "sampling": ({"record"}, {"psutil", "pynvml"}),
-    "launch": ({"sampling", "record", "tracee"}, set()),
+    "launch": ({"sampling", "record", "inside"}, set()),
     "analysis": ({"record"}, {"numpy"}),
-    "report": ({"analysis"}, {"rich"}),
-    "experiments": ({"launch", "analysis", "record"}, {"numpy"}),
+    "findings": ({"analysis", "record"}, {"numpy"}),
+    "compare": ({"analysis", "record"}, {"numpy"}),
+    "tune": ({"launch", "compare", "analysis", "findings", "record"}, {"numpy"}),
+    "report": ({"analysis", "compare"}, {"rich"}),
     # cli/lines.py writes an .lprof by line_profiler's own LineStats.
     "cli": (
-        {"launch", "experiments", "analysis", "report", "record"},
+        {"launch", "tune", "compare", "analysis", "findings", "report", "record"},
         {"typer", "click", "line_profiler"},
     ),
 }
-# launch starts the tracee; of its code it may know only where the hook directory lies.
-LAUNCH_SEES_OF_TRACEE = "trainprof.tracee"
+# Doors that are to be closed: files, and the room that each of them still knows.
+KNOTS = {
+    "analysis/model/torch_settings.py": "findings",
+    "analysis/run/evidence.py": "findings",
+    "analysis/run/joined_ranks.py": "findings",
+    "analysis/run/one_process.py": "findings",
+    "analysis/run/summarize.py": "findings",
+    "report/page/finding_page.py": "findings",
+    "report/page/findings.py": "findings",
+    "report/page/next_commands.py": "findings",
+    "report/page/page.py": "findings",
+    "report/page/untracked.py": "findings",
+    "report/text/gain_words.py": "findings",
+    "report/text/units.py": "findings",
+}
+# launch starts the script's process; of what runs there it knows only where its hook lies.
+LAUNCH_SEES_OF_INSIDE = "trainprof.inside.start"
+# A finding's probe runs inside the script's process.
+PROBE = "probe.py"
+MOST_FILES = 25
+SCRIPT_PROCESS = (
+    "import trainprof.inside.start.bootstrap, trainprof.inside.catalogue,"
+    " trainprof.inside.session, trainprof.record.event_log"
+)
 TOP_LEVEL_MODULES = {"__init__", "__main__"}
 
 
@@ -61,19 +84,38 @@ def test_every_room_is_known():
 def test_a_room_imports_only_what_its_doors_allow(room):
     rooms, packages = ROOMS[room]
     for path in files_of(room):
+        if path.name == PROBE and room == "findings":
+            continue
+        known = {room, *rooms, KNOTS.get(path.relative_to(PACKAGE).as_posix(), room)}
         for name in imports_of(path):
             parts = name.split(".")
+            if path.name == "catalogue.py" and room == "inside" and "probe" in parts:
+                continue
             if parts[0] == "trainprof":
-                allowed = len(parts) == 1 or parts[1] in {room, *rooms} or parts[1][:2] == "__"
+                allowed = len(parts) == 1 or parts[1] in known or parts[1][:2] == "__"
                 assert allowed, f"{path.name} imports {name}"
             elif parts[0] not in sys.stdlib_module_names and parts[0] != "sitecustomize":
                 assert parts[0] in packages, f"{path.name} imports {name}"
 
 
-def test_launch_knows_only_where_the_tracee_lies():
+def test_launch_knows_only_where_the_hook_directory_lies():
     for path in files_of("launch"):
-        names = {n for n in imports_of(path) if n.startswith(LAUNCH_SEES_OF_TRACEE)}
-        assert names <= {LAUNCH_SEES_OF_TRACEE, f"{LAUNCH_SEES_OF_TRACEE}.site_directory"}
+        names = {n for n in imports_of(path) if n.startswith("trainprof.inside")}
+        assert names <= {LAUNCH_SEES_OF_INSIDE, f"{LAUNCH_SEES_OF_INSIDE}.site_directory"}
+
+
+def test_probes_of_findings_import_what_the_script_s_process_has():
+    for path in files_of("findings"):
+        if path.name != PROBE:
+            continue
+        ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("trainprof.")}
+        assert ours <= {"inside", "record"}, path
+        assert top_level(imports_of(path)) <= {*sys.stdlib_module_names, "trainprof"}, path
+
+
+def test_no_folder_holds_more_than_can_be_seen_at_once():
+    for folder in PACKAGE.rglob("*"):
+        assert len(list(folder.glob("*.py"))) <= MOST_FILES + 1, folder
 
 
 def test_one_file_of_cli_imports_line_profiler():
@@ -82,21 +124,19 @@ def test_one_file_of_cli_imports_line_profiler():
 
 
 def test_one_file_imports_line_profiler_and_others_import_that_file_only_where_lines_are_timed():
-    engine = {"line_timer": "line_profiler", "lines": "trainprof.probes.line_timer"}
-    users = {"line_record": engine["lines"]}
-    users["bootstrap"] = "trainprof.probes.lines"
-    for room in ("probes", "tracee"):
-        for path in files_of(room):
-            found = {
-                name
-                for name in imports_of(path)
-                if name
-                in ("line_profiler", "trainprof.probes.line_timer", "trainprof.probes.lines")
-            }
-            assert found <= {(engine | users).get(path.stem)}, path
+    timer, probe = "trainprof.inside.lines.timer", "trainprof.inside.lines.probe"
+    users = {
+        "lines/timer.py": "line_profiler",
+        "lines/probe.py": timer,
+        "lines/recorder.py": timer,
+        "start/bootstrap.py": probe,
+    }
+    for path in files_of("inside"):
+        found = imports_of(path) & {"line_profiler", timer, probe}
+        assert found <= {users.get("/".join(path.parts[-2:]))}, path
     assert not any(
-        "trainprof.probes.line_" in name or name == "line_profiler"
-        for name in modules_after("import trainprof.tracee.bootstrap, trainprof.probes.catalogue")
+        "trainprof.inside.lines" in name or name == "line_profiler"
+        for name in modules_after(SCRIPT_PROCESS)
     )
 
 
@@ -126,19 +166,17 @@ def test_the_command_line_loads_nothing_heavy_before_the_script_starts():
 
 def test_rendering_needs_neither_torch_nor_sampling():
     loaded = top_level(
-        modules_after("import trainprof.analysis, trainprof.report.terminal, trainprof.cli.report")
+        modules_after("import trainprof.analysis, trainprof.report.page.page, trainprof.cli.report")
     )
     assert not loaded & {"torch", "psutil", "pynvml"}
 
 
-def test_the_script_process_gets_only_the_standard_library_and_three_rooms():
-    bare = modules_after("")
-    code = (
-        "import trainprof.tracee.bootstrap, trainprof.probes.catalogue, trainprof.probes.session,"
-        " trainprof.record.event_log"
-    )
-    added = modules_after(code) - bare
+def test_the_script_process_gets_only_the_standard_library_and_its_rooms():
+    added = modules_after(SCRIPT_PROCESS) - modules_after("")
     ours = {name for name in added if name.split(".")[0] == "trainprof"}
     assert top_level(added - ours) <= set(sys.stdlib_module_names)
     rooms = {name.split(".")[1] for name in ours if "." in name}
-    assert rooms == {"tracee", "probes", "record"}
+    assert rooms == {"inside", "record", "findings"}
+    of_findings = {name for name in ours if name.startswith("trainprof.findings")}
+    packages = {name for name in of_findings if (PACKAGE.parent / name.replace(".", "/")).is_dir()}
+    assert {name.rpartition(".")[2] for name in of_findings - packages} == {"probe"}

@@ -9,10 +9,10 @@ import pytest
 from support.on_device import VARIABLE, line_of, write
 from support.session import read_recordings, run_hooked
 
-from trainprof.analysis.trial_notes import read_trial_notes
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, TransferFlag
+from trainprof.tune.notes import read_trial_notes
 
 pytestmark = pytest.mark.gpu
 

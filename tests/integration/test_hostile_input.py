@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from support.events import ITEM_ON_CPU, US, FakeRun
 from support.processes import DEADLINE_S
 
-from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary_json import to_jsonable
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import (

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from support.processes import DEADLINE_S, Running, run, write_script
 
-from trainprof.analysis.run_figures import STALE_FROM_S
+from trainprof.analysis.summary.run import STALE_FROM_S
 from trainprof.record.last_stacks import read_last_stacks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="as Linux ends processes")

@@ -137,7 +137,7 @@ def test_the_helper_alone_runs_as_nobody_with_the_systems_python(tmp_path: Path)
     python = shutil.which("python3", path="/usr/bin:/bin")
     if python is None:
         pytest.skip("no Python of the system's")
-    from trainprof.experiments.sandbox import enter
+    from trainprof.tune.sandbox import enter
 
     # Where nobody may go.
     place = Path("/tmp") / f"trainprof-test-{os.getpid()}"

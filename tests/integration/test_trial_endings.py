@@ -12,12 +12,12 @@ import pytest
 from support.styles import without_compiler
 from support.trials import sandbox_for
 
-from trainprof.analysis.tuning import OK
-from trainprof.experiments.reading import DID_NOT_END
-from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.trial import Limits, Measured, baseline
+from trainprof.analysis.summary.tune import OK
 from trainprof.launch import lingering
 from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.runner import Script, ScriptRunner
+from trainprof.tune.trial import Limits, Measured, baseline
+from trainprof.tune.trial_reading import DID_NOT_END
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux takes care of orphans so")
 

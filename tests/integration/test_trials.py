@@ -12,11 +12,11 @@ from support.session import read_recordings, run_hooked, run_plain
 from support.styles import without_compiler
 from support.trials import free_pace_in
 
-from trainprof.analysis.trial_notes import read_trial_notes
-from trainprof.analysis.trial_pace import alone_pace
+from trainprof.analysis.pipeline.trial_pace import alone_pace
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
+from trainprof.tune.notes import read_trial_notes
 
 # A batch takes 8 ms, a step 4 ms and what it computes. Prints what both took, one by one.
 SCRIPT = without_compiler("""\

@@ -8,13 +8,13 @@ import pytest
 from support.styles import without_compiler
 from support.trials import sandbox_for
 
-from trainprof.analysis.saved_summary import saved_summary
-from trainprof.analysis.tuning import OK
-from trainprof.experiments.against import against
-from trainprof.experiments.found import Found
-from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.trial import FirstPass, Limits, Trial, baseline, loader_alone
+from trainprof.analysis.summary.saved import saved_summary
+from trainprof.analysis.summary.tune import OK
 from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.cautions import against
+from trainprof.tune.measured import Found
+from trainprof.tune.runner import Script, ScriptRunner
+from trainprof.tune.trial import FirstPass, Limits, Trial, baseline, loader_alone
 
 # It begins after a second and trains for two passes of 30 batches; how a worker gives its own part,
 # or asks which one it is only for its seed, is the first word.

@@ -18,11 +18,10 @@ from support.processes import can_be_read
 from support.styles import without_compiler
 from support.trials import sandbox_for
 
-from trainprof.analysis.run_figures import Exit
-from trainprof.analysis.saved_summary import saved_summary
-from trainprof.analysis.summarize import case_of
-from trainprof.analysis.trial_notes import read_trial_notes
-from trainprof.analysis.tuning import (
+from trainprof.analysis.run.summarize import case_of
+from trainprof.analysis.summary.run import Exit
+from trainprof.analysis.summary.saved import saved_summary
+from trainprof.analysis.summary.tune import (
     BASELINE,
     BUDGET,
     CEILING,
@@ -32,12 +31,13 @@ from trainprof.analysis.tuning import (
     OK,
     OUT_OF_MEMORY,
 )
-from trainprof.experiments.candidates import plan
-from trainprof.experiments.found import Found
-from trainprof.experiments.results import summary_of_tune
-from trainprof.experiments.runner import Script, ScriptRunner
-from trainprof.experiments.trial import Limits, Trial, baseline, ceiling, loader_alone
 from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.candidates import plan
+from trainprof.tune.measured import Found
+from trainprof.tune.notes import read_trial_notes
+from trainprof.tune.results import summary_of_tune
+from trainprof.tune.runner import Script, ScriptRunner
+from trainprof.tune.trial import Limits, Trial, baseline, ceiling, loader_alone
 
 # A batch sleeps for 30 ms in the loader, training for 10: workers can hide nearly all of it.
 SCRIPT = without_compiler("""

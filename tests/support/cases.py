@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 from support import summaries
 
-from trainprof.analysis.checkpoints import Checkpoints
-from trainprof.analysis.device_figures import Device, SyncPoint
-from trainprof.analysis.diagnosis.building import build_case
-from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.pipeline import Interval, PipelineInputs, Setting, pipelines_of
-from trainprof.analysis.pipeline_fit import model_of
-from trainprof.analysis.pipeline_model import simulate
-from trainprof.analysis.run_figures import LEDGER_KEYS
-from trainprof.analysis.steady import Steady
-from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.torch_settings import TorchSettings
+from trainprof.analysis.model.torch_settings import TorchSettings
+from trainprof.analysis.pipeline.bounds import Interval, PipelineInputs, Setting, pipelines_of
+from trainprof.analysis.pipeline.fit import model_of
+from trainprof.analysis.pipeline.model import simulate
+from trainprof.analysis.summary.device import Device, SyncPoint
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import LEDGER_KEYS
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.analysis.timeline.steady_state import Steady
+from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.findings.context_builder import build_case
+from trainprof.findings.run_context import Case
 
 STEPS = 200
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainprof.analysis.fetches import FetchTable
+from trainprof.analysis.loading.fetches import FetchTable
 
 MS = 1_000_000
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from support.cases import Planted
 
-from trainprof.analysis.code_figures import Compilation, HotLine
-from trainprof.analysis.diagnosis.case import Case
-from trainprof.analysis.diagnosis.diagnose import diagnose
-from trainprof.analysis.finding import Finding
-from trainprof.analysis.pipeline import Interval
-from trainprof.analysis.torch_settings import LoopedOptimizer, TorchSettings
+from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettings
+from trainprof.analysis.pipeline.bounds import Interval
+from trainprof.analysis.summary.code import Compilation, HotLine
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.diagnose import diagnose
+from trainprof.findings.run_context import Case
 
 
 def found(case: Case) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from support.session import run_hooked, run_plain
 
-from trainprof.analysis.events import ProcessLog, load_process
+from trainprof.analysis.timeline.events import ProcessLog, load_process
 from trainprof.record.log_reader import log_paths, read_log
 from trainprof.record.schema import Kind, Topic
 

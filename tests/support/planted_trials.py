@@ -9,17 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 from support import summaries
 
-from trainprof.analysis.seen_steps import Paces, SeenSteps
-from trainprof.analysis.speedup import Pace
-from trainprof.analysis.steady import MIN_STEADY_STEPS
-from trainprof.analysis.step_noise import Floats
-from trainprof.analysis.step_table import StepTable
-from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.tuning import FAILED, HUNG, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
-from trainprof.experiments.candidate import Candidate
-from trainprof.experiments.candidates import Plan
-from trainprof.experiments.search import Search
-from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial, TrialRunner
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.summary.tune import FAILED, HUNG, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
+from trainprof.analysis.timeline.common_steps import Paces, SeenSteps
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.tune.candidate import Candidate
+from trainprof.tune.candidates import Plan
+from trainprof.tune.search import Search
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, TrialRunner
 
 
 @dataclass

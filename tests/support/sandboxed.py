@@ -16,7 +16,7 @@ from pathlib import Path
 
 from support.file_writers import make_place
 
-from trainprof.experiments.sandbox.sandbox import CACHES, NoSandbox, make_sandbox, remove_tree
+from trainprof.tune.sandbox.sandbox import CACHES, NoSandbox, make_sandbox, remove_tree
 
 # As of prctl(2).
 PR_SET_CHILD_SUBREAPER = 36

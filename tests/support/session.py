@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.probes.session import Probe, Session
+from trainprof.inside.session import Probe, Session
+from trainprof.inside.start import site_directory
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import EventLogFile, join_texts, log_paths, read_log
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS
 from trainprof.record.schema import COLLATE_SHIFT, RECORD, RECORD_BYTES, Kind, Topic
-from trainprof.tracee import site_directory
 
 ROOT: Final = Path(__file__).parents[2]
 PLAIN_TEXT: Final = (Topic.CLASS, Topic.OPTIMIZER, Topic.EXCEPTION)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from trainprof.analysis.code_figures import HottestLine
-from trainprof.analysis.device_figures import SyncPoint, Transfer
-from trainprof.analysis.finding import LIKELY, Finding
-from trainprof.analysis.gpu_figures import Gpu, Utilization
-from trainprof.analysis.loader_figures import Fetch, Loader, LoaderBound
-from trainprof.analysis.run_figures import (
+from trainprof.analysis.machine.gpu_summary import Gpu, Utilization
+from trainprof.analysis.summary.code import HottestLine
+from trainprof.analysis.summary.device import SyncPoint, Transfer
+from trainprof.analysis.summary.finding import LIKELY, Finding
+from trainprof.analysis.summary.loader import Fetch, Loader, LoaderBound
+from trainprof.analysis.summary.run import (
     LEDGER_KEYS,
     Epoch,
     Evaluation,
@@ -28,7 +28,7 @@ from trainprof.analysis.run_figures import (
     Training,
     Verdict,
 )
-from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary.run_summary import RunSummary
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainprof.analysis.pipeline_model import Pipeline
+from trainprof.analysis.pipeline.model import Pipeline
 
 # The tests that need it are left out on Pythons without torch.
 dataloader = pytest.importorskip("torch.utils.data.dataloader")

@@ -9,15 +9,15 @@ from typing import Any
 
 from support.session import Recorder
 
-from trainprof.analysis.speedup import Pace
-from trainprof.analysis.step_series import read_recorded_steps
-from trainprof.analysis.trial_pace import free_pace, free_steps
-from trainprof.experiments.sandbox.sandbox import NoSandbox, Sandbox, make_sandbox
+from trainprof.analysis.pipeline.trial_pace import free_pace, free_steps
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.timeline.step_series import read_recorded_steps
+from trainprof.inside.catalogue import default_probes
+from trainprof.inside.session import Session
 from trainprof.launch.options import TrialOptions
-from trainprof.probes.catalogue import default_probes
-from trainprof.probes.session import Session
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Topic
+from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox, make_sandbox
 
 
 def site_in(function: Callable[..., Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainprof.probes.usage import Begun, UsageMeter
+from trainprof.inside.spans.fetch_usage import Begun, UsageMeter
 
 
 def ask(meter: UsageMeter) -> Begun | None:

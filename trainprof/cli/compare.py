@@ -16,8 +16,8 @@ from trainprof.cli.report import RunDamaged, find_run, summary_of
 from trainprof.record.errors import TrainprofError
 
 if TYPE_CHECKING:
-    from trainprof.analysis.compared_run import ComparedRun
-    from trainprof.analysis.comparison import Comparison
+    from trainprof.compare.compared_run import ComparedRun
+    from trainprof.compare.comparison import Comparison
 
 # By the outcome of a gate that did not pass.
 _STATUSES: Final = {"tripped": 1, "not_judged": 2}
@@ -107,8 +107,8 @@ def _comparison(
     read: dict[str, ComparedRun],
     percent: float | None,
 ) -> Comparison:
-    from trainprof.analysis import comparison
-    from trainprof.analysis.compared_run import named_apart
+    from trainprof.compare import comparison
+    from trainprof.compare.compared_run import named_apart
 
     runs = [_run(name, read) for name in (*base, *other)]
     for place, run in enumerate(runs):
@@ -122,7 +122,7 @@ def _comparison(
 
 
 def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
-    from trainprof.analysis.compared_run import read_compared_run
+    from trainprof.compare.compared_run import read_compared_run
 
     directory = find_run(name)
     path = str(directory.path)
@@ -144,17 +144,17 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
 
 def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: bool) -> str:
     if format is Format.JSON:
-        from trainprof.report import comparison_json
+        from trainprof.report.compare import json_text
 
-        return comparison_json.render(comparisons)
+        return json_text.render(comparisons)
     if format is Format.MARKDOWN:
-        from trainprof.report import comparison_markdown
+        from trainprof.report.compare import markdown
 
-        return comparison_markdown.render(comparisons, verbose=verbose)
-    from trainprof.report import comparison_page
+        return markdown.render(comparisons, verbose=verbose)
+    from trainprof.report.compare import page
 
     style = style_of(sys.stdout)
-    return comparison_page.render(
+    return page.render(
         comparisons, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
     )
 

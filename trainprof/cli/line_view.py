@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from trainprof.cli.output import is_terminal, style_of
 
 if TYPE_CHECKING:
-    from trainprof.analysis.line_times import LineProfile
+    from trainprof.analysis.lines.times import LineProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class LineView:
             stream: Where they will be written.
             shown_again: The command that shows them again, [] for none.
         """
-        from trainprof.analysis.line_times import arranged
+        from trainprof.analysis.lines.times import arranged
 
         profile = arranged(profile, by_time=self.by_time, top=self.top)
         if not is_terminal(stream):
             return self._table(profile)
-        from trainprof.report import line_page
+        from trainprof.report.lines import page
 
         style = style_of(stream)
-        return line_page.render(
+        return page.render(
             profile,
             width=style.width,
             color=style.color,
@@ -65,23 +65,23 @@ class LineView:
         """Returns the sentences that a page has, and a table or no page at all lacks."""
         if is_terminal(stream) and profile.functions:
             return []
-        from trainprof.report.line_notes import line_notes, unseen_notes
-        from trainprof.report.safe_text import one_line
+        from trainprof.report.lines.notes import line_notes, unseen_notes
+        from trainprof.report.text.safe_text import one_line
 
         unseen = [] if self.skip_zero else unseen_notes(profile)
         notes = [*line_notes(profile, is_merged=not self.per_process), *unseen]
         return [one_line(note) for note in notes]
 
     def _table(self, profile: LineProfile) -> str:
-        from trainprof.analysis.line_times import of_process
-        from trainprof.report import line_table
+        from trainprof.analysis.lines.times import of_process
+        from trainprof.report.lines import table
 
-        unit_s = line_table.KERNPROF_UNIT_S if self.unit_s is None else self.unit_s
+        unit_s = table.KERNPROF_UNIT_S if self.unit_s is None else self.unit_s
         if not self.per_process:
-            return line_table.render(profile, unit_s=unit_s, skip_zero=self.skip_zero)
+            return table.render(profile, unit_s=unit_s, skip_zero=self.skip_zero)
         tables = [
             f"Process: {process.label}\n\n"
-            + line_table.render(of_process(profile, process), unit_s=unit_s)
+            + table.render(of_process(profile, process), unit_s=unit_s)
             for process in profile.processes()
         ]
         return "".join(tables)

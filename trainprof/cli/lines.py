@@ -32,8 +32,8 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from trainprof.analysis.line_times import LineProfile
-    from trainprof.analysis.summary import RunSummary
+    from trainprof.analysis.lines.times import LineProfile
+    from trainprof.analysis.summary.run_summary import RunSummary
 
 LPROF_NAME: Final = "lines.lprof"
 # The processes whose lines are timed.
@@ -177,7 +177,7 @@ def saved_lines(
     debug: run_options.Debug = False,
 ) -> None:
     """Show the line times of a saved run."""
-    from trainprof.analysis.line_recording import read_line_profile
+    from trainprof.analysis.lines.recording import read_line_profile
 
     view = LineView(per_process, unit, skip_zero, sort, top, verbose)
     try:
@@ -218,8 +218,8 @@ def _is_run(path: Path) -> bool:
 
 
 def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -> str:
-    from trainprof.analysis.line_recording import read_line_profile
-    from trainprof.report.terminal import opening
+    from trainprof.analysis.lines.recording import read_line_profile
+    from trainprof.report.page.page import opening
 
     profile = read_line_profile(finished.directory)
     style = style_of(sys.stderr)
@@ -240,7 +240,7 @@ def _remarks(notes: Sequence[str]) -> str:
 
 
 def _export(finished: FinishedRun) -> None:
-    from trainprof.analysis.line_recording import read_line_profile
+    from trainprof.analysis.lines.recording import read_line_profile
 
     _write_lprof(read_line_profile(finished.directory), finished.directory)
 
@@ -248,7 +248,7 @@ def _export(finished: FinishedRun) -> None:
 def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
     from line_profiler.line_profiler import LineStats
 
-    from trainprof.analysis.line_times import NS_S
+    from trainprof.analysis.lines.times import NS_S
 
     path = directory.path / LPROF_NAME
     temporary = path.with_name(f"{LPROF_NAME}.tmp")

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainprof.analysis.finding import (
+from trainprof.analysis.run.recording import manifest_of_first
+from trainprof.analysis.summary.finding import (
     LOADER_ID,
     OTHER_OPTIMIZERS,
     Finding,
 )
-from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.patching import ByHand, UsersFile
-from trainprof.analysis.recording import manifest_of_first
-from trainprof.analysis.summary import RunSummary
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.suggested_patch import ByHand, UsersFile
 from trainprof.record.run_directory import RunDirectory
-from trainprof.report.gain_words import speedup_words, whole_of
-from trainprof.report.safe_text import one_line
+from trainprof.report.text.gain_words import speedup_words, whole_of
+from trainprof.report.text.safe_text import one_line
 
 # Before `num_workers`, the first of those that findings change; of an optimizer `fused` comes last.
 _LOADERS_BY_PLACE, _OPTIMIZERS_BY_PLACE = 5, 9

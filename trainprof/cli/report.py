@@ -22,9 +22,9 @@ from trainprof.record.run_file import read_run_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainprof.analysis.diagnosis.rule import Rule
-    from trainprof.analysis.loader_figures import Loader
-    from trainprof.analysis.summary import RunSummary
+    from trainprof.analysis.summary.loader import Loader
+    from trainprof.analysis.summary.run_summary import RunSummary
+    from trainprof.findings.rule import Rule
 
 RUNS: Final = Path("trainprof-runs")
 _LOADERS_NAMED: Final = 10
@@ -198,7 +198,7 @@ def summary_of(directory: RunDirectory) -> RunSummary:
     Raises:
         RunDamaged: If a file of it cannot be read.
     """
-    from trainprof.analysis.saved_summary import saved_summary
+    from trainprof.analysis.summary.saved import saved_summary
 
     return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
 
@@ -209,7 +209,7 @@ def _rebuilt_summary(
     steps: tuple[int, int] | None,
     rules: dict[str, float] | None,
 ) -> RunSummary:
-    from trainprof.analysis.summarize import summarize
+    from trainprof.analysis.run.summarize import summarize
 
     if directory.trials.is_dir():
         known = f"{directory.path}/trials/baseline"
@@ -232,33 +232,34 @@ def _unreadable(name: str, error: OSError) -> RunDamaged:
 
 def rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
     if format is Format.JSON:
-        from trainprof.report import json_format
+        from trainprof.report import json_text
 
-        return json_format.render(summary)
+        return json_text.render(summary)
     if format is Format.MARKDOWN:
-        from trainprof.report import markdown, tune_markdown
+        from trainprof.report import markdown
+        from trainprof.report.tune import markdown as tune_markdown
 
         if summary.tuning is not None:
             return tune_markdown.render(summary)
         return markdown.render(summary)
-    from trainprof.report import terminal
+    from trainprof.report.page import page
 
     style = style_of(sys.stdout)
-    return terminal.render(
+    return page.render(
         summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
     )
 
 
 def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
     if format is Format.JSON:
-        from trainprof.report import json_format
+        from trainprof.report import json_text
 
-        return json_format.render_loader(summary, index)
+        return json_text.render_loader(summary, index)
     if format is Format.MARKDOWN:
         from trainprof.report import markdown
 
         return markdown.render_loader(summary, index)
-    from trainprof.report import loader_page
+    from trainprof.report.page import loader_page
 
     style = style_of(sys.stdout)
     return loader_page.render(
@@ -269,7 +270,7 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
 def _rule(name: str) -> Rule:
     import difflib
 
-    from trainprof.analysis.diagnosis.catalogue import GONE, RULES, rule_named
+    from trainprof.findings.catalogue import GONE, RULES, rule_named
 
     rule = rule_named(name)
     if rule is None and name in GONE:
@@ -283,7 +284,7 @@ def _rule(name: str) -> Rule:
 
 
 def _explained(rule: Rule, asked: str) -> str:
-    from trainprof.report import finding_page
+    from trainprof.report.page import finding_page
 
     style = style_of(sys.stdout)
     told = finding_page.render_rule(
@@ -293,7 +294,7 @@ def _explained(rule: Rule, asked: str) -> str:
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
-    from trainprof.report import finding_page
+    from trainprof.report.page import finding_page
 
     style = style_of(sys.stdout)
     return finding_page.render_why(
@@ -308,7 +309,7 @@ def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str
 
 def _rules_of(directory: RunDirectory) -> dict[str, float]:
     """Returns the thresholds that a run was started with."""
-    from trainprof.analysis.diagnosis.settings import rule_settings
+    from trainprof.findings.thresholds import rule_settings
 
     manifest = read_run_json(directory.manifest)
     options = manifest.get("options") if isinstance(manifest, dict) else None

@@ -28,7 +28,7 @@ from trainprof.launch.run import run as launch
 from trainprof.record.run_directory import RunDirectory, write_json
 
 if TYPE_CHECKING:
-    from trainprof.analysis.summary import RunSummary
+    from trainprof.analysis.summary.run_summary import RunSummary
 
 # Says what is written to the terminal of a run that has ended.
 Page = Callable[["RunSummary", FinishedRun], str]
@@ -121,7 +121,7 @@ def run_to_end(
 
 
 def _page(summary: RunSummary, *, verbose: bool) -> str:
-    from trainprof.report import terminal
+    from trainprof.report.page import page as terminal
 
     style = style_of(sys.stderr)
     return terminal.render(
@@ -154,8 +154,8 @@ def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
 
 
 def _report(finished: FinishedRun, page: Page | None) -> None:
-    from trainprof.analysis.summarize import summarize
-    from trainprof.analysis.summary_json import to_jsonable
+    from trainprof.analysis.run.summarize import summarize
+    from trainprof.analysis.summary.json_text import to_jsonable
 
     if not finished.directory.path.is_dir():
         complain(

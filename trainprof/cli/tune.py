@@ -15,7 +15,7 @@ from trainprof.cli.report import find_run, rendered
 from trainprof.cli.whole_number import at_least
 
 if TYPE_CHECKING:
-    from trainprof.experiments.tune import TuneRun
+    from trainprof.tune.session import TuneRun
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
 _LEAST_STEPS: Final = 30
@@ -74,11 +74,11 @@ def tune(
     sees your files, and what it writes is discarded. {trial} in its arguments becomes the trial's
     name.
     """
-    from trainprof.analysis.tuning import INTERRUPTED as STOPPED
+    from trainprof.analysis.summary.tune import INTERRUPTED as STOPPED
     from trainprof.cli.tune_progress import TuneProgress
-    from trainprof.experiments.runner import Script
-    from trainprof.experiments.tune import StoppedTooEarly, TuneOptions, begin, resumed
-    from trainprof.experiments.tune import tune as measure
+    from trainprof.tune.runner import Script
+    from trainprof.tune.session import StoppedTooEarly, TuneOptions, begin, resumed
+    from trainprof.tune.session import tune as measure
 
     words = run_options.words(script, arguments)
     if not words and module is None:

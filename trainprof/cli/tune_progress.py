@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Final, TextIO
 
 from trainprof.cli.output import is_terminal, style_of, write
-from trainprof.report.units import counted, three_digits
+from trainprof.report.text.units import counted, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainprof.experiments.found import Progress
+    from trainprof.tune.measured import Progress
 
 _EVERY_S: Final = 1.0
 
@@ -104,8 +104,8 @@ def _at(progress: Progress) -> str:
 
 def _result(progress: Progress) -> str:
     """Returns the pace that the table will have: with starts of passes, where training has some."""
-    from trainprof.analysis.tuning import TOO_FEW_STEPS
-    from trainprof.experiments.trial import WARM_UP
+    from trainprof.analysis.summary.tune import TOO_FEW_STEPS
+    from trainprof.tune.trial import WARM_UP
 
     run = progress.measured
     assert run is not None

@@ -29,7 +29,7 @@ GAPS: Final = 2.0
 SHORTEST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0
 LAST_RECORDS: Final = 2_000
-# Where probes/limit.py checks the time.
+# Where inside/limits/limit.py checks the time.
 _CHECKS: Final = frozenset(
     (Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 )

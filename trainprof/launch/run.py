@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainprof.inside.start import site_directory
 from trainprof.launch.console import mask_console
 from trainprof.launch.deadline import Deadline, TimeToEnd
 from trainprof.launch.environment import script_environment
@@ -30,7 +31,6 @@ from trainprof.record.masking import secret_values
 from trainprof.record.names import ENV_DIRECTORY, MAX_TIME, NAME_TAKEN
 from trainprof.record.open_files import FEWEST_OPEN_FILES, too_few_open_files
 from trainprof.record.run_directory import RunDirectory, write_json
-from trainprof.tracee import site_directory
 
 if TYPE_CHECKING:
     from trainprof.launch.progress import ProgressThread

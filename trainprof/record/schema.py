@@ -188,7 +188,7 @@ class Topic(IntEnum):
     """What a TEXT record's text describes; the text is one JSON value."""
 
     SITE = 1  # [file, line, function]
-    LOADER = 2  # facts of a DataLoader, see probes/loader_facts.py
+    LOADER = 2  # facts of a DataLoader, see inside/loading/loader_metadata.py
     CLASS = 3  # qualified class name
     OPTIMIZER = 4  # class name
     PROBE_FAILED = 5  # {probe, error}
@@ -220,7 +220,7 @@ class Topic(IntEnum):
     # {moved{path: bytes}}: a directory that it moved, and that was copied for it
     TRIAL = 12
     # {device, place: [file, line, function], requested_bytes, ...}: a device ran out of memory,
-    # and the process ended by that; see probes/out_of_memory.py
+    # and the process ended by that; see inside/device/out_of_memory.py
     OUT_OF_MEMORY = 20
 
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trainprof.analysis.finding import Finding
-from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.summary import RunSummary
-from trainprof.report.device_memory_section import ran_out
-from trainprof.report.device_section import idle_columns, idle_table
-from trainprof.report.ending import (
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.page.device import idle_columns, idle_table
+from trainprof.report.page.device_memory import ran_out
+from trainprof.report.page.findings import FINDINGS_SHOWN, nothing_words
+from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
+from trainprof.report.page.memory import memory_sentences
+from trainprof.report.page.next_commands import next_commands
+from trainprof.report.page.sections import (
+    outlier_sentence,
+    price_of_measuring,
+    taken_by_others,
+    unshared,
+    why_not_measured,
+    worked_beside,
+)
+from trainprof.report.page.untracked import beside_findings
+from trainprof.report.text.ending import (
     cause,
     ending,
     is_memory_death,
@@ -18,13 +31,11 @@ from trainprof.report.ending import (
     progress,
     standstill,
 )
-from trainprof.report.findings_section import FINDINGS_SHOWN, nothing_words
-from trainprof.report.gain_words import speedup_words, together_words, whole_of
-from trainprof.report.gpu_section import energy_words, gpu_columns, is_hidden
-from trainprof.report.layout import Column, Page
-from trainprof.report.ledger_table import LedgerTable, ledger_table
-from trainprof.report.loader_limit import UNKNOWN, limit_words
-from trainprof.report.loader_tables import (
+from trainprof.report.text.gain_words import speedup_words, together_words, whole_of
+from trainprof.report.text.layout import Column, Page
+from trainprof.report.text.ledger_table import LedgerTable, ledger_table
+from trainprof.report.text.loader_bound import UNKNOWN, limit_words
+from trainprof.report.text.loader_tables import (
     LEGEND,
     batch_groups,
     distributions,
@@ -34,21 +45,10 @@ from trainprof.report.loader_tables import (
     totals,
     worker_columns,
 )
-from trainprof.report.loader_warnings import faults, warnings
-from trainprof.report.loader_words import makers, needs_words
-from trainprof.report.memory_section import memory_sentences
-from trainprof.report.next_commands import next_commands
-from trainprof.report.not_judged import beside_findings
-from trainprof.report.safe_text import one_line, with_safe_text
-from trainprof.report.sections import (
-    outlier_sentence,
-    price_of_measuring,
-    taken_by_others,
-    unshared,
-    why_not_measured,
-    worked_beside,
-)
-from trainprof.report.units import NOT_MEASURED, count, counted, percent, seconds, share_of
+from trainprof.report.text.loader_warnings import faults, warnings
+from trainprof.report.text.loader_words import makers, needs_words
+from trainprof.report.text.safe_text import one_line, with_safe_text
+from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
 LOADERS_SHOWN: Final = 5
 # Sentences that a page shares with the comment, which the browser breaks into lines.

@@ -9,14 +9,14 @@ import pytest
 from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.summary import RunSummary
-from trainprof.experiments import journal, tune
-from trainprof.experiments.candidates import Plan
-from trainprof.experiments.runner import label_of
-from trainprof.experiments.sandbox.sandbox import Sandbox
-from trainprof.experiments.search import Search
-from trainprof.experiments.trial import Limits, Measured, Trial
+from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.run_directory import RunDirectory
+from trainprof.tune import journal, session
+from trainprof.tune.candidates import Plan
+from trainprof.tune.runner import label_of
+from trainprof.tune.sandbox.sandbox import Sandbox
+from trainprof.tune.search import Search
+from trainprof.tune.trial import Limits, Measured, Trial
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def made(directory: Path, words: object) -> Sandbox:
         return Sandbox((str(tmp_path),), (), None, str(tmp_path))
 
-    monkeypatch.setattr(tune, "ScriptRunner", Runner)
-    monkeypatch.setattr(tune, "Search", partial(Search, now=fake.now))
-    monkeypatch.setattr(tune, "make_sandbox", made)
-    monkeypatch.setattr(tune, "_planned", planned)
-    monkeypatch.setattr(tune, "saved_summary", summary)
-    monkeypatch.setattr(tune, "ground_now", lambda target: {})
+    monkeypatch.setattr(session, "ScriptRunner", Runner)
+    monkeypatch.setattr(session, "Search", partial(Search, now=fake.now))
+    monkeypatch.setattr(session, "make_sandbox", made)
+    monkeypatch.setattr(session, "_planned", planned)
+    monkeypatch.setattr(session, "saved_summary", summary)
+    monkeypatch.setattr(session, "ground_now", lambda target: {})
     monkeypatch.setattr(journal, "read", read)
     monkeypatch.setattr(journal, "saved_summary", summary)
     return ran

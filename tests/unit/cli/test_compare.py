@@ -11,8 +11,8 @@ import pytest
 from support.compared_runs import recorded, steps_of
 from support.events import MS
 
-from trainprof.analysis.summarize import summarize
-from trainprof.analysis.summary_json import to_jsonable
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
 from trainprof.record.run_directory import RunDirectory, write_json
 

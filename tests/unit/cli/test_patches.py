@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.finding import (
+from trainprof.analysis.summary.finding import (
     LOADER_ID,
     OTHER_OPTIMIZERS,
     Finding,
 )
-from trainprof.analysis.loader_figures import Loader
-from trainprof.analysis.summary_json import to_jsonable
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.loader import Loader
 from trainprof.cli.app import run_command
 from trainprof.cli.patches import patches
 from trainprof.record.run_directory import RunDirectory

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.diagnosis.catalogue import GONE
-from trainprof.analysis.finding import LOADER_ID, MERGED
-from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.summary_json import to_jsonable
+from trainprof.analysis.summary.finding import LOADER_ID, MERGED
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.cli.app import run_command
+from trainprof.findings.catalogue import GONE
 
 LOADER = "loader = DataLoader(data, shuffle=True)\n"
 

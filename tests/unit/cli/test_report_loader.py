@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary import RunSummary
-from trainprof.analysis.summary_json import to_jsonable
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.cli.app import run_command
 from trainprof.cli.report import LoaderNotFound, find_loader
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary_json import to_jsonable
-from trainprof.analysis.tuning import INTERRUPTED, TOO_FEW_STEPS
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.tune import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
-from trainprof.experiments import journal, tune
-from trainprof.experiments.runner import label_of
-from trainprof.experiments.sandbox.sandbox import NoSandbox, Sandbox
-from trainprof.experiments.trial import WARM_UP, Limits, Measured, Trial
 from trainprof.record.run_directory import RunDirectory
+from trainprof.tune import journal, session
+from trainprof.tune.runner import label_of
+from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial
 
 Captured = pytest.CaptureFixture[str]
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
@@ -53,7 +53,7 @@ def test_what_is_faster_is_recommended_on_stdout(planted: list[str], capsys: Cap
 def test_a_warm_up_of_few_steps_is_no_failure(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = tune.ScriptRunner
+    runner = session.ScriptRunner
 
     class Short(runner):  # type: ignore[misc, valid-type]
         def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
@@ -61,7 +61,7 @@ def test_a_warm_up_of_few_steps_is_no_failure(
             is_first = trial.name == WARM_UP
             return replace(found, outcome=TOO_FEW_STEPS, pace=None) if is_first else found
 
-    monkeypatch.setattr(tune, "ScriptRunner", Short)
+    monkeypatch.setattr(session, "ScriptRunner", Short)
     assert run_command(["tune", "-o", "t", "train.py"]) == 0
     shown = capsys.readouterr().err
     assert "warm_up: done, not counted" in shown
@@ -86,18 +86,18 @@ def test_the_json_is_the_contracts(planted: list[str], capsys: Captured) -> None
 def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    runner = tune.ScriptRunner
+    runner = session.ScriptRunner
 
     class Stopped(runner):  # type: ignore[misc, valid-type]
         def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
             found = super().run(trial, number, limits)
             return replace(found, outcome=INTERRUPTED, pace=None) if len(planted) == at else found
 
-    monkeypatch.setattr(tune, "ScriptRunner", Stopped)
+    monkeypatch.setattr(session, "ScriptRunner", Stopped)
     shown = complaint(capsys, "-o", "t", "train.py", status=130)
     assert "nothing is known yet" in shown
     assert "--resume t" in shown
-    monkeypatch.setattr(tune, "ScriptRunner", runner)
+    monkeypatch.setattr(session, "ScriptRunner", runner)
     assert run_command(["report", "t"]) == 2
     shown = capsys.readouterr().err
     assert "once there is one" in shown
@@ -137,7 +137,7 @@ def test_what_cannot_be_gone_on_with_is_said(
 def test_what_the_budget_cut_short_is_made_again(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = tune.ScriptRunner
+    runner = session.ScriptRunner
 
     class Cutting(runner):  # type: ignore[misc, valid-type]
         def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
@@ -146,7 +146,7 @@ def test_what_the_budget_cut_short_is_made_again(
                 return found
             return replace(found, outcome=TOO_FEW_STEPS, pace=None, was_cut=True)
 
-    monkeypatch.setattr(tune, "ScriptRunner", Cutting)
+    monkeypatch.setattr(session, "ScriptRunner", Cutting)
     begun = told(capsys, "-o", "t", "--budget", "30s", "--trial-steps", "100", "train.py")
     assert begun["trials"][-1]["outcome"] == "cut short"
     assert begun["trials"][0]["outcome"] == "ok"
@@ -164,7 +164,7 @@ HERE = {"platform": "linux x86_64", "CPU": "EPYC", "CPU cores": "8", "torch": "2
 
 
 def on_another_machine(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tune, "ground_now", lambda target: HERE | {"CPU": "Xeon"})
+    patch.setattr(session, "ground_now", lambda target: HERE | {"CPU": "Xeon"})
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_the_samplers_interval_is_that_of_the_beginning(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intervals: list[float] = []
-    runner = tune.ScriptRunner
+    runner = session.ScriptRunner
 
     class Noting(runner):  # type: ignore[misc, valid-type]
         def __init__(
@@ -224,7 +224,7 @@ def test_the_samplers_interval_is_that_of_the_beginning(
             super().__init__(script, directory, interval_s=interval_s, sandbox=sandbox)
             intervals.append(interval_s)
 
-    monkeypatch.setattr(tune, "ScriptRunner", Noting)
+    monkeypatch.setattr(session, "ScriptRunner", Noting)
     told(capsys, "-o", "t", "--interval", "2s", "--budget", "15s", "train.py")
     told(capsys, "--resume", "t", "train.py")
     assert intervals == [2.0, 2.0]
@@ -264,7 +264,7 @@ def test_a_trial_on_another_device_is_told_and_not_counted(
     told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
     begun, runner, read = (
         json.loads(Path("t/tune.json").read_text()),
-        tune.ScriptRunner,
+        session.ScriptRunner,
         journal.read,
     )
     shown_by = {"device": "cuda (NVIDIA T4)"}
@@ -276,7 +276,7 @@ def test_a_trial_on_another_device_is_told_and_not_counted(
     def read_on_another(*words: Any, **named: Any) -> Measured:
         return replace(read(*words, **named), ground={"device": "cuda (NVIDIA H100)"})
 
-    monkeypatch.setattr(tune, "ScriptRunner", Moved)
+    monkeypatch.setattr(session, "ScriptRunner", Moved)
     monkeypatch.setattr(journal, "read", read_on_another)
     shown = " ".join(complaint(capsys, "--resume", "t", "--budget", "10m", "train.py").split())
     assert "device was cuda (NVIDIA H100) and is cuda (NVIDIA T4): its trials" in shown
@@ -297,7 +297,7 @@ def refused(directory: Path, words: object) -> Sandbox:
 def test_without_a_sandbox_nothing_is_begun(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "make_sandbox", refused)
+    monkeypatch.setattr(session, "make_sandbox", refused)
     shown = complaint(capsys, "-o", "t", "train.py")
     assert shown.splitlines() == [
         "trainprof: No sandbox for trials: the kernel refuses namespaces.",
@@ -310,7 +310,7 @@ def test_without_a_sandbox_nothing_is_begun(
 def test_unsandboxed_trials_take_no_sandbox(
     planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "make_sandbox", refused)
+    monkeypatch.setattr(session, "make_sandbox", refused)
     assert told(capsys, "--unsandboxed", "-o", "t", "train.py")["trials"]
     assert json.loads(Path("t/tune.json").read_text())["is_sandboxed"] is False
 
@@ -320,7 +320,7 @@ def test_one_that_cannot_go_on_in_a_sandbox_keeps_what_it_has(
 ) -> None:
     told(capsys, "-o", "t", "--budget", "15s", "train.py")
     before, held = list(planted), Path("t/tune.json").read_text()
-    monkeypatch.setattr(tune, "make_sandbox", refused)
+    monkeypatch.setattr(session, "make_sandbox", refused)
     assert "No sandbox for trials" in complaint(capsys, *GO_ON)
     assert (planted, Path("t/tune.json").read_text()) == (before, held)
 
@@ -345,7 +345,7 @@ def test_what_trials_can_change_is_said_ahead_of_them(
     def made(directory: Path, words: object) -> Sandbox:
         return Sandbox((), (), memory_bytes, os.getcwd())
 
-    monkeypatch.setattr(tune, "make_sandbox", made)
+    monkeypatch.setattr(session, "make_sandbox", made)
     assert run_command(["tune", "-o", "t", *words, "train.py"]) == 0
     opening = capsys.readouterr().err.partition("trial 1: ")[0]
     assert said in opening

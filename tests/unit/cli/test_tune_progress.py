@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from trainprof.analysis.speedup import Pace
-from trainprof.analysis.tuning import FAILED, OK, TOO_FEW_STEPS
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.summary.tune import FAILED, OK, TOO_FEW_STEPS
 from trainprof.cli import tune_progress
 from trainprof.cli.tune_progress import TuneProgress
-from trainprof.experiments.found import Progress
-from trainprof.experiments.trial import WARM_UP, Measured, Trial
+from trainprof.tune.measured import Progress
+from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 CHANGE = Trial("num_workers=4", {"num_workers": 4})
 DONE = Measured(

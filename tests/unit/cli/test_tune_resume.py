@@ -15,9 +15,9 @@ import pytest
 from support import summaries
 
 from trainprof.cli.app import run_command
-from trainprof.experiments import tune
-from trainprof.experiments.runner import Script
-from trainprof.experiments.tune import TuneOptions
+from trainprof.tune import session
+from trainprof.tune.runner import Script
+from trainprof.tune.session import TuneOptions
 
 Captured = pytest.CaptureFixture[str]
 SECRET = "abcdef0123456789"
@@ -27,7 +27,7 @@ JOURNAL = Path("t/tune.json")
 def begun(*words: str, module: str | None = None, is_sandboxed: bool = True) -> dict[str, Any]:
     """Begins a `tune` run in t; returns what its tune.json holds."""
     script = Script(words, module)
-    tune.begin(TuneOptions(script, output=Path("t"), is_sandboxed=is_sandboxed))
+    session.begin(TuneOptions(script, output=Path("t"), is_sandboxed=is_sandboxed))
     return journal_now()
 
 
@@ -121,7 +121,7 @@ def test_the_command_that_the_page_names_goes_on(
     """{trial} is in the command as it was given, and a name in that of a trial."""
     base = summaries.slow_loader()
     recorded = replace(base, run=replace(base.run, command=["train.py", "--out=runs/baseline"]))
-    monkeypatch.setattr(tune, "saved_summary", lambda directory: recorded)
+    monkeypatch.setattr(session, "saved_summary", lambda directory: recorded)
     command = ["train.py", "--out=runs/{trial}"]
     assert run_command(["tune", "-q", "-o", "t", "--budget", "15s", *command]) == 0
     said = " ".join(capsys.readouterr().out.replace("\\\n", " ").split())

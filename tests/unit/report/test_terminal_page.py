@@ -10,10 +10,11 @@ import pytest
 from rich.cells import cell_len
 from support import summaries
 
-from trainprof.analysis.device_figures import SyncPoint
-from trainprof.analysis.run_figures import Exit, Ledger, Outlier, Verdict
-from trainprof.analysis.summary import RunSummary
-from trainprof.report import markdown, terminal
+from trainprof.analysis.summary.device import SyncPoint
+from trainprof.analysis.summary.run import Exit, Ledger, Outlier, Verdict
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report import markdown
+from trainprof.report.page import page as terminal
 
 SCREENS = {
     "slow_loader": summaries.slow_loader,

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from trainprof.analysis.system import system_summary
+from trainprof.analysis.machine.system import system_summary
 from trainprof.sampling.gpu import GpuReader
 from trainprof.sampling.gpu_metrics import METRICS, Tier
 

@@ -1,0 +1,234 @@
+"""What a device did, worked out from marks in its stream, against planted truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.device_run import Stream
+from support.events import LEARNS, MS, US, FakeRun
+
+from trainprof.analysis.device.busy import Marks
+from trainprof.analysis.summary.device import Device
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.record.schema import Kind, Topic, TransferFlag
+from trainprof.report.page import page as terminal
+
+STEPS = 60
+POINTS = 0.03
+
+PHASES = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+
+
+def trained(
+    directory: Path,
+    *,
+    data: int = 100 * US,
+    launch: int = 200 * US,
+    work: tuple[int, int, int] = (4 * MS, 8 * MS, 2 * MS),
+    pieces: int = 1,
+    waits: bool = False,
+    ahead: int | None = None,
+) -> tuple[RunSummary, float, dict[str, float]]:
+    """Trains; returns the summary, the device's true share and its phases' true time a step.
+
+    Args:
+        data: Time of `next`.
+        launch: Time of the host for each phase.
+        work: Of the device for each phase.
+        pieces: In so many operations a phase is given out.
+        waits: The host waits for the device at the end of each step, as `.item()` does.
+        ahead: So many ns of work at most may lie before the device; then launching blocks.
+    """
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    stream = Stream(run)
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    run.iterate(loader)
+    begins = run.now
+    for _ in range(STEPS):
+        run.next(loader, data)
+        for kind, cost in zip(PHASES, work, strict=True):
+            start = run.now
+            stream.mark()
+            for _ in range(pieces):
+                run.passes_time(launch // pieces)
+                stream.gets(cost // pieces)
+            if ahead is not None:
+                run.passes_time(max(stream.idle_from - run.now - ahead, 0))
+            end = run.now
+            stream.mark()
+            site = optimizer if kind is Kind.OPTIMIZER_STEP else 0
+            run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
+        if waits:
+            stream.waits()
+    ends = run.now
+    stream.waits()
+    run.stop(loader)
+    truth = dict(zip(("forward", "backward", "optimizer"), (w / 1e9 for w in work), strict=True))
+    return run.summary(directory), stream.busy_share(begins, ends), truth
+
+
+def device_of(summary: RunSummary) -> Device:
+    (device,) = summary.devices or ()
+    return device
+
+
+CASES = {
+    "starved": {"data": 60 * MS},
+    "waited for at each step": {"waits": True},
+    "ahead by two steps": {"ahead": 28 * MS},
+    "half starved": {"data": 14 * MS},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_busy_share_is_between_its_bounds(tmp_path: Path, case: str) -> None:
+    found, truth, _ = trained(tmp_path, **CASES[case])  # type: ignore[arg-type]
+    low, high = device_of(found).busy_share
+    assert low - POINTS <= truth <= high + POINTS
+    assert high - low < 0.25
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_phases_time_is_the_devices(tmp_path: Path, case: str) -> None:
+    found, _, truth = trained(tmp_path, **CASES[case])  # type: ignore[arg-type]
+    for phase, seconds in truth.items():
+        assert device_of(found).per_step_s[phase] == pytest.approx(seconds, rel=0.06), phase
+
+
+def test_small_kernels_and_a_slow_host_are_not_busy(tmp_path: Path) -> None:
+    found, truth, _ = trained(
+        tmp_path, launch=2 * MS, work=(200 * US, 400 * US, 100 * US), pieces=20
+    )
+    low, high = device_of(found).busy_share
+    assert truth < 0.2
+    assert low - POINTS <= truth <= high
+    assert low < 0.5
+    delay_s = device_of(found).queue_delay_s
+    assert delay_s is not None
+    assert delay_s[0] < 20e-6
+
+
+def test_a_long_queue_is_seen_in_its_delay(tmp_path: Path) -> None:
+    found, _, _ = trained(tmp_path, ahead=28 * MS)
+    delay_s = device_of(found).queue_delay_s
+    assert delay_s is not None
+    assert delay_s[0] > 0.015
+
+
+def test_waits_that_the_device_does_not_feel_are_no_bottleneck(tmp_path: Path) -> None:
+    """The host waits for data most of the time, and the device has work before it all along."""
+    found, truth, _ = trained(tmp_path, data=13 * MS, launch=10 * US, ahead=28 * MS)
+    assert truth > 0.95
+    assert found.verdict.bottleneck == "compute"
+    assert found.verdict.headline.startswith("GPU-BOUND: the device was at work in at least 9")
+    starved, _, _ = trained(tmp_path / "starved", data=60 * MS)
+    assert starved.verdict.bottleneck == "data"
+
+
+def test_the_page_tells_it_and_keeps_host_waits_together(tmp_path: Path) -> None:
+    found, _, _ = trained(tmp_path, data=60 * MS)
+    for verbose in (False, True):
+        page = terminal.render(found, width=120, color=False, verbose=verbose)
+        (line,) = [text for text in page.split("\n") if text.startswith("Device")]
+        assert "cuda:0 at work 2" in line
+        assert "of a step, gaps in it included: backward 8." in page
+    damaged = replace(found, devices=[replace(device_of(found), busy_share=[], per_step_s={})])
+    assert "cuda:0" in terminal.render(damaged, width=80, color=False)
+
+
+def test_of_several_devices_none_is_told(tmp_path: Path) -> None:
+    """One that waits for another has not reached its marks either."""
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    stream = Stream(run)
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader)
+        stream.mark()
+        stream.gets(MS)
+        run.leaf(Kind.TRANSFER, 10 * US, site=run.site(50), flags=TransferFlag.D2D, value=8)
+        run.update(optimizer)
+    run.stop(loader)
+    found = run.summary(tmp_path)
+    assert found.devices is None
+    assert found.not_observed["devices"].startswith("several were used")
+    assert "GPU-BOUND" not in found.verdict.headline
+
+
+def test_without_marks_nothing_is_told_of_a_device(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.train_pass(run.loader(), run.optimizer(), 30)
+    assert run.summary(tmp_path).devices is None
+
+
+def marks(*rows: tuple[int, int, int]) -> Marks:
+    columns = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    return Marks(*columns)
+
+
+def test_when_marks_were_reached_is_bounded_by_all_of_a_stretch() -> None:
+    """The second was reached as it was put, the third as it was seen."""
+    found = marks((0, 900, 0), (500, 900, 200), (510, 1000, 690))
+    early, late = found.reached_ns()
+    assert early.tolist() == [300, 500, 990]
+    assert late.tolist() == [310, 510, 1000]
+
+
+def test_bounds_that_cross_meet_in_the_middle() -> None:
+    early, late = marks((0, 10, 0), (100, 110, 80)).reached_ns()
+    assert early.tolist() == late.tolist() == [15, 95]
+
+
+def damaged() -> Iterator[Marks]:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        columns = random.integers(-(1 << 62), 1 << 62, size=(3, random.integers(0, 9)))
+        yield Marks(*columns)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_anything_may_stand_in_a_damaged_log() -> None:
+    for found in damaged():
+        early, late = found.reached_ns()
+        assert len(early) == len(late) == len(found)
+
+
+def test_what_autograds_own_thread_computes_again_is_told_by_its_marks(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    stream, of_autograd = Stream(run), Stream(run)
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader, 100 * US)
+        for kind, cost in zip(PHASES, (4 * MS, 6 * MS, 2 * MS), strict=True):
+            start = run.now
+            stream.mark()
+            run.passes_time(100 * US)
+            if kind is Kind.BACKWARD:
+                run.thread, begins = 1, run.now
+                of_autograd.idle_from = stream.idle_from
+                of_autograd.mark()
+                run.passes_time(100 * US)
+                stream.gets(3 * MS)
+                of_autograd.idle_from = stream.idle_from
+                ends = run.now
+                of_autograd.mark()
+                run.record(Kind.FORWARD, begins, ends, flags=LEARNS)
+                run.thread = 0
+            stream.gets(cost)
+            end = run.now
+            stream.mark()
+            site = optimizer if kind is Kind.OPTIMIZER_STEP else 0
+            run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
+        stream.waits()
+    run.stop(loader)
+    seconds = device_of(run.summary(tmp_path)).per_step_s
+    assert seconds["recompute"] == pytest.approx(3e-3, rel=0.05)
+    assert seconds["backward"] == pytest.approx(6e-3, rel=0.05)

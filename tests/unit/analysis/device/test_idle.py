@@ -1,0 +1,779 @@
+"""Why a device was idle, against trainings in which every moment of it is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from support.device_run import DeviceRun
+from support.events import LEARNS, MS, US, FakeRun
+
+from trainprof.analysis.device.idle import IDLE_CAUSES
+from trainprof.analysis.run.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.device import Device
+from trainprof.analysis.summary.run import Overhead
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.verdict.device_headline import DeviceEvidence
+from trainprof.record.schema import CompileFlag, Kind, Topic
+from trainprof.report import markdown
+from trainprof.report.page import page as terminal
+
+STEPS = 60
+POINTS = 0.03
+WORK = (4 * MS, 8 * MS, 2 * MS)
+TINY = (200 * US, 400 * US, 100 * US)
+
+
+def starved(run: DeviceRun, _: int) -> None:
+    run.next(60 * MS)
+    run.copy(1 * MS)
+    run.learn(*WORK)
+
+
+def half_starved(run: DeviceRun, _: int) -> None:
+    run.next(16 * MS)
+    run.copy(1 * MS)
+    run.learn(*WORK)
+
+
+def fed(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    run.copy(100 * US)
+    run.learn(*WORK)
+    run.item()
+
+
+def drained(run: DeviceRun, _: int) -> None:
+    """Values take long to come, and come often."""
+    run.next(100 * US)
+    run.learn(*TINY, launch=20 * US)
+    for _ in range(5):
+        run.item(value=400 * US)
+
+
+def copying(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    for _ in range(2):
+        run.copy(6 * MS, blocks=True)
+    run.learn(MS, 2 * MS, MS)
+
+
+def copying_without_blocking(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    for _ in range(2):
+        run.copy(6 * MS)
+    run.learn(MS, 2 * MS, MS)
+    run.item()
+
+
+def python(run: DeviceRun, _: int) -> None:
+    run.next(100 * US)
+    run.learn(*WORK)
+    run.python(40 * MS)
+
+
+def saving(run: DeviceRun, step: int) -> None:
+    run.next(100 * US)
+    run.learn(*WORK)
+    run.item()
+    if step % 5 == 4:
+        run.save(60 * MS)
+
+
+def evaluating(run: DeviceRun, step: int) -> None:
+    run.next(100 * US)
+    run.learn(*WORK)
+    run.item()
+    if step % 20 == 10:
+        run.evaluate(20, wait=20 * MS, work=2 * MS)
+
+
+def tiny(run: DeviceRun, _: int) -> None:
+    """Small kernels, and a host that gives them out slowly."""
+    run.next(50 * US)
+    run.learn(*TINY, launch=2 * MS, pieces=20)
+
+
+def hidden_sync(run: DeviceRun, _: int) -> None:
+    """The host waits inside the forward, in a way that nothing sees."""
+    run.next(50 * US)
+    run.phase(Kind.FORWARD, 500 * US, 40 * MS, pieces=4, waits_inside=True)
+    run.phase(Kind.BACKWARD, 500 * US, 8 * MS)
+    run.phase(Kind.OPTIMIZER_STEP, 200 * US, 2 * MS)
+    run.item()
+
+
+CASES = {
+    starved: "data",
+    half_starved: "compute",
+    fed: "compute",
+    drained: "sync",
+    copying: "transfer",
+    copying_without_blocking: "transfer",
+    python: "host",
+    saving: "checkpoint",
+    evaluating: "evaluation",
+    tiny: "host",
+    hidden_sync: "unknown",
+}
+
+
+def trained(step, steps: int = STEPS) -> DeviceRun:  # type: ignore[no-untyped-def]
+    run = DeviceRun()
+    run.start()
+    for number in range(steps):
+        step(run, number)
+    run.stop()
+    return run
+
+
+def of(run: DeviceRun, directory: Path) -> tuple[RunSummary, Device, float]:
+    """Returns the summary, its one device, and the length of the training phase, s."""
+    summary = run.run.summary(directory)
+    (device,) = summary.devices or ()
+    return summary, device, summary.phases.training_s
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_idle_time_goes_to_what_the_host_was_doing(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = trained(case)
+    summary, device, whole_s = of(run, tmp_path)
+    truth, because = run.idle_shares(), device.idle_because
+    assert because is not None
+    assert tuple(because) == IDLE_CAUSES
+    assert min(because.values()) >= 0
+    low, high = device.busy_share
+    settled_s = whole_s - because["warmup_s"]
+    assert sum(because.values()) + low * settled_s == pytest.approx(whole_s, rel=1e-9)
+    assert low + because["unknown_s"] / settled_s == pytest.approx(high)
+    assert low - POINTS <= run.busy_share() <= high + POINTS
+    for cause in IDLE_CAUSES[:-1]:
+        assert because[cause] / whole_s == pytest.approx(truth.get(cause, 0.0), abs=POINTS), cause
+    assert summary.verdict.bottleneck == CASES[case]
+    if case not in (tiny, hidden_sync):
+        assert high - low < 0.25
+
+
+def with_driver(
+    run: DeviceRun, directory: Path, percent: float, processes: list[dict[str, Any]] | None = None
+) -> tuple[RunSummary, Device, float]:
+    """Returns the same as `of` where NVIDIA's driver told in how much of the time a kernel ran."""
+    written = run.run.write(directory)
+    device: dict[str, Any] = {"index": 0, "uuid": "GPU-1", "logical_index": 0, "is_visible": True}
+    device |= {"is_number_assumed": False, "processes": processes or []}
+    begins = run.stream.worked[0][0]
+    samples = [
+        {
+            "t_ns": at,
+            "gpus": [
+                device | {"t_ns": at, "utilization_gpu_percent": percent if at >= begins else 0.0}
+            ],
+        }
+        for at in range(run.run.start, run.run.now, 100 * MS)
+    ]
+    written.samples.mkdir(exist_ok=True)
+    lines = "".join(json.dumps(sample) + "\n" for sample in samples)
+    (written.samples / "gpus.jsonl").write_text(lines)
+    summary = summarize(written)
+    (told,) = summary.devices or ()
+    return summary, told, summary.phases.training_s
+
+
+def test_the_driver_tells_that_a_device_waits_between_launches(tmp_path: Path) -> None:
+    run = trained(tiny, steps=1200)
+    _, plain, _ = of(run, tmp_path / "plain")
+    assert plain.busy_share[1] > 0.9
+    summary, device, whole_s = with_driver(run, tmp_path / "told", 100 * run.busy_share() + 5)
+    low, high = device.busy_share
+    assert low <= run.busy_share() <= high < 0.3
+    assert device.kernel_share == pytest.approx(run.busy_share() + 0.05)
+    because = device.idle_because
+    assert because["launch_s"] > 0.6 * whole_s
+    assert sum(because.values()) + low * whole_s == pytest.approx(whole_s, rel=1e-9)
+    assert summary.verdict.headline.startswith("HOST-BOUND")
+    page = terminal.render(summary, width=120, color=False)
+    assert "slow launches" in page
+    assert "by the driver a kernel ran in" in page
+    assert "(at work at least)" in page
+
+
+def test_the_driver_tells_that_a_device_is_never_done(tmp_path: Path) -> None:
+    """The host is a little ahead all the time: what is given out is begun with before that ends."""
+
+    def behind(run: DeviceRun, number: int) -> None:
+        run.next(50 * US)
+        run.phase(Kind.FORWARD, 9 * MS, 10 * MS, pieces=9)
+        run.phase(Kind.BACKWARD, 9 * MS, 10 * MS, pieces=9)
+        run.phase(Kind.OPTIMIZER_STEP, 200 * US, 200 * US)
+        if number % 4 == 3:
+            run.item()
+
+    run = trained(behind, steps=160)
+    plain, before, _ = of(run, tmp_path / "plain")
+    assert plain.verdict.bottleneck != "compute" or before.busy_share[0] < 0.9
+    summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
+    low, high = device.busy_share
+    assert 0.9 <= low <= run.busy_share() <= high
+    assert high == pytest.approx(before.busy_share[1], abs=0.01)
+    assert summary.verdict.headline.startswith("GPU-BOUND")
+
+
+def test_small_kernels_one_by_one_are_no_full_device_whatever_the_driver_counts(
+    tmp_path: Path,
+) -> None:
+    run = trained(tiny, steps=1200)
+    summary, device, _ = with_driver(run, tmp_path, 100.0)
+    assert device.busy_share[0] < 0.6
+    assert not summary.verdict.headline.startswith("GPU-BOUND")
+
+
+def test_where_others_use_the_device_only_the_most_is_told(tmp_path: Path) -> None:
+    run = trained(tiny, steps=1200)
+    plain, before, _ = of(run, tmp_path / "plain")
+    others = [{"pid": 7, "is_here": True, "bytes": 1}]
+    summary, device, _ = with_driver(run, tmp_path / "told", 100.0, processes=others)
+    assert device.busy_share == pytest.approx(before.busy_share, abs=0.001)
+    assert summary.verdict.headline == plain.verdict.headline
+
+
+def test_a_first_step_that_works_long_is_warm_up_too(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(1000):
+        run.next(50 * US)
+        if number == 0:
+            run.phase(Kind.FORWARD, 900 * MS, 100 * US, pieces=2)
+            run.phase(Kind.BACKWARD, 2 * MS, 1800 * MS)  # algorithms are tried
+            run.item()
+        tiny(run, number)
+    run.stop()
+    summary, device, whole_s = with_driver(run, tmp_path, 14.0)
+    low, high = device.busy_share
+    assert low <= 0.115 <= high < 0.25
+    assert device.idle_because["warmup_s"] == pytest.approx(2.7, abs=0.1)
+    assert sum(device.idle_because.values()) + low * (
+        whole_s - device.idle_because["warmup_s"]
+    ) == pytest.approx(whole_s)
+    assert summary.verdict.headline.startswith("HOST-BOUND")
+
+
+def test_the_driver_is_asked_of_the_time_after_the_first_step(tmp_path: Path) -> None:
+    """What the first batch took to come is in training, and not in what it tells."""
+    run = DeviceRun()
+    run.start()
+    for number in range(1000):
+        run.next(5000 * MS if number == 0 else 50 * US)
+        tiny(run, number)
+    run.stop()
+    _, device, _ = with_driver(run, tmp_path, 11.5)
+    low, high = device.busy_share
+    assert low <= run.busy_share() <= high
+    assert high < 0.15
+    assert device.idle_because["loader_s"] > 4.9
+
+
+def test_the_driver_may_count_what_others_do_there(tmp_path: Path) -> None:
+    """Then it tells more than can be: marks know better."""
+    run = trained(starved, steps=120)
+    plain, before, _ = of(run, tmp_path / "plain")
+    summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
+    assert device.busy_share[1] == pytest.approx(before.busy_share[1])
+    assert summary.verdict.headline == plain.verdict.headline
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_ledger_closes_and_names_what_was_waited_for(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    summary, _, _ = of(trained(case), tmp_path)
+    found, steps = summary.ledger.seconds, summary.training
+    assert sum(found.values()) == pytest.approx(summary.ledger.wall_s, rel=1e-9)
+    assert min(found.values()) >= 0
+    assert steps.per_step_s is not None
+    assert steps.step_s is not None
+    assert sum(steps.per_step_s.values()) == pytest.approx(steps.step_s.mean, rel=1e-9)
+
+
+def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path) -> None:
+    run = trained(half_starved)
+    _, device, whole_s = of(run, tmp_path)
+    low, high = device.exposed_s["data_wait"]
+    truth_s = run.idle_shares()["loader_s"] * whole_s
+    assert low - 0.001 * whole_s <= truth_s <= high + POINTS * whole_s
+    assert truth_s < 0.3 * whole_s  # of 16 ms waited in each step the device worked in 12
+
+
+def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
+    summary, device, whole_s = of(trained(fed), tmp_path)
+    (point,) = summary.sync_points
+    assert point.seconds is not None
+    assert point.seconds > 0.9 * whole_s
+    assert point.exposed_s is not None
+    assert point.exposed_s < 0.01 * whole_s
+    assert device.exposed_s["sync"][1] < POINTS * whole_s
+    assert summary.ledger.seconds["device_wait"] == pytest.approx(point.seconds, rel=0.01)
+    assert summary.verdict.bottleneck == "compute"
+    assert summary.verdict.headline.startswith("GPU-BOUND")
+    assert "the device worked meanwhile" in terminal.render(summary, width=120, color=False)
+
+
+def test_a_sync_that_costs_names_its_line(tmp_path: Path) -> None:
+    summary, _, _ = of(trained(drained), tmp_path)
+    (point,) = summary.sync_points
+    assert point.exposed_s == pytest.approx(STEPS * 5 * 400e-6, rel=0.05)
+    assert summary.verdict.site == "train.py:60"
+    assert "SYNC-BOUND: the device is idle while the loop waits for its values at train.py:60" in (
+        summary.verdict.headline
+    )
+    page = terminal.render(summary, width=120, color=False)
+    assert "train.py:60 item: 300 calls" in page
+    assert "of that the device had nothing to do" in page
+    assert summary.ledger.seconds["sync"] == pytest.approx(STEPS * 5 * 400e-6, rel=0.1)
+
+
+def test_a_blocking_copy_waits_for_the_work_before_it(tmp_path: Path) -> None:
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(*WORK)
+        run.copy(3 * MS, blocks=True, to_host=True)
+
+    summary, device, _ = of(trained(step), tmp_path)
+    assert summary.ledger.seconds["device_wait"] == pytest.approx(STEPS * 13.4e-3, rel=0.03)
+    assert summary.ledger.seconds["transfer"] == pytest.approx(STEPS * 3e-3, rel=0.03)
+    (copies,) = summary.transfers
+    assert (copies.direction, copies.timed) == ("d2h", STEPS)
+    assert copies.device_s == pytest.approx(STEPS * 3e-3, rel=0.03)
+    assert copies.exposed_s == pytest.approx(STEPS * 3e-3, rel=0.03)
+    assert copies.gb_per_s == pytest.approx(4.0, rel=0.03)
+    assert device.seconds["transfer"] == pytest.approx(STEPS * 3e-3, rel=0.03)
+
+
+def test_a_copy_behind_other_work_takes_its_own_time_only(tmp_path: Path) -> None:
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(*WORK)
+        run.copy(1 * MS)
+        run.item()
+
+    summary, _, _ = of(trained(step), tmp_path)
+    (copies,) = summary.transfers
+    assert copies.gb_per_s == pytest.approx(12.0, rel=0.03)
+    assert copies.exposed_s == pytest.approx(STEPS * 1e-3, rel=0.03)
+    assert copies.beside_share == 0
+
+
+def test_the_line_that_copies_most_in_training_is_named(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.stream.mark()
+    for _ in range(20):  # the data goes to the device once, ahead of training
+        run.run.passes_time(MS)
+        run.copy(60 * MS, blocks=True, line=45)
+    run.start()
+    for number in range(STEPS):
+        copying(run, number)
+        run.copy(MS, blocks=True, line=52)
+    run.stop()
+    summary, _, _ = of(run, tmp_path)
+    by_line = {one.site: one for one in summary.transfers}
+    once, most = by_line["train.py:45"], by_line["train.py:50"]
+    assert once.exposed_s == pytest.approx(1.2, rel=0.05)
+    assert (once.exposed_in_training_s, once.in_training) == (0.0, 0)
+    assert (most.exposed_in_training_s, most.in_training) == (most.exposed_s, 2 * STEPS)
+    assert once.exposed_s > most.exposed_s
+    [finding] = [one for one in summary.findings if one.id == "blocking_copies"]
+    assert finding.site == "train.py:50"
+    assert finding.title.endswith(
+        f"for copies, most of it for the {2 * STEPS} pageable blocking copies at train.py:50"
+    )
+
+
+def test_the_line_that_waits_most_outside_of_evaluation_is_named(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        drained(run, number)
+        run.item(value=50 * US, line=61)
+        if number % 30 == 29:
+            run.evaluate(10, wait=100 * US, work=MS, value=20 * MS, line=80)
+    run.stop()
+    summary, _, _ = of(run, tmp_path)
+    by_line = {one.site: one for one in summary.sync_points}
+    evaluated, most = by_line["train.py:80"], by_line["train.py:60"]
+    assert evaluated.exposed_s == pytest.approx(20 * 20e-3, rel=0.05)
+    assert (evaluated.exposed_in_training_s, evaluated.in_training) == (0.0, 0)
+    assert most.exposed_in_training_s == most.exposed_s
+    assert most.exposed_s is not None
+    assert most.exposed_s < evaluated.exposed_s
+    [finding] = [one for one in summary.findings if one.id == "exposed_syncs"]
+    assert finding.site == "train.py:60"
+    assert finding.title.endswith(f"most of it in {5 * STEPS} calls of item at train.py:60")
+    assert finding.evidence["exposed_here_s"] == most.exposed_s
+
+
+def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(*WORK)
+        run.copy(1 * MS, beside=True)
+        run.item()
+
+    summary, device, whole_s = of(trained(step), tmp_path)
+    (copies,) = summary.transfers
+    assert copies.beside_share == 1
+    assert (copies.device_s, copies.gb_per_s) == (None, None)
+    assert copies.exposed_s is not None
+    assert copies.exposed_s < 0.01 * whole_s
+    assert device.idle_because is not None
+    assert device.idle_because["copy_s"] < 0.01 * whole_s
+
+
+def test_small_work_given_out_slowly_is_the_hosts(tmp_path: Path) -> None:
+    run = trained(tiny)
+    summary, device, _ = of(run, tmp_path)
+    assert device.busy_share[0] < 0.5
+    assert min(device.ran_dry.values()) > 0.9
+    assert device.launch_bound_share is not None
+    least, most = device.launch_bound_share
+    assert least <= 1 - run.busy_share() <= most + POINTS
+    assert summary.verdict.headline.startswith("HOST-BOUND: the device was at work in ")
+    assert "at the end of nearly every forward, backward and update" in summary.verdict.headline
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_only_small_work_given_out_slowly_is_found_to_be_that(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    summary, _, whole_s = of(trained(case), tmp_path)
+    found = [one for one in summary.findings if one.id == "launch_bound"]
+    assert len(found) == (case is tiny)
+    for one in found:
+        assert one.is_at_most
+        assert 0.5 * whole_s < (one.recoverable_s or 0.0) < whole_s
+        assert one.predicted_speedup is not None
+        # Some of that time it works: nobody can say how much.
+        assert one.predicted_speedup[1] >= 1 / max(trained(case).busy_share(), 0.01)
+        assert "torch.compile(model)" in one.advice
+
+
+def test_what_nothing_tells_is_no_verdict(tmp_path: Path) -> None:
+    summary, device, _ = of(trained(hidden_sync), tmp_path)
+    assert device.busy_share[1] - device.busy_share[0] > 0.5
+    assert summary.verdict.headline.startswith("NO VERDICT: the device was at work in ")
+
+
+def test_marks_that_were_never_seen_leave_the_end_open(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        starved(run, number)
+    run.stream.pending.clear()
+    run.stream.mark = lambda: run.run.passes_time(3 * US)  # type: ignore[method-assign]
+    for number in range(STEPS // 2):
+        starved(run, number)
+    run.stop()
+    _, device, whole_s = of(run, tmp_path)
+    assert device.idle_because is not None
+    assert device.idle_because["unknown_s"] == pytest.approx(whole_s / 3, rel=0.05)
+
+
+def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.begins = run.run.now
+    run.run.iterate(run.loader)
+    run.run.yielded[run.loader] = 1
+    start = run.run.now
+    run.run.passes_time(500 * MS)
+    run.run.record(Kind.LOADER_NEXT, start, run.run.now, site=run.loader, value=1)
+    for number in range(STEPS):
+        starved(run, number)
+    run.stop()
+    _, device, _ = of(run, tmp_path)
+    assert device.idle_because is not None
+    assert device.idle_because["startup_s"] == pytest.approx(0.5, abs=0.001)
+
+
+def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        (starved if number < STEPS // 2 else fed)(run, number)
+    run.stop()
+    directory = run.run.write(tmp_path)
+    first = summarize(directory, steps=(0, STEPS // 2)).devices
+    second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
+    assert first is not None
+    assert second is not None
+    assert first[0].busy_share[1] < 0.3
+    assert second[0].busy_share[0] > 0.9
+
+
+def test_the_page_has_one_table_that_adds_up(tmp_path: Path) -> None:
+    summary, _, _ = of(trained(half_starved), tmp_path)
+    page = terminal.render(summary, width=80, color=False)
+    block = next(one for one in page.split("\n\n") if one.startswith("GPU idle because"))
+    shares = [float(line.split()[-2]) for line in block.split("\n")[1:]]
+    assert sum(shares[:-1]) == pytest.approx(shares[-1]) == 100.0
+    assert "waiting for data" in block
+    assert "on device" in page
+    assert "waiting for the GPU or copying" not in page
+    assert "| GPU idle because |" in markdown.render(summary)
+    assert "on the device |" in markdown.render(summary)
+
+
+def test_marks_are_in_the_price(tmp_path: Path) -> None:
+    run = trained(fed)
+    found = run.run.summary(tmp_path).overhead
+    marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
+    assert found.per_step_us is not None
+    assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
+
+
+def test_reading_value_after_value_costs_less(tmp_path: Path) -> None:
+    def page(reads: int) -> Overhead:
+        run = FakeRun()
+        loader, optimizer = run.loader(), run.optimizer()
+        run.iterate(loader)
+        for _ in range(30):
+            run.next(loader)
+            for _ in range(reads):
+                run.mark(Kind.SYNC)
+            run.learn(optimizer)
+        run.stop(loader)
+        return run.summary(tmp_path / str(reads)).overhead
+
+    costs = [page(reads).per_step_us for reads in (0, 1, 101)]
+    assert costs[1] - costs[0] == pytest.approx(EVENT_COST_US, rel=0.1)
+    assert costs[2] - costs[1] == pytest.approx(100 * REPEATED_READ_COST_US, rel=0.1)
+
+
+def test_closer_looks_are_told_where_there_were_any(tmp_path: Path) -> None:
+    run = FakeRun()
+    assert run.summary(tmp_path / "none").overhead.looks_s is None
+    run.text(Topic.ENVIRONMENT, {"looked_ns": 12_000_000})
+    assert run.summary(tmp_path / "some").overhead.looks_s == 0.012
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
+    random = Random(0)
+    for attempt in range(20):
+        run = trained(copying, 30)
+        marks = [n for n, record in enumerate(run.run.records) if record[0] == Kind.DEVICE_MARK]
+        for number in random.sample(marks, 20):
+            torn = bytearray(run.run.records[number])
+            torn[random.choice((12, 20, 28)) + random.randrange(4)] ^= 1 << random.randrange(8)
+            run.run.records[number] = bytes(torn)
+        found = run.run.summary(tmp_path / str(attempt))
+        assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+        assert min(found.ledger.seconds.values()) >= 0
+        for device in found.devices or ():
+            assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
+            assert device.idle_because is not None
+            assert min(device.idle_because.values()) >= 0
+        terminal.render(found, width=80, color=False)
+
+
+def compiles(run: DeviceRun, ns: int, version: int) -> None:
+    """A forward that torch compiles first: the device has nothing to do but what it had before."""
+    start = run.run.now
+    run.stream.mark()
+    flags = CompileFlag.TOLD
+    run.run.leaf(Kind.COMPILE, ns, site=run.run.site(50), value=version, flags=flags)
+    run.run.passes_time(2 * MS)
+    run.stream.gets(200 * US)
+    end = run.run.now
+    run.stream.mark()
+    run.run.record(Kind.FORWARD, start, end, flags=LEARNS)
+
+
+def small_steps(steps: int, compiled: dict[int, int], before: int = 0) -> DeviceRun:
+    """Steps of small kernels; `compiled`: ns of compiling in some of them.
+
+    Args:
+        steps: How many.
+        compiled: Nanoseconds of compiling, by step.
+        before: What the device still has to do when a forward is compiled, ns.
+    """
+    run = DeviceRun()
+    run.start()
+    for number in range(steps):
+        run.next(50 * US)
+        if number in compiled:
+            run.stream.gets(before)
+            compiles(run, compiled[number], number)
+            kinds = (Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+            run.learn(*TINY[1:], launch=2 * MS, pieces=20, kinds=kinds)
+        else:
+            run.learn(*TINY, launch=2 * MS, pieces=20)
+    run.stop()
+    return run
+
+
+def launching_s(summary: RunSummary) -> float:
+    found = [one for one in summary.findings if one.id == "launch_bound"]
+    return sum(one.evidence["launching_s"] for one in found)
+
+
+def test_what_is_compiled_again_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
+    summary, device, _ = of(small_steps(120, compiled), tmp_path / "compiled")
+    found = {one.id: one for one in summary.findings}
+    assert list(found) == ["recompiling", "launch_bound"]
+    assert found["recompiling"].recoverable_s == pytest.approx(1.6, rel=0.01)
+    assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
+    assert device.idle_because["compile_s"] == pytest.approx(1.6, rel=0.01)
+    assert summary.verdict.headline.startswith("HOST-BOUND: the device is idle while torch.compile")
+
+
+def test_what_is_compiled_while_the_device_works_costs_nothing(tmp_path: Path) -> None:
+    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
+    summary, _, _ = of(small_steps(120, compiled, before=500 * MS), tmp_path)
+    [told] = summary.compilations
+    assert told.again_s == pytest.approx(1.6)
+    assert told.again_idle_s == pytest.approx(0.0, abs=0.01)
+    assert "recompiling" not in [one.id for one in summary.findings]
+
+
+def test_a_long_warm_up_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    run = DeviceRun()
+    run.start()
+    run.next(50 * US)
+    run.learn(*TINY, launch=2000 * MS, pieces=20)  # loads the device's libraries
+    for _ in range(119):
+        run.next(50 * US)
+        run.learn(*TINY, launch=2 * MS, pieces=20)
+    run.stop()
+    summary, device, whole_s = of(run, tmp_path / "late")
+    assert device.idle_because["warmup_s"] == pytest.approx(6.0, rel=0.01)
+    assert device.idle_because["compile_s"] == 0
+    evidence = DeviceEvidence.of(device, whole_s)
+    assert evidence is not None
+    settled_s = whole_s - device.idle_because["warmup_s"]
+    assert evidence.launching * settled_s == pytest.approx(launching_s(plain), rel=0.05)
+    # It is told by what steps are bound by once that is over.
+    assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
+    assert "of training after its warm-up, while" in summary.findings[0].title
+    assert summary.verdict.share == pytest.approx(plain.verdict.share, abs=0.02)
+    assert "of training after its warm-up" in summary.verdict.headline
+    before, after = (
+        [device.busy_share for device in one.devices or ()] for one in (plain, summary)
+    )
+    assert after[0] == pytest.approx(before[0], abs=0.02)
+
+
+def small_work(run: DeviceRun, *kinds: Kind) -> None:
+    work = dict(zip((Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP), TINY, strict=True))
+    for kind in kinds:
+        run.phase(kind, 2 * MS, work[kind], pieces=20)
+
+
+def plainly(run: DeviceRun) -> None:
+    small_work(run, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+
+
+def by_scaler(run: DeviceRun) -> None:
+    small_work(run, Kind.FORWARD, Kind.BACKWARD)
+    with run.run.span(Kind.SCALER_STEP):
+        small_work(run, Kind.OPTIMIZER_STEP)
+
+
+def in_closure(run: DeviceRun) -> None:
+    """As Lightning does: the optimizer calls for all of a step."""
+    start = run.run.now
+    run.stream.mark()
+    with run.run.span(Kind.CLOSURE):
+        small_work(run, Kind.FORWARD, Kind.BACKWARD)
+    run.run.passes_time(2 * MS)
+    run.stream.gets(TINY[2])
+    end = run.run.now
+    run.stream.mark()
+    run.run.record(Kind.OPTIMIZER_STEP, start, end, site=run.run.optimizer())
+
+
+@pytest.mark.parametrize("step", [plainly, by_scaler, in_closure])
+def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        step(run)
+    run.stop()
+    summary, device, _ = of(run, tmp_path)
+    assert set(device.ran_dry) == {"forward", "backward", "optimizer"}
+    assert min(device.ran_dry.values()) > 0.9
+    assert [one.id for one in summary.findings] == ["launch_bound"]
+
+
+def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path) -> None:
+    """Each backward computes the forward anew, with the device far behind meanwhile."""
+    run = DeviceRun()
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.phase(Kind.FORWARD, 2 * MS, TINY[0], pieces=20)
+        with run.run.span(Kind.BACKWARD):
+            run.phase(Kind.FORWARD, 200 * US, 8 * MS)
+            run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
+        run.phase(Kind.OPTIMIZER_STEP, 2 * MS, TINY[2], pieces=20)
+        run.item()
+    run.stop()
+    _, device, _ = of(run, tmp_path)
+    assert device.ran_dry["forward"] > 0.9
+
+
+@pytest.mark.parametrize("is_told_to_loop", [True, False])
+def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
+    tmp_path: Path, is_told_to_loop: bool
+) -> None:
+    run = DeviceRun()
+    if is_told_to_loop:
+        one = {"class": "AdamW", "tensors": 300, "built": run.run.site(77), "site": 0}
+        one["is_told_to"] = True
+        run.run.text(
+            Topic.ENVIRONMENT,
+            {"torch_threads": 1, "optimizer": run.optimizer, "looped_optimizer": one},
+        )
+    run.start()
+    for _ in range(STEPS):
+        run.next(50 * US)
+        run.phase(Kind.FORWARD, 2 * MS, 200 * US, pieces=20)
+        run.phase(Kind.BACKWARD, 2 * MS, 400 * US, pieces=20)
+        run.phase(Kind.OPTIMIZER_STEP, 6 * MS, 300 * US, pieces=60)
+    run.stop()
+    summary, _, whole_s = of(run, tmp_path)
+    found = {one.id: one for one in summary.findings}
+    if not is_told_to_loop:
+        assert list(found) == ["launch_bound"]
+        return
+    assert list(found) == ["slow_optimizer", "launch_bound"]
+    optimizer, launching = found.values()
+    assert optimizer.site == "train.py:77"
+    assert optimizer.evidence["optimizer_s"] == pytest.approx(STEPS * 6e-3, rel=0.02)
+    # Without them a step takes 4 ms of 10.
+    assert 1.9 < (optimizer.predicted_speedup or [0, 0])[1] < 2.55
+    assert launching.evidence["launching_s"] < 0.45 * whole_s
+
+
+@pytest.mark.parametrize("work", [0, 2 * US, 18 * US], ids=["nothing", "little", "all the while"])
+def test_reads_in_a_chain_leave_what_the_device_did_within_its_bounds(
+    tmp_path: Path, work: int
+) -> None:
+    device = DeviceRun()
+    device.start()
+    for _ in range(STEPS):
+        device.next(100 * US)
+        device.learn(1 * MS, 2 * MS, MS)
+        device.item()
+        for _ in range(200):
+            device.python(15 * US)
+            device.stream.gets(work)
+            device.item(in_chain=True)
+    device.stop()
+    [found] = device.run.summary(tmp_path).devices or ()
+    low, high = found.busy_share
+    assert low - 0.01 <= device.busy_share() <= high + 0.01
+    shares = device.idle_shares()
+    told = found.idle_because["host_s"] / ((device.ends - device.begins) / 1e9)
+    assert told == pytest.approx(shares["host_s"], abs=0.02)

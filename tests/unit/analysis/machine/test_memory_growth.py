@@ -1,0 +1,116 @@
+"""Memory that grows with the steps, from planted samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainprof.analysis.machine.memory_growth import (
+    LEAST_GROWTH_BYTES,
+    memory_growth,
+    room_of,
+)
+from trainprof.analysis.machine.processes import Tick
+
+MIB = 1 << 20
+S = 1_000_000_000
+PID = 7
+# Of 0.1 s each, sampled every 0.5 s.
+STEPS = 400
+
+
+def ticks(rss: np.ndarray) -> list[Tick]:
+    return [
+        Tick(number * S // 2, {(PID, 5): {"rss_bytes": float(size)}, (8, 5): {"rss_bytes": 1}})
+        for number, size in enumerate(rss)
+    ]
+
+
+def found(rss: np.ndarray, *, passes: int = 2, steps: int = STEPS, warmup: int = 5):
+    ends = (np.arange(steps) + 1) * S // 10
+    starts = np.linspace(0, ends[-1], passes, endpoint=False).astype(np.int64)
+    return memory_growth(ticks(rss), PID, ends, warmup, 4096.0 * MIB, starts)
+
+
+T_S = np.arange(0, STEPS / 10, 0.5)
+
+
+def test_what_each_step_keeps():
+    grown = found((500 + 20 * T_S) * MIB)
+    assert grown is not None
+    assert grown.bytes_per_step == pytest.approx(2 * MIB, rel=0.02)
+    assert grown.steps_left == pytest.approx(2048, rel=0.02)
+    assert grown.last_bytes - grown.first_bytes == pytest.approx(grown.steps * 2 * MIB, rel=0.02)
+    assert grown.passes == 2
+
+
+def test_batches_that_come_and_go_do_not_hide_it():
+    chance = np.random.default_rng(3)
+    grown = found((500 + 20 * T_S + chance.uniform(0, 80, len(T_S))) * MIB)
+    assert grown is not None
+    assert grown.bytes_per_step == pytest.approx(2 * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "mib",
+    [
+        500 + 0 * T_S,
+        500 + 300 * np.minimum(T_S / 20, 1),  # a cache, filled half-way through
+        500 + 300 * (1 - np.exp(-T_S / 8)),
+        500 + 300 * (T_S > 20),  # something loaded once
+        500 + 300 * (np.floor(T_S / 8) % 2),  # an evaluation's
+        3000 + 7 * T_S,  # a tenth of it would be more
+        100 + 0.9 * LEAST_GROWTH_BYTES / MIB * T_S / T_S[-1],
+        900 - 10 * T_S,
+    ],
+)
+def test_what_comes_to_an_end_is_no_growth(mib: np.ndarray):
+    assert found(mib * MIB) is None
+
+
+def test_warm_up_does_not_count():
+    mib = 500 + 60 * np.minimum(T_S, 10)
+    assert found(mib * MIB, warmup=100) is None
+
+
+def test_few_samples_or_steps_tell_nothing():
+    rss = (500 + 200 * T_S) * MIB
+    assert found(rss[:8]) is None
+    assert found(rss, steps=20) is None
+    assert found(np.full(len(T_S), np.nan)) is None
+    assert memory_growth([], PID, np.arange(100), 0, None, np.array([0])) is None
+    assert memory_growth(ticks(rss), None, np.arange(400) * S // 10, 0, None, np.array([0])) is None
+
+
+def test_the_room_that_is_left():
+    sample = {"host_available_bytes": 900}
+    assert room_of({}, sample) == 900
+    memory = {"limit_bytes": 1000, "tree_pss_bytes": {"max": 300}}
+    assert room_of(memory, sample) == 700
+    assert room_of({"limit_bytes": 1000, "tree_pss_bytes": {"max": 3000}}, sample) is None
+    # Pages that forked workers share are counted for each of them.
+    assert room_of({"limit_bytes": 1000, "tree_rss_bytes": {"max": 300}}, sample) is None
+    assert room_of({}, None) is None
+
+
+def test_what_the_first_pass_reads_in_is_not_said_to_fill_it_all():
+    grown = found((500 + 20 * T_S) * MIB, passes=1)
+    assert grown is not None
+    assert grown.steps_left is None
+
+
+def test_mapped_files_that_are_read_are_no_growth():
+    def planted(resident: np.ndarray, own: np.ndarray):
+        told = [
+            Tick(
+                n * S // 2,
+                {(PID, 5): {"rss_bytes": float(all_of), "rss_without_files_bytes": float(part)}},
+            )
+            for n, (all_of, part) in enumerate(zip(resident, own, strict=True))
+        ]
+        ends = (np.arange(STEPS) + 1) * S // 10
+        return memory_growth(told, PID, ends, 5, None, np.array([0]))
+
+    grows, stays = (500 + 20 * T_S) * MIB, np.full(len(T_S), 500.0 * MIB)
+    assert planted(grows, stays) is None
+    assert planted(grows, grows) is not None

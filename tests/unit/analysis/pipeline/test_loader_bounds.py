@@ -1,0 +1,157 @@
+"""Which loaders the pipeline model is asked about, with what, and when it is not believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support import summaries
+
+from trainprof.analysis.loading.loader_summary import MAX_BOUNDS, with_bounds
+from trainprof.analysis.pipeline.bounds import PipelineInputs, Setting
+from trainprof.analysis.pipeline.bounds import bound_of as bound_of_pipeline
+from trainprof.analysis.pipeline.fit import MAX_BATCHES, LoaderModel, model_of, shortened
+from trainprof.analysis.pipeline.model import Pipeline
+from trainprof.analysis.summary.loader import Loader, LoaderBound
+
+
+def inputs(
+    batches: int = 60,
+    passes: int = 1,
+    *,
+    workers: int = 0,
+    fetch_s: float = 0.03,
+    compute_s: float = 0.01,
+    wait_s: float = 0.03,
+    **more: Any,
+) -> PipelineInputs:
+    """Batches that sleep while they are made, and are waited for so long."""
+    n = batches * passes
+    return PipelineInputs(
+        setting=Setting(workers),
+        batches=batches,
+        fetch_s=np.full(n, fetch_s),
+        compute_s=np.full(n, compute_s),
+        cores=4.0,
+        running_s=np.zeros(n),
+        wait_s=np.full(n, wait_s),
+        **more,
+    )
+
+
+def bound_of(found: PipelineInputs | None) -> LoaderBound | None:
+    (loader,) = with_bounds([summaries.loader("a.py:1", bound=None)], lambda _: model_of(found))
+    return loader.bound
+
+
+def test_batches_made_between_the_steps_bound_them() -> None:
+    bound = bound_of(inputs())
+    assert bound is not None
+    assert bound.by == "one worker's latency"
+    assert bound.step_s == pytest.approx(0.04)
+    assert bound.measured_step_s == pytest.approx(0.04)
+    assert bound.parts_s["compute"] == pytest.approx(0.01)
+    assert sum(bound.parts_s.values()) == pytest.approx(bound.step_s)
+
+
+def test_no_limit_lies_above_what_the_run_came_to() -> None:
+    # Batches of 30 ms came after 29: the model errs by 2.5 %, which it may.
+    bound = bound_of(inputs(wait_s=0.029, compute_s=0.001))
+    assert bound is not None
+    assert bound.measured_step_s == pytest.approx(0.03)
+    assert max(bound.limits_s.values()) <= bound.measured_step_s
+    assert bound.step_s > bound.measured_step_s
+
+
+def test_two_workers_that_give_enough_leave_it_to_computing() -> None:
+    bound = bound_of(inputs(workers=2, fetch_s=0.01, compute_s=0.03, wait_s=0.0))
+    assert bound is not None
+    assert bound.by == "compute"
+
+
+@pytest.mark.parametrize(("cores", "by"), [(2.0, "CPU"), (8.0, "receive in the main process")])
+def test_a_main_process_that_is_kept_from_the_cores_is_bound_by_them(cores: float, by: str) -> None:
+    # Four workers burn on two cores: whatever the main process does, receiving mostly, takes long.
+    n = 60
+    pipeline = Pipeline(
+        asleep_s=np.zeros(n),
+        running_s=np.full(n, 0.04),
+        compute_s=np.full(n, 0.003),
+        receive_s=np.full(n, 0.012),
+        workers=4,
+        cores=cores,
+    )
+    parts = {"blocked": 0.0, "receive in the main process": 0.022, "sampler": 0.0, "compute": 0.006}
+    bound = bound_of_pipeline(inputs(workers=4), pipeline, parts)
+    assert bound.name == by
+
+
+def test_a_model_of_another_pace_than_was_measured_is_not_believed() -> None:
+    assert bound_of(inputs(wait_s=0.049)) is not None
+    assert bound_of(inputs(wait_s=0.051)) is None
+
+
+def test_few_batches_bound_nothing() -> None:
+    assert bound_of(inputs(batches=20)) is not None
+    assert bound_of(inputs(batches=19)) is None
+    assert bound_of(None) is None
+
+
+def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
+    def loader(number: int, **changes: Any) -> Loader:
+        plain = summaries.loader(f"a.py:{number}", id=number, bound=None)
+        return replace(plain, wait_total_s=float(number), **changes)
+
+    asked: list[int] = []
+
+    def known_of(number: int) -> LoaderModel | None:
+        asked.append(number)
+        return model_of(inputs())
+
+    validation = [loader(number, role="evaluation") for number in range(10, 20)]
+    brief = loader(98, iterations=19)
+    peeked = loader(99, role="other")
+    found = with_bounds([*validation, loader(1), brief, peeked], known_of)
+    assert asked == [1, 19, 18, 17]
+    assert len(asked) == MAX_BOUNDS
+    assert sorted(one.id for one in found if one.bound) == sorted(asked)
+    assert [one.id for one in found] == [*range(10, 20), 1, 98, 99]
+
+
+@pytest.mark.parametrize(
+    ("batches", "passes", "kept", "per_pass"),
+    [
+        (60, 3, 180, 60),
+        (400, 5, 800, 400),
+        (MAX_BATCHES, 3, MAX_BATCHES, MAX_BATCHES),
+        (3 * MAX_BATCHES, 2, MAX_BATCHES, MAX_BATCHES),
+    ],
+)
+def test_a_long_recording_is_played_in_part(
+    batches: int, passes: int, kept: int, per_pass: int
+) -> None:
+    whole = inputs(batches, passes)
+    numbered = replace(whole, fetch_s=np.arange(batches * passes, dtype=float))
+    part = shortened(numbered)
+    assert (len(part.fetch_s), part.batches) == (kept, per_pass)
+    assert len(part.compute_s) == len(part.wait_s) == len(part.running_s) == kept  # type: ignore[arg-type]
+    # Whole passes from the end; of a pass that is too long its start, as buffers are filled there.
+    assert part.fetch_s[0] % batches == 0
+    assert part.fetch_s[0] >= batches * (passes - 1) - kept
+
+
+def test_the_only_pass_of_a_long_run_is_played_from_its_end() -> None:
+    """What it began with, an empty cache, does not come again."""
+    long = inputs(20 * MAX_BATCHES)
+    part = shortened(replace(long, fetch_s=np.arange(20.0 * MAX_BATCHES)))
+    assert part.fetch_s[-1] == 20 * MAX_BATCHES - 1
+    assert len(part.fetch_s) == MAX_BATCHES
+
+
+def test_a_pass_that_was_cut_off_stays_as_long_as_it_was() -> None:
+    cut = replace(inputs(100), batches=1_000_000)
+    assert shortened(cut).batches == 100
+    long = replace(inputs(2 * MAX_BATCHES), batches=1_000_000)
+    assert shortened(long).batches == MAX_BATCHES

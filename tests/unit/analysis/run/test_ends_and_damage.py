@@ -1,0 +1,337 @@
+"""How a run ended; recordings with pieces missing; parts of a run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+import pytest
+from support.events import US, FakeRun, seconds
+
+from trainprof.analysis.run.part import NothingThere
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
+from trainprof.analysis.summary.run import Exit
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    STOPPED,
+    STOPPED_OFFSET,
+    Kind,
+    Stop,
+    Topic,
+)
+
+NOBODYS_PID = 2**31 - 1  # no kernel gives out that one
+
+
+def run_of(steps=5, epochs=2):
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for _ in range(epochs):
+        run.train_pass(loader, optimizer, steps, samples=[4] * steps)
+        run.evaluation_pass(validation, 2)
+    return run
+
+
+def ended(tmp_path, *, run=None, exception=None, has_end=True, limit=0, **told):
+    run = run or run_of()
+    if limit:
+        run.mark(Kind.LIMIT, value=limit)
+    if has_end:
+        number = run.text(Topic.EXCEPTION, exception) if exception else 0
+        run.mark(Kind.PROCESS_END, value=number)
+    plain = {"status": None, "signal": None, "reason": "unknown", "detail": None}
+    return summarize(run.write(tmp_path, exit=plain | told)).run.exit
+
+
+def test_every_reason(tmp_path):
+    number = iter(range(100))
+
+    def reason(**told):
+        return ended(tmp_path / str(next(number)), **told)
+
+    assert reason(status=0, reason="completed") == Exit(0, None, "completed", None)
+    assert reason(status=1, reason="exception", exception="KeyError") == Exit(
+        1, None, "exception", "KeyError"
+    )
+    assert reason(status=3, reason="exception") == Exit(3, None, "completed", None)
+    assert reason(status=4, reason="exception", has_end=False) == Exit(
+        4, None, "completed", "left by os._exit or from native code"
+    )
+    assert reason(status=1, reason="exception", exception="KeyboardInterrupt").reason == (
+        "interrupted"
+    )
+    assert reason(signal=signal.SIGINT, reason="signal").reason == "interrupted"
+    assert reason(signal=15, reason="signal", has_end=False) == Exit(None, 15, "signal", None)
+    assert reason(signal=9, reason="killed", detail="out of memory: x", has_end=False) == Exit(
+        None, 9, "killed", "out of memory: x"
+    )
+    assert reason(status=0, reason="completed", limit=1).detail == "--max-steps"
+    assert reason(status=0, reason="completed", limit=2) == Exit(0, None, "limit", "--max-time")
+    assert reason(status=5, reason="exception", limit=1).reason == "completed"
+
+
+def test_a_supervisor_that_was_killed_leaves_it_to_the_scripts_own_log(tmp_path):
+    gone = {"reason": "running"}
+    note = "the end was not written down: trainprof was killed, or could not write"
+    known = (
+        "its exit status is not known, as trainprof was killed before the script ended, or could "
+        "not write"
+    )
+    assert ended(tmp_path / "1", **gone) == Exit(None, None, "completed", known)
+    assert ended(tmp_path / "2", **gone, exception="OSError").detail == "OSError"
+    assert ended(tmp_path / "3", **gone, exception="KeyboardInterrupt").reason == "interrupted"
+    assert ended(tmp_path / "4", **gone, limit=2) == Exit(None, None, "limit", "--max-time")
+    assert ended(tmp_path / "5", **gone, has_end=False) == Exit(None, None, "unknown", note)
+
+
+def test_a_script_that_still_runs(tmp_path):
+    run = run_of()
+    directory = run.write(
+        tmp_path,
+        exit={"status": None, "signal": None, "reason": "running"},
+        script_pid=os.getpid(),
+        host={"name": os.uname().nodename},
+        times={"spawned_ns": None, "ended_ns": None},  # ours began at another time than this one
+    )
+    found = summarize(directory)
+    assert found.run.exit.reason == "running"
+    assert found.training.steps == 10
+    assert sum(seconds(found).values()) == run.now - run.start
+
+
+def test_without_a_manifest_the_logs_tell_all_they_can(tmp_path):
+    run = run_of()
+    directory = run.write(tmp_path)
+    directory.manifest.unlink()
+    found = summarize(directory)
+    assert found.training.steps == 10
+    assert found.run.exit.reason == "unknown"
+    assert "manifest.json is missing" in found.faults
+    assert sum(seconds(found).values()) == run.now - run.start
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"x"', "[" * 100_000])
+def test_a_damaged_manifest(tmp_path, text):
+    directory = run_of().write(tmp_path)
+    directory.manifest.write_text(text)
+    found = summarize(directory)
+    assert found.training.steps == 10
+    assert "manifest.json is damaged" in found.faults
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"times": {"spawned_ns": "x", "ended_ns": True}},
+        {"times": [], "exit": 3, "options": None, "host": "h", "versions": [1]},
+        {"command": {"a": 1}, "name": None, "cwd": 7, "faults": "no list", "script_pid": "me"},
+        {"exit": {"status": "0", "signal": [], "reason": {}, "detail": 4}, "rank": "0"},
+        {"times": {"spawned_ns": 10**15, "ended_ns": 5}},
+    ],
+)
+def test_a_manifest_with_anything_in_it(tmp_path, wrong):
+    found = summarize(run_of().write(tmp_path, **wrong))
+    assert found.training.steps == 10
+    assert from_jsonable(to_jsonable(found)) == found
+
+
+def test_nothing_but_a_manifest(tmp_path):
+    run = FakeRun()
+    run.passes_time(500)
+    directory = run.write(tmp_path)
+    for log in directory.events.iterdir():
+        log.unlink()
+    found = summarize(directory)
+    assert found.training.steps == 0
+    assert seconds(found) == {"startup": 500}
+    assert "training" in found.not_observed
+    assert found.verdict.bottleneck == "unknown"
+
+
+def test_an_empty_directory(tmp_path):
+    found = summarize(RunDirectory(tmp_path))
+    assert found.ledger.wall_s == 0
+    assert from_jsonable(to_jsonable(found)) == found
+
+
+def test_a_log_cut_at_any_byte_gives_a_summary(tmp_path):
+    run = run_of(steps=2, epochs=1)
+    directory = run.write(tmp_path)
+    (log,) = directory.events.iterdir()
+    whole = log.read_bytes()
+    steps = []
+    ends = range(HEADER_BYTES, len(whole) + 1, RECORD_BYTES)
+    for end in [0, 1, 15, 16, 100, HEADER_BYTES - 1, *ends, *(e + 13 for e in ends)]:
+        log.write_bytes(whole[:end])
+        found = summarize(directory)
+        assert sum(seconds(found).values()) == run.now - run.start
+        steps.append(found.training.steps)
+    assert set(steps) == {0, 1, 2}
+
+
+def test_zeroed_stretches_are_holes(tmp_path):
+    run = run_of()
+    directory = run.write(tmp_path)
+    (log,) = directory.events.iterdir()
+    whole = bytearray(log.read_bytes())
+    first = len(whole) - 40 * RECORD_BYTES
+    whole[first : first + 20 * RECORD_BYTES] = bytes(20 * RECORD_BYTES)
+    log.write_bytes(whole)
+    found = summarize(directory)
+    assert 0 < found.training.steps < 10
+    assert sum(seconds(found).values()) == run.now - run.start
+
+
+@pytest.mark.parametrize("bit", [33, 40, 50])
+def test_an_event_whose_end_was_damaged_is_left_out(tmp_path, bit):
+    plain = run_of(steps=50).summary(tmp_path)
+    directory = run_of(steps=50).write(tmp_path / "damaged")
+    (path,) = directory.events.iterdir()
+    log = bytearray(path.read_bytes())
+    end_of_the_60th = HEADER_BYTES + 60 * RECORD_BYTES + 16
+    log[end_of_the_60th + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(log)
+    found = summarize(directory)
+    assert found.run.wall_s == plain.run.wall_s
+    assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+    assert any(
+        text.endswith("impossible times, 1 of its events left out") for text in found.faults
+    ), found.faults
+
+
+def test_what_of_ours_failed_is_told(tmp_path):
+    run = run_of()
+    run.text(Topic.PROBE_FAILED, {"probe": "sync", "error": "ValueError: x"})
+    run.text(Topic.PROBE_UNAVAILABLE, {"probe": "loader", "reason": "no such thing"})
+    run.text(Topic.PROBE_FAILED, ["not", "as", "expected"])
+    directory = run.write(tmp_path, faults=["the sampler stopped"])
+    (directory.events / "7-1.events").write_bytes(b"no log")
+    faults = summarize(directory).faults
+    assert faults[0] == "the sampler stopped"
+    assert any("too short" in fault for fault in faults)
+    assert "probe sync failed: ValueError: x" in faults
+    assert "probe loader is missing: no such thing" in faults
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (Stop.LARGE, "its log had 2 GiB, the most that is kept of a process"),
+        (Stop.LITTLE_ROOM, "its disk was nearly full, and what was left is the script's"),
+        (errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        (0, "unknown reason"),
+        (12_345_678, "unknown reason"),
+    ],
+)
+def test_why_recording_stopped_is_told(tmp_path, reason, told):
+    run = run_of()
+    directory = run.write(tmp_path)
+    (log,) = directory.events.iterdir()
+    whole = bytearray(log.read_bytes())
+    STOPPED.pack_into(whole, STOPPED_OFFSET, run.start + 1_500_000_000, reason)
+    log.write_bytes(whole)
+    sentence = f"recording stopped after 1.5 s (process {run.pid}): {told}"
+    assert sentence in summarize(directory).faults
+
+
+def test_a_process_that_outlives_its_parents_view_belongs_to_the_run(tmp_path):
+    run = run_of()
+    times = {"spawned_ns": run.start, "ended_ns": run.start + 100 * US}
+    found = summarize(run.write(tmp_path, times=times))
+    assert sum(seconds(found).values()) == run.now - run.start
+
+
+def test_a_script_that_executes_itself_anew_is_one_process(tmp_path):
+    first = run_of()
+    second = FakeRun(start=first.now + 1000, now=first.now + 1000)
+    second.texts.append((Topic.CLASS, "shifts all ids"))
+    loader, optimizer = second.loader(9), second.optimizer()
+    second.train_pass(loader, optimizer, 4)
+    first.write(tmp_path)
+    times = {"spawned_ns": first.start, "ended_ns": second.now}
+    found = summarize(second.write(tmp_path, times=times))
+    assert found.training.steps == 14
+    assert {loader.site for loader in found.loaders} == {"train.py:1", "train.py:2", "train.py:9"}
+    assert sum(seconds(found).values()) == second.now - first.start
+
+
+def test_an_epoch_reaches_to_the_next_with_its_evaluation(tmp_path):
+    run = run_of(steps=5, epochs=3)
+    found = run.summary(tmp_path, epoch=1)
+    training = found.training
+    assert (training.steps, training.iterations, training.epochs) == (5, 5, 1)
+    assert found.training.samples == 20
+    assert found.evaluation.iterations == 2
+    per_epoch = 10 * US + 5 * 650 * US + 5 * US + 10 * US + 2 * 120 * US + 5 * US
+    assert sum(seconds(found).values()) == per_epoch
+    assert [e.stage for e in found.epochs] == ["training", "evaluation"]
+
+
+def test_epochs_add_up_to_the_loop(tmp_path):
+    run = run_of(steps=5, epochs=3)
+    whole = seconds(run.summary(tmp_path))
+    parts = [seconds(run.summary(tmp_path, epoch=n)) for n in range(3)]
+    for key, ns in whole.items():
+        assert sum(part.get(key, 0) for part in parts) == ns
+
+
+def test_some_steps(tmp_path):
+    run = run_of(steps=10, epochs=1)
+    found = run.summary(tmp_path, steps=(3, 7))
+    assert found.training.steps == 4
+    assert found.training.iterations == 4
+    assert found.training.samples == 16
+    assert sum(seconds(found).values()) == 4 * 650 * US
+    assert run.summary(tmp_path, steps=(8, 99)).training.steps == 2
+
+
+def test_steps_of_an_epoch(tmp_path):
+    run = run_of(steps=5, epochs=3)
+    assert run.summary(tmp_path, epoch=1, steps=(3, 7)).training.steps == 2
+    with pytest.raises(NothingThere):
+        run.summary(tmp_path, epoch=2, steps=(0, 3))
+
+
+@pytest.mark.parametrize(
+    "part", [{"epoch": 3}, {"epoch": -1}, {"steps": (15, 20)}, {"steps": (4, 4)}]
+)
+def test_what_is_not_there_is_said_in_one_line(tmp_path, part):
+    with pytest.raises(NothingThere) as raised:
+        run_of(steps=5, epochs=3).summary(tmp_path, **part)
+    assert raised.value.hint.startswith("The run has ")
+
+
+@pytest.mark.parametrize("trains_on", [False, True])
+def test_what_a_script_left_behind_may_train_on(tmp_path, trains_on):
+    script = FakeRun(pid=4242)
+    script.passes_time(100 * US)
+    script.mark(Kind.PROCESS_END)
+    pid = os.getpid() if trains_on else NOBODYS_PID
+    daemon = FakeRun(pid=pid, role="child", start=script.start)
+    daemon.train_pass(daemon.loader(1), daemon.optimizer(), 5)
+    daemon.write(tmp_path)
+    directory = script.write(
+        tmp_path,
+        host={"name": os.uname().nodename},
+        times={"spawned_ns": None, "ended_ns": script.now},
+    )
+    found = summarize(directory)
+    assert found.training.steps == 5
+    if trains_on:
+        detail = "the script itself has ended, a process that it started trains on"
+        assert found.run.exit == Exit(0, None, "running", detail)
+    else:
+        detail = "a process that it started trained on after the script's end"
+        assert found.run.exit == Exit(0, None, "completed", detail)
+
+
+def test_without_a_manifest_the_script_may_tell_its_end(tmp_path):
+    run = run_of()
+    run.mark(Kind.PROCESS_END, value=run.text(Topic.EXCEPTION, "KeyError"))
+    directory = run.write(tmp_path)
+    directory.manifest.unlink()
+    assert summarize(directory).run.exit == Exit(None, None, "exception", "KeyError")

@@ -1,0 +1,155 @@
+"""What evaluation comes to: ahead of training, in it and behind it, and a few batches at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.events import MS, US, FakeRun, seconds
+
+from trainprof.analysis.run.summarize import case_of, summarize
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.record.schema import ForwardFlag
+from trainprof.report.text.ending import progress, steps_per_second
+
+STEPS = 40
+LOADED = 20 * MS
+
+
+def trained(run: FakeRun, loader: int, optimizer: int) -> int:
+    """Returns what an epoch took."""
+    began = run.now
+    run.train_pass(loader, optimizer, STEPS, samples=[4] * STEPS)
+    return run.now - began
+
+
+def evaluated(tmp_path: Path, order: str) -> tuple[RunSummary, int]:
+    """Returns what a run showed, and what its epochs took, ns: T trains, E evaluates for longer."""
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    took = 0
+    for one in order:
+        if one == "T":
+            took += trained(run, loader, optimizer)
+        else:
+            run.evaluation_pass(validation, 10, wait=9 * MS)
+    return run.summary(tmp_path), took
+
+
+@pytest.mark.parametrize(
+    ("order", "inside"), [("TE", 0), ("ET", 0), ("TETE", 2), ("ETETE", 2), ("TEET", 2)]
+)
+def test_the_pace_of_training_is_without_the_evaluation_in_it_alone(
+    tmp_path: Path, order: str, inside: int
+) -> None:
+    found, took = evaluated(tmp_path, order)
+    steps = STEPS * order.count("T")
+    assert found.training.samples == 4 * steps
+    assert steps_per_second(found) == pytest.approx(steps / took * 1e9)
+    assert found.training.samples_per_s == pytest.approx(4 * steps / took * 1e9)
+    told = found.evaluation
+    each = told.seconds / order.count("E")
+    assert (told.passes, told.passes_in_training) == (order.count("E"), inside)
+    assert told.in_training_s == pytest.approx(inside * each)
+    assert any("without evaluation" in part for part in progress(found)) is (inside > 0)
+
+
+@pytest.mark.parametrize(
+    ("modes", "share"),
+    [
+        ((0,), 0.0),
+        ((ForwardFlag.GRAD,), 1.0),
+        ((0, ForwardFlag.GRAD, 0, ForwardFlag.GRAD), 0.5),
+    ],
+)
+def test_what_evaluation_computes_with_gradients(
+    tmp_path: Path, modes: tuple[int, ...], share: float
+) -> None:
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for mode in modes:
+        trained(run, loader, optimizer)
+        run.evaluation_pass(validation, 10, flags=mode)
+    assert run.summary(tmp_path).evaluation.with_gradients_share == pytest.approx(share)
+
+
+def test_what_takes_gradients_itself_has_none_for_nothing(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    for _ in range(2):
+        trained(run, loader, optimizer)
+        run.iterate(validation)
+        for _ in range(10):
+            run.next(validation)
+            run.forward(flags=ForwardFlag.GRAD)
+            run.backward()
+        run.stop(validation)
+    found = run.summary(tmp_path).evaluation
+    assert found.iterations == 20
+    assert found.with_gradients_share == 0.0
+
+
+def test_without_evaluation_nothing_is_said_of_its_gradients(tmp_path: Path) -> None:
+    found, _ = evaluated(tmp_path, "T")
+    assert found.evaluation.with_gradients_share is None
+
+
+def in_portions(*, ahead: bool) -> tuple[FakeRun, int]:
+    """A validation iterator that gives 5 batches after every 20 steps, and what that took, ns."""
+    run = FakeRun()
+    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.passes_time(100 * MS)
+    if ahead:
+        run.iterate(validation)
+        run.passes_time(MS)
+    run.iterate(loader)
+    if not ahead:
+        run.next(loader)
+        run.learn(optimizer)
+        run.iterate(validation)
+    took = 0
+    for step in range(200):
+        run.next(loader)
+        run.learn(optimizer, forward=2 * MS, backward=2 * MS)
+        if step % 20 == 19:
+            began = run.now
+            for _ in range(5):
+                run.next(validation, LOADED)
+                run.forward(MS, flags=0)
+            took += run.now - began
+    return run, took
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_iterator_that_gives_evaluation_a_few_batches_at_a_time(
+    tmp_path: Path, ahead: bool
+) -> None:
+    run, took = in_portions(ahead=ahead)
+    found = run.summary(tmp_path)
+    making_ns = 0 if ahead else 10 * US
+    assert seconds(found)["evaluation"] == took + 10 * US
+    assert (found.evaluation.passes, found.evaluation.passes_in_training) == (10, 10)
+    assert found.evaluation.in_training_s * 1e9 == pytest.approx(took + making_ns)
+    [_, validation] = found.loaders
+    # The last forward comes after its last batch.
+    assert validation.evaluation_s * 1e9 == pytest.approx(took - MS)
+    [told] = [one for one in found.epochs if one.stage == "evaluation"]
+    assert told.seconds * 1e9 == pytest.approx(took - MS)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_its_loader_is_what_there_is_to_change(tmp_path: Path, ahead: bool) -> None:
+    run, took = in_portions(ahead=ahead)
+    directory = run.write(tmp_path, host={"usable_cores": 4})
+    case = case_of(directory)
+    assert case is not None
+    [one] = case.evaluating
+    assert (one.loader.site, one.loader.iterations) == ("train.py:2", 50)
+    assert one.loader.init_s is not None
+    assert one.loader.init_s.max == (0 if ahead else pytest.approx(10e-6))
+    found = summarize(directory)
+    told = next(x for x in found.findings if x.id == "slow_validation")
+    assert told.site == "train.py:2"
+    assert f"{(50 * LOADED) / took:.0%}".replace("%", " %") in told.title
+    assert not any("collects experience" in one for one in told.cautions)
+    assert told.evidence["passes"] == 10

@@ -1,0 +1,341 @@
+"""Several training processes in one run: which is which, and what they come to together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from support.events import LEARNS, MS, FakeRun
+
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.code import UnsharedData
+from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Kind, Topic, Writer
+from trainprof.report import markdown
+from trainprof.report.page import page as terminal
+from trainprof.report.text.ending import steps_per_second
+
+LAUNCHER_PID = 10
+
+
+def trainer(
+    pid, *, rank=None, steps=4, wait_ms=1, group=None, ends="end", loader_facts=None, **header
+):
+    """A process under the launcher that makes some steps, and waits for each batch."""
+    told = {"ancestors": [LAUNCHER_PID, 1], "rank": rank, **header}
+    run = FakeRun(pid=pid, role="child", header=told)
+    loader = run.loader(41, num_workers=1, **(loader_facts or {}))
+    optimizer = run.optimizer()
+    if group is not None:
+        run.text(Topic.ENVIRONMENT, {"rank": group[0], "world_size": group[1]})
+    run.iterate(loader)
+    for _ in range(steps):
+        run.next(loader, wait_ms * MS)
+        run.forward()
+        run.backward()
+        run.leaf(Kind.OPTIMIZER_STEP, MS, site=optimizer)
+    run.stop(loader)
+    if ends != "killed":
+        name = run.text(Topic.EXCEPTION, ends) if ends != "end" else 0
+        run.mark(Kind.PROCESS_END, value=name)
+    return run
+
+
+def worker(pid, *, of, fetches=3, **header):
+    run = FakeRun(pid=pid, role="child", header={"forked_from": of, "ppid": of, **header})
+    for _ in range(fetches):
+        run.fetch(MS, 4)
+    return run
+
+
+def summary_of(tmp_path: Path, *processes: FakeRun, parts=None) -> RunSummary:
+    launcher = FakeRun(pid=LAUNCHER_PID)
+    launcher.now = max(process.now for process in processes)
+    launcher.mark(Kind.PROCESS_END)
+    host = {"name": "here"}
+    for process in (*processes, launcher):  # the manifest is the launcher's
+        directory = process.write(tmp_path, host=host)
+    return summarize(directory, **(parts or {}))
+
+
+def test_ranks_are_rows_and_the_ledger_is_their_mean(tmp_path):
+    found = summary_of(tmp_path, trainer(21, rank="1", wait_ms=3), trainer(20, rank="0"))
+    first, second = found.ranks
+    assert [first["rank"], first["pid"], second["rank"], second["pid"]] == [0, 20, 1, 21]
+    assert [first["steps"], second["steps"]] == [4, 4]
+    waits = [row["ledger"]["seconds"]["data_wait"] for row in found.ranks]
+    assert waits == pytest.approx([0.003, 0.009])
+    assert found.ledger.seconds["data_wait"] == pytest.approx(0.006)
+    assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+    assert (found.run.rank, found.run.world_size, found.training.steps) == (None, 2, 4)
+    assert found.training.per_step_s["data_wait"] == pytest.approx(0.002)
+    assert first["host"] == "here"
+    assert from_jsonable(json.loads(json.dumps(to_jsonable(found)))) == found
+
+
+def test_their_pace_is_one_where_the_first_evaluates_and_the_others_wait_for_it(tmp_path):
+    ranks = []
+    for rank in range(2):
+        run = FakeRun(pid=20 + rank, role="child")
+        run.header = {"ancestors": [LAUNCHER_PID, 1], "rank": str(rank)}
+        loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
+        for _ in range(3):
+            run.train_pass(loader, optimizer, 10, samples=[4] * 10)
+            if rank == 0:
+                evaluated = run.evaluation_pass(validation, 5, wait=9 * MS)
+            else:
+                run.passes_time(evaluated)
+        run.mark(Kind.PROCESS_END)
+        ranks.append(run)
+    found = summary_of(tmp_path, *ranks)
+    alone_s = 30 * 650e-6 + 3 * 15e-6
+    assert found.evaluation.in_training_s == pytest.approx(3 * evaluated / 1e9)
+    assert steps_per_second(found) == pytest.approx(30 / alone_s)
+    assert found.training.samples == 2 * 30 * 4
+    assert found.training.samples_per_s == pytest.approx(2 * 4 * steps_per_second(found))
+
+
+def test_the_group_knows_better_than_the_environment(tmp_path):
+    processes = [trainer(20, rank="0", group=(1, 4)), trainer(21, rank="0", group=(3, 4))]
+    found = summary_of(tmp_path, *processes)
+    assert [row["rank"] for row in found.ranks] == [1, 3]
+    assert found.run.world_size == 4
+
+
+ALL = {"sampler": "RandomSampler", "samples_plainly": True, "dataset_length": 4000}
+
+
+def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
+    ranks = [trainer(20 + rank, rank=str(rank), loader_facts=ALL) for rank in range(2)]
+    found = summary_of(tmp_path, *ranks)
+    assert found.unshared == [UnsharedData("train.py:41", 4000, 2)]
+    page = " ".join(terminal.render(found, width=80, color=False).split())
+    assert "each of the 2 ranks draws from all 4,000 samples of train.py:41" in page
+    assert "DistributedSampler(dataset)" in page
+    assert "draws from all 4,000 samples" in markdown.render(found)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"sampler": "DistributedSampler"},
+        {"batch_sampler": "BatchSamplerShard"},
+        {"kind": "DataLoaderShard"},
+        {"samples_plainly": False},  # so many of them, or drawn by a generator of each rank's
+        {"dataset_length": None},
+        {"dataset_length": 2000},  # a part of its own
+    ],
+)
+def test_data_that_may_be_shared_out_is_not(tmp_path, shared):
+    facts = [ALL, {**ALL, **shared}]
+    ranks = [trainer(20 + k, rank=str(k), loader_facts=facts[k]) for k in range(2)]
+    found = summary_of(tmp_path, *ranks)
+    assert (len(found.ranks), found.unshared) == (2, [])
+
+
+def test_one_process_alone_takes_all(tmp_path):
+    assert summary_of(tmp_path, trainer(20, loader_facts=ALL)).unshared == []
+
+
+def test_each_rank_has_its_own_workers(tmp_path):
+    """Also behind a server process that recorded nothing, and those of nobody are nobody's."""
+    found = summary_of(
+        tmp_path,
+        trainer(20, rank="0"),
+        trainer(21, rank="1"),
+        worker(30, of=20, fetches=5),
+        worker(31, of=21, fetches=2),
+        worker(32, of=99, fetches=1, ancestors=[99, 20, LAUNCHER_PID]),
+        worker(33, of=98, fetches=9, ancestors=[98, 1]),
+    )
+    [loader] = found.loaders
+    assert loader.fetch.n == 5 + 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason", "detail"),
+    [
+        ("end", "completed", None),
+        ("KeyError", "exception", "KeyError"),
+        ("KeyboardInterrupt", "interrupted", None),
+    ],
+)
+def test_a_rank_tells_how_it_ended(tmp_path, ends, reason, detail):
+    found = summary_of(tmp_path, trainer(20, rank="0"), trainer(21, rank="1", ends=ends))
+    told = found.ranks[1]["exit"]
+    assert (told["reason"], told["detail"]) == (reason, detail)
+    assert found.run.exit.reason == "completed"  # of the launcher
+
+
+def test_a_rank_that_noted_no_end_is_not_said_to_have_completed(tmp_path):
+    found = summary_of(tmp_path, trainer(20, rank="0"), trainer(21, rank="1", ends="killed"))
+    assert found.ranks[1]["exit"]["reason"] == "unknown"
+
+
+def test_of_a_rank_with_two_processes_the_busier_one_counts(tmp_path):
+    found = summary_of(
+        tmp_path, trainer(20, rank="0", steps=2), trainer(21, rank="0"), trainer(22, rank="1")
+    )
+    assert [row["pid"] for row in found.ranks] == [21, 22]
+
+
+def test_processes_without_ranks_stay_apart(tmp_path):
+    processes = [trainer(20, steps=3), trainer(21, steps=7, wait_ms=2), trainer(22, steps=5)]
+    found = summary_of(tmp_path, *processes)
+    assert found.ranks == []
+    assert found.training.steps == 7
+    assert [(row["pid"], row["steps"]) for row in found.trained_apart] == [(22, 5), (20, 3)]
+    assert found.ledger.seconds["data_wait"] == pytest.approx(6 * 0.002)
+
+
+def test_of_processes_that_train_as_long_that_which_began_first_is_shown(tmp_path):
+    """How much else each recorded is chance: equal scripts show the same one."""
+    later = trainer(21, wait_ms=5)
+    for _ in range(9):
+        later.leaf(Kind.GC, MS)
+    found = summary_of(tmp_path, later, trainer(20, wait_ms=2), trainer(22))
+    assert [row["pid"] for row in found.trained_apart] == [21, 22]
+    assert found.ledger.seconds["data_wait"] == pytest.approx(3 * 0.002)
+
+
+def test_one_rank_alone_is_an_ordinary_run(tmp_path):
+    found = summary_of(tmp_path, trainer(20, group=(2, 8)))
+    assert (found.ranks, found.trained_apart) == ([], [])
+    assert (found.run.rank, found.run.world_size) == (2, 8)
+
+
+def test_a_part_is_that_part_of_every_rank(tmp_path):
+    processes = [trainer(20, rank="0"), trainer(21, rank="1")]
+    found = summary_of(tmp_path, *processes, parts={"steps": (1, 3)})
+    assert [row["steps"] for row in found.ranks] == [2, 2]
+    assert found.training.steps == 2
+
+
+def test_a_damaged_rank_is_none(tmp_path):
+    for rank in ("9" * 5000, "-1", "x", 7, None, []):
+        processes = [trainer(20, rank=rank), trainer(21, rank="0", steps=9)]
+        found = summary_of(tmp_path / str(rank)[:9], *processes)
+        assert (found.ranks, found.training.steps) == ([], 9)
+
+
+def written_ranks(top: Path, **processes: FakeRun) -> RunDirectory:
+    """Writes the ranks of a run that each had a trainprof of its own."""
+    for name, process in processes.items():
+        rank = name.removeprefix("rank").replace("_", ".")
+        (top / "ranks").mkdir(parents=True, exist_ok=True)
+        own = {"rank": int(rank[0]), "world_size": 2, "name": top.name}
+        directory = process.write(top / "written" / rank, **own)
+        directory.path.rename(top / "ranks" / rank)
+    return RunDirectory(top)
+
+
+def test_directories_of_ranks_are_one_run(tmp_path):
+    top = written_ranks(
+        tmp_path / "whole",
+        rank0=trainer(20),
+        rank1=trainer(20, wait_ms=3),
+    )
+    found = summarize(top)
+    assert [(row["rank"], row["pid"], row["steps"]) for row in found.ranks] == [
+        (0, 20, 4),
+        (1, 20, 4),
+    ]
+    assert found.ledger.seconds["data_wait"] == pytest.approx(0.006)
+    assert found.run.name == "whole"
+    assert found.run.directory == str(top.path)
+
+
+def test_the_last_attempt_of_a_restarted_rank_counts(tmp_path):
+    top = written_ranks(
+        tmp_path / "whole",
+        rank0=trainer(20, steps=2),
+        rank1=trainer(21, steps=2),
+        rank1_restart10=trainer(30, steps=5),
+        rank1_restart9=trainer(31, steps=4),
+    )
+    assert [row["pid"] for row in summarize(top).ranks] == [20, 30]
+
+
+def test_links_and_strangers_among_ranks_are_left_alone(tmp_path):
+    top = written_ranks(tmp_path / "whole", rank0=trainer(20))
+    (top.ranks / "1").symlink_to(top.ranks / "0")
+    (top.ranks / "notes").mkdir()
+    (top.ranks / "2").write_text("x")
+    assert [row["rank"] for row in summarize(top).ranks] == [0]
+
+
+def test_one_rank_that_failed_is_the_runs_end(tmp_path):
+    bad = {"status": 1, "signal": None, "reason": "exception", "detail": None}
+    top = written_ranks(tmp_path / "whole", rank0=trainer(20))
+    (tmp_path / "other").mkdir()
+    failed = trainer(21, ends="KeyError").write(tmp_path / "other", rank=1, exit=bad)
+    failed.path.rename(top.ranks / "1")
+    found = summarize(top)
+    assert (found.run.exit.reason, found.run.exit.detail) == ("exception", "KeyError")
+    assert dataclasses.asdict(found.run.exit) == found.ranks[1]["exit"]
+
+
+def test_runs_inside_a_run_are_named(tmp_path):
+    run = FakeRun()
+    directory = run.write(tmp_path)
+    lines = ['"/runs/one"', "{damaged", "7", '"/runs/two"']
+    directory.inner_runs.write_text("\n".join(lines))
+    reason = summarize(directory).not_observed["training"]
+    assert reason == "recorded by the trainprof run inside this one: /runs/one and 1 more"
+
+
+def test_the_headline_says_for_how_long_ranks_wait_for_one(tmp_path):
+    """Of 45 ms a step one rank computes, and the other waits in backward for its 10 ms of data."""
+
+    def rank(pid, number, wait_ms, backward_ms):
+        run = FakeRun(
+            pid=pid, role="child", header={"ancestors": [LAUNCHER_PID, 1], "rank": number}
+        )
+        loader, optimizer = run.loader(41), run.optimizer()
+        run.iterate(loader)
+        for _ in range(60):
+            run.next(loader, wait_ms * MS)
+            run.leaf(Kind.FORWARD, 15 * MS, flags=LEARNS)
+            run.leaf(Kind.BACKWARD, backward_ms * MS)
+            run.leaf(Kind.OPTIMIZER_STEP, MS, site=optimizer)
+        run.stop(loader)
+        run.mark(Kind.PROCESS_END)
+        return run
+
+    found = summary_of(tmp_path, rank(20, "0", 1, 29), rank(21, "1", 10, 20))
+    assert "slow_rank" in [one.id for one in found.findings]
+    assert found.verdict.headline.endswith(
+        "; ranks wait for another one in 19 % of training, as a rule in backward"
+    )
+    assert found.verdict.bottleneck == "compute"
+
+
+def test_a_rank_that_waits_in_a_checkpoint_for_another_is_not_what_that_waits_for(tmp_path):
+    """Rank 0 draws pictures before both save, and rank 1 is in the checkpoint already."""
+
+    def rank(pid, number, draws_ms):
+        run = FakeRun(
+            pid=pid, role="child", header={"ancestors": [LAUNCHER_PID, 1], "rank": number}
+        )
+        loader, optimizer = run.loader(41), run.optimizer()
+        run.iterate(loader)
+        for step in range(60):
+            run.next(loader, MS)
+            run.leaf(Kind.FORWARD, 5 * MS, flags=LEARNS)
+            run.leaf(Kind.BACKWARD, 9 * MS)
+            run.leaf(Kind.OPTIMIZER_STEP, MS, site=optimizer)
+            if step % 4 == 3:
+                run.passes_time(draws_ms * MS)
+                with run.span(Kind.CHECKPOINT_SAVE, site=run.site(70), flags=Writer.DISTRIBUTED):
+                    run.leaf(Kind.COLLECTIVE, (41 - draws_ms) * MS, site=run.site(70))
+                    run.passes_time(4 * MS)
+        run.stop(loader)
+        run.mark(Kind.PROCESS_END)
+        return run
+
+    found = summary_of(tmp_path, rank(20, "0", 40), rank(21, "1", 0))
+    assert [(one["rank"], one["phase"]) for one in found.stragglers] == [(0, "other")]

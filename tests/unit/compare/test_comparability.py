@@ -1,0 +1,329 @@
+"""What two sides did not have in common: each planted alone, and none where nothing was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+from support.compared_runs import made_up
+
+from trainprof.analysis.statistics.speedup import UNKNOWN
+from trainprof.analysis.summary.code import LineCost
+from trainprof.analysis.summary.run import Exit
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.compare.comparability import differences, ground_of
+from trainprof.compare.compared_run import ComparedRun
+from trainprof.compare.comparison import NOT_JUDGED, compare
+
+Change = Callable[[RunSummary], RunSummary]
+
+
+def run(change: Change | None = None, name: str = "a", **manifest: Any) -> ComparedRun:
+    plain = {"script": "src/train.py", "script_sha256": "0" * 64, "host": {"usable_cores": 8}}
+    summary = summaries.healthy()
+    return made_up(change(summary) if change else summary, name, **(plain | manifest))
+
+
+def of_run(**fields: Any) -> Change:
+    return lambda summary: replace(summary, run=replace(summary.run, **fields))
+
+
+def of_training(**fields: Any) -> Change:
+    return lambda summary: replace(summary, training=replace(summary.training, **fields))
+
+
+def of_cpu(**fields: Any) -> Change:
+    def change(summary: RunSummary) -> RunSummary:
+        assert summary.system is not None
+        return replace(summary, system=replace(summary.system, cpu=summary.system.cpu | fields))
+
+    return change
+
+
+def of_feeder(**fields: Any) -> Change:
+    def change(summary: RunSummary) -> RunSummary:
+        first, *others = summary.loaders
+        return replace(summary, loaders=[replace(first, **fields), *others])
+
+    return change
+
+
+def versions(**changes: str) -> Change:
+    return lambda s: of_run(versions=s.run.versions | changes)(s)
+
+
+def ended(*end: Any) -> Change:
+    return of_run(exit=Exit(*end))
+
+
+def words(*commands: str) -> list[ComparedRun]:
+    return [run(of_run(command=["train.py", *command.split()])) for command in commands]
+
+
+def on_gpus(*names: str | None, is_used: bool | None = True, is_told: bool = True) -> ComparedRun:
+    gpus = [replace(summaries.gpu(), name=name, is_used=is_used, is_visible=True) for name in names]
+    system = replace(summaries.system(), gpus=gpus if is_told else [])
+    return run(lambda summary: of_run(device="cuda:0")(replace(summary, system=system)))
+
+
+def reading(mib: int, batches: int = 1) -> ComparedRun:
+    fetch = summaries.healthy().loaders[0].fetch
+    assert fetch is not None
+    return run(of_feeder(fetch=replace(fetch, read_bytes=mib << 20, n=batches * fetch.n)))
+
+
+def listed(base: list[ComparedRun], other: list[ComparedRun]) -> list[tuple[str, str]]:
+    return [(difference.kind, difference.text) for difference in differences(base, other)]
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "text"),
+    [
+        (run(of_feeder(batch_size=64)), "work", "batch size 32 -> 64"),
+        (run(of_run(world_size=4)), "work", "world size 1 -> 4"),
+        (run(of_training(step_source="backward")), "work", "what counts as a step opt"),
+        (run(of_training(samples=80_000)), "work", "samples a step 32 -> 64"),
+        (run(of_run(device="cuda:0", device_timing="async")), "ground", "device cpu -> cuda"),
+        (run(versions(torch="2.9.1")), "ground", "torch 2.13.0 -> 2.9.1"),
+        (run(script="test.py", script_sha256="1"), "ground", "script train.py -> test.py"),
+        (run(script="test.py", script_sha256=None), "ground", "script train.py -> test.py"),
+        (
+            run(script="torchrun", entry="src/test.py", script_sha256="1"),
+            "ground",
+            "script train.py -> test.py",
+        ),
+        (run(script_sha256="1" * 64), "ground", "the script's text differs"),
+        (run(host={"usable_cores": 4}), "ground", "CPU cores 8 -> 4"),
+        # Its supervisor had all of them: a command between, or the script, took fewer.
+        (run(of_cpu(cores_usable=2)), "ground", "CPU cores 8 -> 2"),
+        (run(of_run(device_timing="synchronized")), "unusable", "OTHER was slowed: --cuda-sync"),
+        (
+            run(lambda s: replace(s, lines=LineCost(3, 1, 500, 120.0, 0.1))),
+            "unusable",
+            "OTHER was slowed: its lines were timed",
+        ),
+        (run(of_training(steady_steps=19)), "unusable", "OTHER has 19 steady steps; a verdict"),
+        (run(of_training(free_from_step=64)), "setting", "free batches False -> True"),
+        (run(of_feeder(num_workers=4)), "setting", "num_workers 2 -> 4"),
+        (run(of_feeder(pin_memory=True)), "setting", "pin_memory False -> True"),
+        (run(of_feeder(prefetch_factor=8)), "setting", "prefetch_factor 2 -> 8"),
+        (run(versions(python="3.12.1")), "setting", "Python 3.11.7 -> 3.12.1"),
+        (run(lambda s: replace(s, torch_threads=8)), "setting", "torch's threads"),
+        (run(ended(None, 9, "killed", "out of memory")), "unfinished", "OTHER was killed by sig"),
+        (run(ended(1, None, "exception", "ValueError")), "unfinished", "OTHER ended by an exc"),
+        (run(ended(1, None, "exception", "X", "--max-steps")), "remark", "OTHER ended by an exc"),
+        (run(ended(3, None, "completed")), "unfinished", "OTHER ended with exit status 3"),
+        (run(ended(None, None, "running")), "unfinished", "OTHER is still running"),
+        (run(ended(None, None, "unknown")), "unfinished", "OTHER ended in a way that"),
+        (run(ended(None, 15, "signal")), "unfinished", "OTHER was ended by signal 15"),
+        (run(ended(130, None, "interrupted")), "remark", "OTHER was stopped by Ctrl-C"),
+    ],
+)
+def test_each_is_listed_alone(other: ComparedRun, kind: str, text: str) -> None:
+    base = run(lambda s: replace(s, torch_threads=1 if other.summary.torch_threads == 8 else None))
+    ((of_kind, sentence),) = listed([base], [other])
+    assert of_kind == kind
+    assert sentence.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run(name="b"),
+        run(ended(0, None, "limit", "--max-steps")),
+        run(script="copy.py"),
+        run(script="torchrun", entry="train.py"),
+        run(of_run(versions={}, command=[], device=None), script=None, script_sha256=None, host={}),
+        run(sources=5, settings=[]),
+        run(of_training(samples=round((summaries.healthy().training.samples or 0) * 1.01))),
+        # Half as long, with last steps of passes that are not full: fewer of them.
+        run(of_training(steps=600, samples=18_600, epochs=40, iterations=600)),
+    ],
+)
+def test_what_is_alike_or_not_known_is_not_listed(other: ComparedRun) -> None:
+    assert listed([run()], [other]) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "kind", "text"),
+    [
+        (
+            run(sources={"data.py": "1", "m.py": "1", "old.py": "1", "same.py": "1"}),
+            run(sources={"data.py": "2", "m.py": "2", "new.py": "1", "same.py": "1"}),
+            "remark",
+            "data.py, m.py beside the script were edited",
+        ),
+        (
+            run(settings={"cfg.yaml": "1"}),
+            run(settings={"cfg.yaml": "2"}),
+            "setting",
+            "cfg.yaml was edited",
+        ),
+        (
+            run(of_feeder(num_workers=0, prefetch_factor=None, start_method=None)),
+            run(of_feeder(num_workers=2, prefetch_factor=4, start_method="fork")),
+            "setting",
+            "num_workers 0 -> 2",
+        ),
+        (on_gpus("H100"), on_gpus("A100"), "ground", "GPU H100 -> A100"),
+        (
+            run(host={"usable_cores": 8, "cpu": "EPYC"}),
+            run(host={"usable_cores": 8, "cpu": "Xeon"}),
+            "ground",
+            "CPU EPYC -> Xeon",
+        ),
+        (
+            run(host={"usable_cores": 8, "platform": "linux 6.1 aarch64"}),
+            run(host={"usable_cores": 8, "platform": "linux 6.2 x86_64"}),
+            "ground",
+            "platform linux aarch64 -> linux x86_64",
+        ),
+        (
+            run(lambda s: replace(s, trained_apart=[{"pid": n} for n in range(4)])),
+            run(),
+            "ground",
+            "training processes 5 -> 1",
+        ),
+        (
+            reading(200),
+            run(),
+            "remark",
+            "BASE read 200 MiB of its data from disk, OTHER had it in memory already",
+        ),
+    ],
+)
+def test_pairs_that_differ(base: ComparedRun, other: ComparedRun, kind: str, text: str) -> None:
+    assert listed([base], [other]) == [(kind, text)]
+    assert listed([base], [base]) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        on_gpus("H100", is_told=False),  # no NVML in the container
+        on_gpus(None),
+        on_gpus("H100", "T4", is_used=None),  # which of them nothing tells
+        on_gpus("H100", "H100", is_used=None),
+    ],
+)
+def test_a_gpu_that_is_not_known_is_no_other(other: ComparedRun) -> None:
+    assert listed([on_gpus("H100")], [other]) == listed([other], [on_gpus("H100")]) == []
+
+
+def test_longer_runs_read_more_and_another_kernel_is_no_other_machine() -> None:
+    assert listed([reading(200)], [reading(1000, batches=5)]) == []
+    hosts = ({"usable_cores": 8, "platform": f"linux {kernel} x86_64"} for kernel in (6, 7))
+    assert listed(*([run(host=host)] for host in hosts)) == []
+    assert "training processes" not in ground_of(run())
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "text"),
+    [
+        (["--lr 0.1 --out a"], ["--lr 0.1 --out b --amp"], " --out a -> --out b --amp"),
+        (["--lr 0.1 --wd 0.1"], ["--lr 0.1 --wd 0.2"], " --wd 0.1 -> --wd 0.2"),
+        (["--wd=0.1 data"], ["--wd=0.2 data"], " --wd=0.1 -> --wd=0.2"),
+        (["--shift -1"], ["--shift -2"], " --shift -1 -> --shift -2"),
+        (["-v -v"], ["-v"], ": -v left out"),
+        ([""], ["--amp"], ": --amp added"),
+        (["--lr 0.1 --amp"], ["--amp --lr 0.1"], None),
+        # Repeated runs may have arguments of their own.
+        (["--seed 1", "--seed 2"], ["--seed 3 --amp", "--seed 4 --amp"], ": --amp added"),
+        (["--seed=1 --lr 1"], ["--seed=2 --lr 3", "--seed=3 --lr 3"], " --lr 1 -> --lr 3"),
+        (["w=8 seed=1 out/a", "w=8 seed=2 out/b"], ["w=4 seed=1 out/c"], " w=8 -> w=4"),
+        (["--amp", ""], ["--amp", "--amp"], None),
+        (["--lr 1", "--lr 1"], ["--lr 2", "--lr 2"], " --lr 1 -> --lr 2"),
+    ],
+)
+def test_of_the_arguments_those_that_differ_are_named(
+    base: list[str], other: list[str], text: str | None
+) -> None:
+    expected = [] if text is None else [("setting", f"arguments{text}")]
+    assert listed(words(*base), words(*other)) == expected
+
+
+def of_stream(
+    size_kib: float, ended: list[int], *, batch_size: int | None = None, error_kib: float = 0.5
+) -> ComparedRun:
+    """A run whose samples nobody counts, by its batches' size and those of passes that ended."""
+    fetch = summaries.healthy().loaders[0].fetch
+    assert fetch is not None
+    sized = replace(fetch, batch_bytes=size_kib * 1024, batch_bytes_error=error_kib * 1024)
+    of_loader = of_feeder(
+        batch_size=batch_size, is_iterable=True, fetch=sized, ended_batches=ended, length=None
+    )
+    return run(lambda summary: of_training(samples=None)(of_loader(summary)))
+
+
+def of_workers(workers: int, ended: list[int]) -> ComparedRun:
+    """A run of a stream, by its number of workers and the batches of epochs that ended."""
+    of_loader = of_feeder(num_workers=workers, is_iterable=True, ended_batches=ended)
+    return run(lambda summary: of_training(samples=None)(of_loader(summary)))
+
+
+@pytest.mark.parametrize(
+    ("workers", "ended", "is_other"),
+    [(3, [189, 189], True), (3, [66], False), (3, [], False), (0, [189, 189], False)],
+)
+def test_epochs_of_a_stream_that_each_worker_yields_again(
+    workers: int, ended: list[int], is_other: bool
+) -> None:
+    base, other = [of_workers(0, [63, 63])], [of_workers(workers, ended)]
+    texts = [text for kind, text in listed(base, other) if kind == "work"]
+    expected = "batches an epoch 63 -> 189: workers share the stream differently"
+    assert texts == ([expected] if is_other else [])
+    assert compare(base, other).measured_by == ("sample" if is_other else "step")
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        (of_stream(32, []), of_stream(64, [])),
+        (of_stream(32, [63, 63]), of_stream(64, [32, 32, 32])),
+        (of_stream(256, [8, 8], batch_size=256), of_stream(167, [12], batch_size=256)),
+    ],
+)
+def test_batches_of_another_size_are_other_work_where_samples_are_not_counted(
+    base: ComparedRun, other: ComparedRun
+) -> None:
+    ((kind, text),) = listed([base], [other])
+    assert kind == "work"
+    assert text.startswith("a batch is ")
+    comparison = compare([base], [other], limit=0.05)
+    assert not comparison.comparable
+    assert (comparison.verdict, comparison.measured_by) == (UNKNOWN, "sample")
+    assert "samples_per_s" not in {metric.name for metric in comparison.metrics}
+    assert comparison.gate is not None
+    assert comparison.gate.outcome == NOT_JUDGED
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        (of_stream(64, [32, 32]), of_stream(32, [32, 32])),  # of another type, as many samples
+        (of_stream(64, [], batch_size=8), of_stream(32, [], batch_size=8)),
+        (of_stream(64, []), of_stream(60, [])),
+        (of_stream(64, [], error_kib=8), of_stream(40, [], error_kib=8)),  # texts, at random
+        (of_stream(64, [32]), of_stream(64, [16])),  # a part of the data
+        (run(), run(of_feeder(fetch=None))),
+    ],
+)
+def test_batches_that_may_hold_as_many_samples_are_no_other_work(
+    base: ComparedRun, other: ComparedRun
+) -> None:
+    assert listed([base], [other]) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        (run(of_feeder(num_workers=4)), "num_workers 2, 4"),
+        (run(script_sha256="1" * 64), "the script's text differs"),
+    ],
+)
+def test_runs_of_one_side_should_be_alike(second: ComparedRun, text: str) -> None:
+    expected = [("ground", f"the runs of BASE are not alike: {text}")]
+    assert listed([run(), second], [run()]) == expected

@@ -1,0 +1,398 @@
+"""Recorded runs compared: what was planted in their steps decides, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import summaries
+from support.compared_runs import (
+    ended_early,
+    made_up,
+    read,
+    recorded,
+    repeated,
+    steps_of,
+    with_steps_longer,
+)
+from support.events import MS, US
+
+from trainprof.analysis.statistics.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.analysis.summary.device import Device
+from trainprof.compare.compared_run import ComparedRun, named_apart
+from trainprof.compare.comparison import (
+    NOT_JUDGED,
+    PART_PREFIX,
+    PASSED,
+    TRIPPED,
+    Comparison,
+    Metric,
+    compare,
+)
+from trainprof.report.compare.json_text import to_jsonable
+
+# Of a step as `recorded` makes it, besides the forward and the wait.
+REST = 300 * US + 50 * US
+EVEN = [1 * MS] * 120
+UNDECIDED = {NO_VISIBLE_DIFFERENCE, UNKNOWN}
+
+
+def metric(comparison: Comparison, name: str) -> Metric:
+    return next(figure for figure in comparison.metrics if figure.name == name)
+
+
+def parts(comparison: Comparison) -> list[Metric]:
+    return [x for x in comparison.metrics if x.name.startswith(PART_PREFIX)]
+
+
+def gate_of(comparison: Comparison) -> str:
+    assert comparison.gate is not None
+    return comparison.gate.outcome
+
+
+def run_of(
+    parent: Path,
+    name: str,
+    seed: int,
+    *,
+    passes: int = 8,
+    steps: int = 30,
+    forward: int = 4 * MS,
+    is_cut: bool = False,
+    **how: int,
+) -> ComparedRun:
+    """A run of `steps` steps a pass; one that is cut was ended by a limit."""
+    forwards = steps_of(seed, forward, count=steps * passes)
+    run = read(recorded(parent, name, forwards=forwards, passes=passes, **how))
+    return ended_early(run, length=steps) if is_cut else run
+
+
+def test_planted_steps_are_shown_to_the_nanosecond(tmp_path: Path) -> None:
+    base = read(recorded(tmp_path, "a", forwards=EVEN, wait=2 * MS))
+    other = read(recorded(tmp_path, "b", forwards=EVEN, wait=100 * US))
+    comparison = compare([base], [other])
+    in_base, in_other = 3 * MS + REST, 1 * MS + 100 * US + REST
+    step = metric(comparison, "step_s")
+    assert (step.base, step.other) == (pytest.approx(in_base / 1e9), pytest.approx(in_other / 1e9))
+    assert comparison.speedup.mid == pytest.approx(in_base / in_other)
+    assert comparison.verdict == FASTER
+    wait = metric(comparison, "per_step_s.data_wait")
+    assert (wait.base, wait.other) == (pytest.approx(0.002), pytest.approx(0.0001))
+    assert (wait.change, wait.verdict) == (pytest.approx(-0.95), UNKNOWN)
+    samples = metric(comparison, "samples_per_s")
+    assert samples.base == pytest.approx(8 / (in_base / 1e9))
+    assert samples.change == pytest.approx(in_base / in_other - 1)
+    assert samples.verdict == FASTER
+    assert comparison.comparable
+    assert sum(part.base or 0 for part in parts(comparison)) == pytest.approx(step.base)
+    assert sum(part.other or 0 for part in parts(comparison)) == pytest.approx(step.other)
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "verdict", "outcome"),
+    [
+        pytest.param({}, {}, NO_VISIBLE_DIFFERENCE, PASSED, id="equal"),
+        pytest.param({}, {"forward": 5 * MS}, SLOWER, TRIPPED, id="slower"),
+        pytest.param({"forward": 5 * MS}, {}, FASTER, PASSED, id="faster"),
+        # Workers that are started again for each pass.
+        pytest.param({}, {"start": 40 * MS}, SLOWER, TRIPPED, id="starts"),
+        pytest.param({"start": 40 * MS}, {"start": 38 * MS}, None, PASSED, id="equal starts"),
+        pytest.param(
+            {}, {"forward": 2 * MS, "start": 150 * MS}, SLOWER, TRIPPED, id="starts eat up more"
+        ),
+        pytest.param({}, {"forward": 2 * MS, "start": 60 * MS}, None, None, id="starts eat it up"),
+        pytest.param({}, {"forward": 2 * MS, "start": 5 * MS}, FASTER, PASSED, id="small starts"),
+        pytest.param({"passes": 4}, {"passes": 20}, None, PASSED, id="more passes"),
+        pytest.param(
+            {"passes": 4, "start": 40 * MS},
+            {"passes": 20, "start": 40 * MS},
+            None,
+            PASSED,
+            id="more passes that start alike",
+        ),
+        pytest.param(
+            {"passes": 20, "between": 1000 * MS},
+            {"passes": 1, "steps": 25, "is_cut": True},
+            NO_VISIBLE_DIFFERENCE,
+            PASSED,
+            id="cut before the first checkpoint",
+        ),
+        pytest.param(
+            {"passes": 20, "between": 1000 * MS},
+            {"passes": 1, "steps": 25, "is_cut": True, "forward": 5 * MS},
+            SLOWER,
+            TRIPPED,
+            id="cut and slower",
+        ),
+        pytest.param(
+            {"passes": 20}, {"start": 400 * MS, "is_cut": True}, SLOWER, TRIPPED, id="later starts"
+        ),
+        # The loader tells no length: what a start is of a whole pass nobody knows.
+        pytest.param(
+            {"passes": 1, "steps": 60, "start": 300 * MS},
+            {"passes": 1, "steps": 600, "start": 300 * MS},
+            NO_VISIBLE_DIFFERENCE,
+            PASSED,
+            id="one pass, other lengths",
+        ),
+    ],
+)
+def test_what_is_planted_decides(
+    tmp_path: Path,
+    base: dict[str, int],
+    other: dict[str, int],
+    verdict: str | None,
+    outcome: str | None,
+) -> None:
+    sides = run_of(tmp_path, "a", 1, **base), run_of(tmp_path, "b", 2, **other)
+    comparison = compare([sides[0]], [sides[1]], limit=0.05)
+    assert comparison.verdict in (UNDECIDED if verdict is None else {verdict})
+    assert to_jsonable(comparison)["verdict"] == comparison.verdict
+    assert outcome is None or gate_of(comparison) == outcome
+    assert comparison.comparable
+    back = compare([sides[1]], [sides[0]])
+    opposite = {FASTER: SLOWER, SLOWER: FASTER}
+    assert back.verdict in (UNDECIDED if verdict not in opposite else {opposite[verdict]})
+
+
+def test_what_comes_once_is_no_later_start(tmp_path: Path) -> None:
+    """Workers that live on take longer to start for the first pass."""
+    many, few = (run_of(tmp_path, f"{n}", n, passes=n) for n in (20, 3))
+    for run in (many, few):
+        assert run.series is not None
+        run.series.starts_s[0] += 2.0
+    comparison = compare([many], [few], limit=0.05)
+    assert (comparison.verdict, gate_of(comparison)) == (NO_VISIBLE_DIFFERENCE, PASSED)
+    assert comparison.with_starts is not None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("steps", "faster_s"), [(30, 0.001), (0, 0.001), (30, 0.134), (30, 9.0)])
+def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float) -> None:
+    """Passes that begin faster than they go on, and passes without a step."""
+    sides = []
+    for seed in (1, 2):
+        run = run_of(tmp_path, f"{seed}", seed)
+        assert run.series is not None
+        of_passes = np.full_like(run.series.steps_of_passes, steps)
+        starts_s = -np.abs(run.series.starts_s) - faster_s
+        series = replace(run.series, starts_s=starts_s, steps_of_passes=of_passes)
+        sides.append([replace(run, series=series)])
+    compare(*sides, limit=0.05)
+
+
+def test_steps_that_save_are_left_out(tmp_path: Path) -> None:
+    def saving(name: str, seed: int, each: int) -> ComparedRun:
+        run = run_of(tmp_path, name, seed, passes=1, steps=240)
+        assert run.series is not None
+        saves_s = np.where(np.arange(239) % each == 0, 0.5, 0.0)
+        series = replace(
+            run.series,
+            steady_s=run.series.steady_s + saves_s,
+            parts_s={**run.series.parts_s, "checkpoint": saves_s},
+        )
+        return replace(run, series=series)
+
+    comparison = compare([saving("a", 1, 20)], [saving("b", 2, 200)], limit=0.05)
+    assert (comparison.verdict, gate_of(comparison)) == (NO_VISIBLE_DIFFERENCE, PASSED)
+    assert metric(comparison, "checkpoints_per_step_s").base == pytest.approx(0.5 / 20, rel=0.01)
+    step = metric(comparison, "step_s")
+    assert sum(part.base or 0 for part in parts(comparison)) == pytest.approx(step.base)
+    # What each step does is a part of it.
+    each = compare([saving("c", 1, 1)], [run_of(tmp_path, "d", 2, passes=1, steps=240)])
+    assert each.verdict == FASTER
+
+
+def test_the_interval_holds_what_was_planted(tmp_path: Path) -> None:
+    base = read(recorded(tmp_path, "a", forwards=steps_of(1, 4 * MS)))
+    other = read(recorded(tmp_path, "b", forwards=steps_of(2, 5 * MS)))
+    speedup = compare([base], [other]).speedup
+    truth = (4 * MS + 100 * US + REST) / (5 * MS + 100 * US + REST)
+    assert speedup.low is not None
+    assert speedup.high is not None
+    assert speedup.low < truth < speedup.high < 1
+
+
+def test_of_other_batch_sizes_samples_are_compared_not_steps(tmp_path: Path) -> None:
+    # Twice the samples in a step that takes 1.5 times as long: a third more samples a second.
+    step = 1 * MS + 100 * US + REST
+    longer = round(1.5 * step) - 100 * US - REST
+    base = read(recorded(tmp_path, "a", forwards=EVEN, batch_size=8))
+    other = read(recorded(tmp_path, "b", forwards=[longer] * 120, batch_size=16))
+    comparison = compare([base], [other])
+    assert not comparison.comparable
+    assert to_jsonable(comparison)["notes"][0] == "batch size 8 -> 16"
+    assert comparison.measured_by == "sample"
+    assert comparison.speedup.mid == pytest.approx(4 / 3)
+    assert comparison.verdict == FASTER
+    assert metric(comparison, "step_s").verdict == UNKNOWN
+    samples = metric(comparison, "samples_per_s")
+    assert (samples.change, samples.verdict) == (pytest.approx(1 / 3), FASTER)
+
+
+def slowed(run: ComparedRun) -> ComparedRun:
+    of_run = replace(run.summary.run, device_timing="synchronized")
+    return replace(run, summary=replace(run.summary, run=of_run))
+
+
+@pytest.mark.parametrize(
+    ("forwards", "change", "why"),
+    [
+        ([9 * MS] * 12, lambda run: run, "OTHER has 11 steady steps; a verdict takes 20"),
+        ([5 * MS] * 120, slowed, "OTHER was slowed: --cuda-sync waited for the device"),
+    ],
+)
+def test_unusable_runs_give_no_verdict(
+    tmp_path: Path,
+    forwards: Sequence[int],
+    change: Callable[[ComparedRun], ComparedRun],
+    why: str,
+) -> None:
+    base = read(recorded(tmp_path, "a", forwards=EVEN))
+    other = change(read(recorded(tmp_path, "b", forwards=forwards)))
+    comparison = compare([base], [other], limit=0.05)
+    assert not comparison.comparable
+    assert (comparison.verdict, gate_of(comparison)) == (UNKNOWN, NOT_JUDGED)
+    assert comparison.speedup.why_unknown == why
+    assert {x.verdict for x in comparison.metrics} == {UNKNOWN}
+    assert why in to_jsonable(comparison)["notes"]
+    # Among repeated runs it is left out, and named.
+    runs = [read(recorded(tmp_path, f"{n}", forwards=steps_of(n))) for n in range(6)]
+    whole, with_it = compare(runs[:3], runs[3:]), compare(runs[:3], [*runs[3:], other])
+    assert with_it.speedup == whole.speedup
+    assert not with_it.comparable
+
+
+def test_without_events_a_pair_has_no_verdict_but_repeated_runs_have(tmp_path: Path) -> None:
+    def left_over(name: str, seed: int, mean_ns: int) -> ComparedRun:
+        run = read(recorded(tmp_path, name, forwards=steps_of(seed, mean_ns)))
+        return replace(run, series=None)
+
+    base = [left_over(f"a{n}", n, 4 * MS) for n in range(3)]
+    other = [left_over(f"b{n}", n + 3, 5 * MS) for n in range(3)]
+    pair = compare(base[:1], other[:1])
+    assert pair.verdict == UNKNOWN
+    assert metric(pair, "step_s").change == pytest.approx(1 / 4.45, rel=0.05)
+    assert compare(base, other).verdict == SLOWER
+
+
+def beside_others(run: ComparedRun, others_percent: float) -> ComparedRun:
+    """A run on two cores of which it keeps one busy; others the rest, to so many percent."""
+    cpu = {
+        "host_percent": {"mean": 50.0 + others_percent},
+        "tree_percent": {"mean": 100.0},
+        "per_core_percent": [50.0, 50.0],
+        "pressure_some_share": others_percent / 100,
+    }
+    system = summaries.system(cpu=cpu)
+    manifest = {**run.manifest, "host": {"is_virtual": False}}
+    return replace(run, manifest=manifest, summary=replace(run.summary, system=system))
+
+
+@pytest.mark.parametrize(
+    ("others_percent", "verdict", "outcome"),
+    [(0.0, SLOWER, TRIPPED), (30.0, UNKNOWN, NOT_JUDGED)],
+)
+def test_one_run_against_three_keeps_what_it_met(
+    tmp_path: Path, others_percent: float, verdict: str, outcome: str
+) -> None:
+    base = [beside_others(run_of(tmp_path, f"a{n}", n), 0.0) for n in range(3)]
+    other = beside_others(run_of(tmp_path, "b", 5, forward=5 * MS), others_percent)
+    comparison = compare(base, [other], limit=0.05)
+    assert (comparison.verdict, gate_of(comparison)) == (verdict, outcome)
+
+
+def test_what_other_processes_and_virtual_cores_may_change() -> None:
+    def chances(
+        cpu: dict[str, object], threads: int = 8, **host: bool | None
+    ) -> tuple[float, float]:
+        summary = replace(
+            summaries.slow_loader(), torch_threads=threads, system=summaries.system(cpu=cpu)
+        )
+        run = made_up(summary, "b", host=host)
+        return run.disturbance(), run.wandering()
+
+    cpu: dict[str, object] = {
+        "host_percent": {"mean": 90.0},
+        "tree_percent": {"mean": 100.0},
+        "per_core_percent": [90.0, 90.0],
+    }
+    assert chances({**cpu, "pressure_some_share": 0.0}) == (pytest.approx(0.08), 0)
+    assert chances({**cpu, "pressure_some_share": 0.2})[0] == pytest.approx(0.8**-3 - 1)
+    assert chances({**cpu, "pressure_some_share": 0.7})[0] == pytest.approx(0.6**-3 - 1)
+    # A single thread waits for no other.
+    assert chances({**cpu, "pressure_some_share": 0.7}, 1)[0] == pytest.approx(0.6**-2 - 1)
+    busy: dict[str, object] = {"tree_percent": {"mean": 350.0}}
+    sleeping: dict[str, object] = {"tree_percent": {"mean": 25.0}}
+    assert chances(busy, is_virtual=True)[1] == chances(busy, is_virtual=None)[1] == 0.5
+    assert chances(busy, 1, is_virtual=True)[1] == 0.35
+    assert chances(sleeping, is_virtual=True)[1] == pytest.approx(0.125)
+    assert chances(busy, is_virtual=False)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("busy_share", "expected"), [([0.9, 0.95], 0.05), ([0.2, 0.3], 0.4), (None, 0.5)]
+)
+def test_where_a_device_works_the_host_changes_nothing(
+    busy_share: list[float] | None, expected: float
+) -> None:
+    training = summaries.healthy()
+    device = Device(0, "cuda:0", busy_share, {}, {}, None, None, 1000)
+    summary = replace(
+        training,
+        run=replace(training.run, device="cuda:0"),
+        devices=[device],
+        system=summaries.system(cpu={"tree_percent": {"mean": 100.0}}),
+    )
+    run = made_up(summary, "a", host={"is_virtual": True})
+    assert run.wandering() == pytest.approx(expected)
+
+
+def test_repeated_runs_are_the_units() -> None:
+    comparison = repeated()
+    # A step of 225.7 ms, and one of 57.3 ms; their runs differ by the same factors.
+    factors = np.array([0.99, 1.0, 1.012])
+    half = 2.7764 * math.sqrt(2 * np.var(factors / factors.mean(), ddof=1) / 3)
+    speedup = comparison.speedup
+    assert speedup.mid is not None
+    assert speedup.high == pytest.approx(speedup.mid * math.exp(half), rel=1e-4)
+    assert speedup.chance is None
+    assert metric(comparison, "per_step_s.data_wait").change == pytest.approx(-0.9, rel=1e-3)
+
+
+def test_the_json_is_strict_and_has_what_is_promised(tmp_path: Path) -> None:
+    base = read(recorded(tmp_path, "a", forwards=EVEN))
+    other = read(recorded(tmp_path, "b", forwards=[2 * MS] * 120))
+    plain = json.loads(json.dumps(to_jsonable(compare([base], [other])), allow_nan=False))
+    promised = {"base", "other", "comparable", "notes", "verdict", "speedup", "gate", "metrics"}
+    assert {*promised, "speedup_with_starts"} <= plain.keys()
+    assert plain["comparable"] is True
+    assert plain["base"]["runs"][0]["steady_steps"] == 119
+    for figure in plain["metrics"]:
+        assert figure.keys() == {"name", "base", "other", "change", "low", "high", "verdict"}
+        assert figure["verdict"] in {FASTER, SLOWER, NO_VISIBLE_DIFFERENCE, UNKNOWN}
+    step = next(figure for figure in plain["metrics"] if figure["name"] == "step_s")
+    assert step["verdict"] == SLOWER
+    assert 0 < step["low"] < step["change"] < step["high"]
+
+
+def test_a_run_and_itself_and_longer_runs_are_equal(tmp_path: Path) -> None:
+    assert with_steps_longer(summaries.healthy(), 1.0) == summaries.healthy()
+    short = read(recorded(tmp_path, "a", forwards=steps_of(1, count=60)))
+    long = read(recorded(tmp_path, "b", forwards=steps_of(2, count=600)))
+    for sides in ((short, short), (short, long)):
+        comparison = compare([sides[0]], [sides[1]])
+        assert comparison.verdict == NO_VISIBLE_DIFFERENCE
+        assert comparison.comparable
+
+
+def test_runs_of_one_name_go_by_their_paths(tmp_path: Path) -> None:
+    run = read(recorded(tmp_path, "r1", forwards=steps_of(1)))
+    runs = [replace(run, directory=f"/work/{place}/r1") for place in "ab"]
+    assert [x.name for x in named_apart(runs)] == ["/work/a/r1", "/work/b/r1"]
+    assert named_apart(runs[:1]) == runs[:1]

@@ -1,0 +1,134 @@
+"""How fast a run trains, starts of passes included: against recordings that have them planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.compared_runs import ended_early, read, recorded
+from support.events import MS, US
+
+from trainprof.analysis.statistics.speedup import Pace, speed_up
+from trainprof.compare.compared_run import ComparedRun
+
+# Of a step as `recorded` makes it: wait, forward, and the rest of learning.
+STEP_S = (2 * MS + 1 * MS + 300 * US + 50 * US) / 1e9
+START_S = 0.060
+
+
+def run_of(
+    tmp_path: Path, *, steps: int, passes: int, start: int = 60 * MS, between: int = 0
+) -> ComparedRun:
+    return read(
+        recorded(
+            tmp_path,
+            "run",
+            forwards=[1 * MS] * steps,
+            wait=2 * MS,
+            passes=passes,
+            start=start,
+            between=between,
+        )
+    )
+
+
+def pace_of(run: ComparedRun) -> Pace:
+    found = run.training_pace()
+    assert found is not None
+    return found
+
+
+def test_starts_of_passes_are_spread_over_their_steps(tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=120, passes=10)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    steady = run.pace()
+    assert steady is not None
+    assert steady.mean_s == pytest.approx(STEP_S)
+
+
+def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> None:
+    """Its last pass was cut off after 2 of 12 steps, its start is no start of 2 steps."""
+    whole = run_of(tmp_path, steps=120, passes=10)
+    assert whole.series is not None
+    cut = replace(
+        whole.series,
+        steps_of_passes=np.array([12] * 9 + [2]),
+    )
+    found = pace_of(ended_early(replace(whole, series=cut), length=12))
+    assert found.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_a_run_that_was_ended_in_its_first_pass_starts_as_often_as_passes_would(
+    tmp_path: Path,
+) -> None:
+    run = ended_early(run_of(tmp_path, steps=60, passes=1), length=300)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 300, rel=0.02)
+
+
+def test_of_a_pass_without_a_known_end_no_start_is_told(tmp_path: Path) -> None:
+    run = ended_early(run_of(tmp_path, steps=60, passes=1), length=None)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S)
+
+
+def test_a_pass_that_the_script_leaves_early_is_as_long_as_those_before_it(tmp_path: Path) -> None:
+    """Its loader has far more batches, which no pass ever asks for."""
+    run = ended_early(run_of(tmp_path, steps=120, passes=10), length=5000)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_checkpoints_and_plots_between_passes_are_no_starts(tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=120, passes=10, between=1000 * MS)
+    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    ended = ended_early(run, length=12)
+    assert pace_of(ended).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_all_passes_start_alike_whatever_comes_between_them(tmp_path: Path) -> None:
+    """One that was ended in its first pass, of a run that saves a checkpoint behind each."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole = run_of(tmp_path / "whole", steps=1000, passes=20, between=1000 * MS)
+    cut = ended_early(run_of(tmp_path / "cut", steps=40, passes=1), length=50)
+    assert pace_of(whole).mean_s == pytest.approx(pace_of(cut).mean_s, rel=0.01)
+
+
+def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path: Path) -> None:
+    forwards = [1 * MS] * 48
+    cut = recorded(tmp_path, "run", forwards=forwards, wait=2 * MS, passes=4, start=60 * MS, cut=11)
+    run = ended_early(read(cut), length=12)
+    for pace in (run.later_pace(), run.training_pace()):
+        assert pace is not None
+        assert pace.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
+    """Steps from a full buffer: a pass of 12 takes as long as before, for its start takes more."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    base = run_of(tmp_path / "a", steps=240, passes=20, start=0)
+    forwards = [1 * MS] * 240
+    other = read(
+        recorded(tmp_path / "b", "run", forwards=forwards, wait=0, passes=20, start=24 * MS)
+    )
+    steady = speed_up(*([one.pace()] for one in (base, other)))  # type: ignore[list-item]
+    assert steady.mid == pytest.approx(STEP_S / (STEP_S - 0.002))
+    whole = speed_up([pace_of(base)], [pace_of(other)])
+    assert whole.mid == pytest.approx(1.0, rel=0.02)
+    assert whole.verdict == "no_visible_difference"
+
+
+def test_starts_that_differ_make_the_mean_less_sure() -> None:
+    steps_s = np.full(100, 0.002)
+
+    def error_s(*starts_s: float) -> float:
+        error = Pace(0.003, steps_s, starts_s=np.array(starts_s)).error()
+        assert error is not None
+        return error * 0.003
+
+    assert error_s(*[0.0, 0.002] * 4) > 1.5 * error_s(*[0.001] * 8) > 0
+    # Two tell hardly more than one, and no single one is certain.
+    assert error_s(*[0.001] * 8) < error_s(0.0009, 0.0011) < error_s(0.001)
+    # By hand: 0.3 of it, known as if by four; Student's t of three degrees of freedom is 3.18.
+    assert error_s(0.001) == pytest.approx(0.0003 * 3.182446 / 1.959964, rel=1e-3)

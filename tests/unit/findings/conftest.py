@@ -1,0 +1,46 @@
+"""Whatever these tests find can be asked about: each finding's page is written, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import replace
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.summary.finding import Finding, PassedOver
+from trainprof.findings import diagnose as diagnosing
+from trainprof.findings.catalogue import rule_named
+from trainprof.findings.diagnose import Diagnosis
+from trainprof.report.page.finding_page import render_why
+
+# As Python writes numbers, lists and what is not there.
+_NOT_FOR_PEOPLE = re.compile(r"\de[+-]\d|[\[{]'|\bNone\b|\bnan\b")
+
+
+@pytest.fixture(autouse=True)
+def pages_of_findings(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Writes the page of `report --why` for each finding of a test, with the test's own numbers."""
+    made: list[Diagnosis] = []
+
+    def kept(findings: list[Finding], passed_over: list[PassedOver]) -> Diagnosis:
+        made.append(Diagnosis(findings, passed_over))
+        return made[-1]
+
+    monkeypatch.setattr(diagnosing, "Diagnosis", kept)
+    yield
+    for told in made:
+        for finding in told.findings:
+            _write(finding, findings=[finding], passed_over=[])
+        for passed in told.passed_over:
+            _write(passed.finding, findings=[], passed_over=[passed])
+
+
+def _write(finding: Finding, **found: object) -> None:
+    rule = rule_named(finding.id)
+    assert rule is not None, finding.id
+    summary = replace(summaries.healthy(), **found)  # type: ignore[arg-type]
+    page = render_why(summary, rule, width=80, color=False)
+    numbers = page.partition("Measured")[2].partition("\nVerify")[0]
+    assert not _NOT_FOR_PEOPLE.search(numbers), page

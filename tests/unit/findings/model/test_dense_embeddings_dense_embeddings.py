@@ -1,0 +1,50 @@
+"""When tables with whole gradients are told of, and what sparse ones are said to give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.cases import Planted, case_of
+from support.found import found, only
+
+from trainprof.analysis.model.torch_settings import TorchSettings
+from trainprof.analysis.summary.finding import LIKELY
+from trainprof.findings.run_context import Case
+
+TABLE = {"rows": 100_000, "numbers": 6_400_000, "indices": 128, "at": "model.py:7"}
+
+
+def updating(table: dict[str, Any], optimizer_s: float = 1.0, **settings: Any) -> Case:
+    planted = Planted(workers=2, fetch_s=0.001, compute_s=0.01)
+    torch = TorchSettings(tables=[{**TABLE, **table}], **{"updated_numbers": 6_400_100, **settings})
+    return case_of(planted, parts={"optimizer": optimizer_s}, torch=torch)
+
+
+@pytest.mark.parametrize(("is_plain", "advice"), [(True, "sparse=True"), (False, "SparseAdam")])
+def test_a_table_that_is_changed_as_a_whole(is_plain: bool, advice: str) -> None:
+    case = updating({"is_plain": is_plain})
+    finding = only(case)
+    assert (finding.id, finding.site) == ("dense_embeddings", "model.py:7")
+    assert advice in finding.advice
+    assert len(finding.cautions) == (1 if is_plain else 2)
+    left_s = case.training_s - case.training["optimizer"]
+    assert finding.evidence[LIKELY] == pytest.approx(case.training_s / left_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        updating({"indices": 20_000}),
+        updating({"indices": 0}),
+        updating({}, optimizer_s=0.05),
+        updating({}, updated_numbers=10**9),
+        updating({}, is_data_parallel=True),
+        replace(updating({}), clips_gradients=True),
+        updating({"rows": None, "indices": "many"}),
+    ],
+    ids=["many", "none", "quick", "a small part", "ranks", "clipped", "nonsense"],
+)
+def test_others(case: Case) -> None:
+    assert "dense_embeddings" not in found(case)

@@ -1,0 +1,64 @@
+"""Loaders that are asked one after the other in every step: what more workers of one give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.cases import Planted, case_of
+
+from trainprof.analysis.summary.finding import LIKELY
+from trainprof.findings.diagnose import diagnose
+from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
+from trainprof.findings.run_context import Case
+
+STEPS = 200
+
+
+def zipped(one: Planted, other: Planted, step_s: float) -> Case:
+    """Returns a run whose steps take a batch of both."""
+    other.loader = replace(other.loader, id=1, site="train.py:50")
+    case = case_of(one, other)
+    training = replace(case.summary.training, iterations=STEPS, steps=STEPS)
+    training_s = STEPS * step_s
+    run = replace(case.summary.run, wall_s=1.1 * training_s)
+    return replace(
+        case,
+        summary=replace(case.summary, training=training, run=run),
+        training_s=training_s,
+        feeding=[replace(fed, training_s=training_s) for fed in case.feeding],
+    )
+
+
+def serial() -> Case:
+    """20 ms for a batch of each, 20 ms of computing."""
+    return zipped(*(Planted(fetch_s=0.02, compute_s=0.04, passes=1) for _ in range(2)), 0.06)
+
+
+def test_each_of_two_is_told_what_it_gives_alone() -> None:
+    told = diagnose(serial()).findings
+    assert {(one.id, one.site) for one in told} == {("serial_loading", "train.py:41")}
+    assert told[0].evidence[LIKELY] == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize(("making_s", "times"), [(0.06, None), (0.04, 1.5), (0.005, 3.0)])
+def test_what_one_gains_is_not_waited_for_at_another(making_s: float, times: float | None) -> None:
+    """One worker makes 60 ms, computing takes 20: the other's work lies within the wait of 40."""
+    one = Planted(workers=1, fetch_s=0.06, compute_s=0.02, passes=1)
+    other = Planted(workers=1, fetch_s=making_s, compute_s=0.06, passes=1)
+    told = [x.evidence[LIKELY] for x in diagnose(zipped(one, other, 0.06)).findings]
+    assert told == ([] if times is None else [pytest.approx(times, rel=0.05)])
+
+
+@pytest.mark.parametrize(("workers", "times"), [((1, 1), 3.0), ((1, 0), 1.5)])
+def test_what_a_trial_of_both_will_show(workers: tuple[int, int], times: float) -> None:
+    case = serial()
+    loaders = modelled(case.feeding)
+    settings = [
+        replace(one.inputs.setting, workers=count)
+        for one, count in zip(loaders, workers, strict=True)
+    ]
+    speed = LoaderForecast(case, loaders).speedup(settings)
+    assert speed is not None
+    assert speed.low <= times <= speed.high
+    assert speed.mid == pytest.approx(times, rel=0.1)

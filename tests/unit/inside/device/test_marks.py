@@ -1,0 +1,331 @@
+"""Marks in the device's streams: put at phases, asked for later, never waited for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fake_device import FakeTensor
+from support.session import FakeClock, Recorder, Recording
+from support.timed_device import Device, timed_device
+from torch import nn
+from torch.utils.data import DataLoader
+
+from trainprof.inside.device.accelerator import may_have_device
+from trainprof.inside.device.marks import DeviceMarksProbe
+from trainprof.inside.session import Probe
+from trainprof.inside.spans.backward import BackwardProbe
+from trainprof.inside.spans.forward import ForwardProbe
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.inside.spans.sync import SyncProbe
+from trainprof.inside.spans.transfer import TransferProbe
+from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
+
+GPU = "fakegpu"
+MS = 1_000_000
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_000 * MS)
+
+
+@pytest.fixture
+def device(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Device:
+    return timed_device(clock, monkeypatch)
+
+
+def probes() -> list[Probe]:
+    transfer = TransferProbe()
+    transfer.plain_types.add(FakeTensor)
+    sync = SyncProbe()
+    sync.plain_types.add(FakeTensor)
+    return [
+        *(DeviceMarksProbe(), LoaderProbe(), transfer),
+        *(ForwardProbe(), BackwardProbe(), sync),
+    ]
+
+
+class Works(nn.Module):
+    """Gives the device 20 ms of work, which takes the host 1."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.device.gets(20 * MS)
+        self.device.clock.advance(MS)
+        return x
+
+
+def marks(recording: Recording) -> list[tuple[int, int, int]]:
+    """When each was put and seen, ms, and its time on the device since the one before."""
+    found = []
+    for event in recording.of(Kind.DEVICE_MARK):
+        since = int(np.uint64(event.value).astype(np.int64))
+        assert (event.flags == DeviceMarkFlag.FIRST) == (not found)
+        found.append((event.start // MS - 1000, event.end // MS - 1000, since // MS))
+    return found
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any], device: Device) -> None:
+    def work() -> Any:
+        x = torch.ones(2, requires_grad=True)
+        x.detach().to(GPU)
+        loss = Works(device)(x).sum()
+        loss.backward()
+        return x.grad
+
+    assert same_with_us(work, *probes())[0] == "returned"
+
+
+def test_marks_are_put_at_phases_and_recorded_once_reached(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    module = Works(device)
+    for _ in range(3):
+        module(torch.ones(1))
+        clock.advance(30 * MS)
+    found = marks(recorder.read())
+    # Forwards begin at 0, 31 and 62; the device ends them 20 ms later, and the last is not seen.
+    assert [(put, since) for put, _, since in found] == [
+        (0, 0),
+        (1, 20),
+        (31, 11),
+        (32, 20),
+        (62, 11),
+    ]
+    assert all(seen >= put for put, seen, _ in found)
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_events_are_used_again(recorder: Recorder, device: Device, clock: FakeClock) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    module = Works(device)
+    for _ in range(50):
+        module(torch.ones(1))
+        clock.advance(30 * MS)
+    assert device.events <= 5
+
+
+def test_what_is_left_is_looked_at_in_the_end(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    session = recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    Works(device)(torch.ones(1))
+    clock.advance(40 * MS)
+    for finish in session.at_end:
+        finish()
+    assert marks(recorder.read())[-1] == (1, 41, 20)
+
+
+def puts(recorder: Recorder, device: Device, clock: FakeClock) -> list[int]:
+    """When marks were put so far, ms; the device does all it was given first."""
+    clock.now_ns = max(clock.now_ns, device.idle_from)
+    for look in recorder.session.at_end:
+        look()
+    return [put for put, *_ in marks(recorder.read())]
+
+
+def test_waits_for_data_and_values_and_copies_have_marks(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    x = torch.ones(1).to(GPU)
+    clock.advance(10 * MS)
+    batches = iter(DataLoader([1, 2, 3]))
+    next(batches)
+    assert puts(recorder, device, clock) == [0, 10]  # its end is as late as its beginning
+    clock.advance(10 * MS)
+    x.item()
+    assert puts(recorder, device, clock)[2:] == [20]
+    clock.advance(10 * MS)
+    x.cpu()
+    clock.advance(10 * MS)
+    x.to("cpu")
+    clock.advance(10 * MS)
+    torch.ones(1).copy_(x)
+    clock.advance(10 * MS)
+    with pytest.raises(RuntimeError, match="support"):  # not by this device
+        torch.accelerator.synchronize()
+    assert puts(recorder, device, clock)[3:] == [30, 40, 50, 60]
+
+
+def test_what_copies_nothing_across_has_none(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    x, y = torch.ones(1).to(GPU), torch.ones(1)
+    clock.advance(10 * MS)
+    x.to(torch.float64)
+    x.to(GPU)
+    y.to(torch.float64)
+    y.to("cpu")
+    y.cpu()
+    y.copy_(torch.ones(1))
+    y.item()
+    assert puts(recorder, device, clock) == [0]
+
+
+def test_a_call_without_a_tensor_is_the_scripts_own_mistake(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    with pytest.raises(TypeError):
+        torch.Tensor.to()
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_a_thread_that_only_fetches_data_puts_none(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    """Its current device may be one that the script does not use."""
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    clock.advance(10 * MS)
+    made = device.events
+    thread = threading.Thread(target=lambda: list(DataLoader([1, 2, 3])))
+    thread.start()
+    thread.join()
+    assert device.events == made
+
+
+def test_a_current_device_that_the_script_does_not_use_gets_none(
+    recorder: Recorder, device: Device, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = [0]
+    monkeypatch.setattr(type(torch.fakegpu), "current_device", staticmethod(lambda: current[0]))  # type: ignore[attr-defined]
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    clock.advance(10 * MS)
+    current[0] = 1
+    Works(device)(torch.ones(1))
+    clock.advance(100 * MS)
+    current[0] = 0
+    assert puts(recorder, device, clock) == [0]
+
+
+def test_a_model_that_is_moved_tells_its_device(recorder: Recorder, device: Device) -> None:
+    session = recorder.start(*probes())
+    nn.Sequential(nn.ReLU(), nn.Linear(1, 1)).to("meta")
+    assert session.accelerator is not None
+    assert session.accelerator.indices_of("fakegpu") == set()
+    model = nn.Sequential(nn.ReLU(), nn.Linear(1, 1))
+    model[1].weight = nn.Parameter(FakeTensor(torch.ones(1, 1)), requires_grad=False)
+    model[1].__dict__["_parameters"]["weight"] = FakeTensor(torch.ones(1, 1))
+    model.float()
+    assert session.accelerator.indices_of("fakegpu") == {0}
+
+
+def test_before_the_script_uses_a_device_there_is_no_event(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    Works(device)(torch.ones(1))
+    assert device.events == 0
+
+
+def test_under_cuda_sync_there_are_none(recorder: Recorder, device: Device) -> None:
+    session = recorder.start(DeviceMarksProbe(), options={"cuda_sync": True})
+    assert session.phase_now is session.now
+
+
+def test_while_a_graph_is_captured_none_is_put_and_none_asked_for(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    session = recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    module = Works(device)
+    module(torch.ones(1))
+    before = len(marks(recorder.read()))
+    assert session.accelerator is not None
+    session.accelerator.capturing = 1
+    clock.advance(100 * MS)
+    module(torch.ones(1))
+    for finish in session.at_end:
+        finish()
+    assert len(marks(recorder.read())) == before
+
+
+def test_a_device_that_fails_silences_the_marks_alone(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    device.error = RuntimeError("no more events")
+    for _ in range(2):
+        Works(device)(torch.ones(1))
+    recording = recorder.read()
+    assert len(recording.of(Kind.FORWARD)) == 2
+    (fault,) = recording.notes(Topic.PROBE_FAILED)
+    assert fault["probe"] == "device_marks"
+
+
+def test_a_forked_child_leaves_its_parents_events_alone(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock)
+    torch.ones(1).to(GPU)
+    Works(device)(torch.ones(1))
+    made = device.events
+    pid = os.fork()
+    if pid == 0:
+        Works(device)(torch.ones(1))
+        os._exit(device.events - made)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_forked_child_asks_nothing_of_cuda(
+    recorder: Recorder, device: Device, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a loader that is forked once CUDA was used: each call of it fails there."""
+    parent = os.getpid()
+
+    def is_capturing() -> bool:
+        if os.getpid() != parent:
+            raise RuntimeError("CUDA error: initialization error")
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: os.getpid() == parent)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", is_capturing)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "Event", device.make_event)
+    session = recorder.start(*probes(), now=clock)
+    Works(device)(torch.ones(1))
+    assert device.events > 0
+    pid = os.fork()
+    if pid == 0:
+        Works(device)(torch.ones(1))
+        for end in session.at_end:
+            end()
+        os._exit(len(recorder.read().notes(Topic.PROBE_FAILED)))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "may"),
+    [
+        ({"cuda": "12.6"}, "privateuseone", True),
+        ({"hip": "6.2"}, "privateuseone", True),
+        ({"cuda": None}, "npu", True),
+        ({"cuda": None, "hip": None}, "privateuseone", False),
+    ],
+)
+def test_a_torch_for_the_cpu_alone_costs_nothing(
+    version: dict[str, str | None], backend: str, may: bool
+) -> None:
+    build = SimpleNamespace(_get_privateuse1_backend_name=lambda: backend)
+    fake = SimpleNamespace(version=SimpleNamespace(**version), _C=build)
+    assert may_have_device(fake) is may  # type: ignore[arg-type]

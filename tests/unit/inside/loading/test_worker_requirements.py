@@ -1,0 +1,208 @@
+"""What workers could not share, and what could not be sent to them."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainprof.inside.loading.worker_requirements import (
+    generators,
+    is_on_device,
+    open_files,
+    unpicklable,
+)
+
+
+def at_the_top(batch: Any) -> Any:
+    return batch
+
+
+class Transform:
+    def __init__(self, how: Any) -> None:
+        self.how = how
+
+    def __call__(self, sample: Any) -> Any:
+        return self.how(sample)
+
+
+class Knowing(Transform):
+    """Leaves out what cannot be pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Reader:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def loader(**facts: Any) -> Any:
+    usual = {"dataset": [1, 2], "collate_fn": at_the_top, "worker_init_fn": None}
+    return SimpleNamespace(**(usual | facts))
+
+
+def made_here() -> Any:
+    class Local:
+        pass
+
+    def function() -> None:
+        pass
+
+    return Local, Local(), function
+
+
+CASES = [
+    (lambda: Reader(Transform(at_the_top)), []),
+    (lambda: Reader(functools.partial(at_the_top, 3)), []),
+    (lambda: Reader([1, "two", {"three": 3.0}]), []),
+    (lambda: Reader(Knowing(lambda x: x)), []),
+    (lambda: Reader(Transform(lambda x: x)), ["dataset.held.how (a lambda)"]),
+    (lambda: Reader([at_the_top, lambda x: x]), ["dataset.held[1] (a lambda)"]),
+    (lambda: Reader(functools.partial(lambda x: x)), ["dataset.held (a lambda)"]),
+    (lambda: Reader(made_here()[0]), ["dataset.held (a class made in a function)"]),
+    (lambda: made_here()[1], ["dataset (a class made in a function)"]),
+    (lambda: Reader(made_here()[2]), ["dataset.held (a function made in a function)"]),
+    (lambda: Reader(threading.Lock()), ["dataset.held (a lock)"]),
+    (lambda: Reader(x for x in ()), ["dataset.held (a generator)"]),
+    (lambda: Reader(pickle), ["dataset.held (a module)"]),
+]
+
+
+@pytest.mark.parametrize(("make", "expected"), CASES)
+def test_what_cannot_be_sent_to_a_worker(make: Callable[[], Any], expected: list[str]) -> None:
+    dataset = make()
+    assert unpicklable(loader(dataset=dataset)) == expected
+    if expected:
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+            pickle.dumps(dataset)
+    else:
+        pickle.dumps(dataset)
+
+
+def test_functions_of_the_loader_are_sent_too() -> None:
+    assert unpicklable(loader(collate_fn=lambda x: x)) == ["collate_fn (a lambda)"]
+    init = functools.partial(made_here()[2], 1)
+    assert unpicklable(loader(worker_init_fn=init)) == [
+        "worker_init_fn (a function made in a function)"
+    ]
+
+
+def test_what_refers_to_itself_is_looked_at_once() -> None:
+    dataset = Reader(None)
+    dataset.held = [dataset, lambda x: x]
+    assert unpicklable(loader(dataset=dataset)) == ["dataset.held[1] (a lambda)"]
+
+
+class Touchy:
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+def test_objects_are_not_asked_for_anything() -> None:
+    assert unpicklable(loader(dataset=Reader(Touchy()))) == []
+    assert open_files(Reader([Touchy()])) == []
+
+
+def test_open_files_are_found_where_a_dataset_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    with (tmp_path / "a").open("rb") as file:
+        assert open_files(Reader(file)) == ["held (BufferedReader)"]
+        assert open_files(Reader([3, file])) == ["held[1] (BufferedReader)"]
+        assert open_files(Reader({"shard": file})) == ["held[0] (BufferedReader)"]
+        assert open_files(Reader(Reader(file))) == ["held.held (BufferedReader)"]
+        assert open_files(Reader(file.name)) == []
+    with (tmp_path / "log").open("w") as log, (tmp_path / "a").open() as text:
+        assert open_files(Reader(log)) == []
+        assert open_files(Reader(text)) == ["held (TextIOWrapper)"]
+    assert open_files(Reader(at_the_top)) == []
+    assert open_files([1, 2]) == []
+
+
+def of_library(module: str, name: str) -> Any:
+    """Returns an object of a class of that name, as a library that need not be here has it."""
+    return type(name, (), {"__module__": module})()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("cv2", "VideoCapture"),
+        ("decord.video_reader", "VideoReader"),
+        ("decord.audio_reader", "AudioReader"),
+        ("av.container.input", "InputContainer"),
+        ("rasterio.io", "DatasetReader"),
+        ("netCDF4._netCDF4", "Dataset"),
+        ("netCDF4._netCDF4", "Variable"),
+        ("tables.file", "File"),
+        ("psycopg2.extensions", "connection"),
+        ("psycopg2.extensions", "cursor"),
+        ("psycopg", "Connection"),
+        ("pymysql.connections", "Connection"),
+    ],
+)
+def test_handles_of_libraries_are_told_by_their_classes(module: str, name: str) -> None:
+    handle = of_library(module, name)
+    assert open_files(Reader(handle)) == [f"held ({name})"]
+    assert unpicklable(loader(dataset=Reader(handle))) == [f"dataset.held (an open {name})"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("cv2", "CascadeClassifier"),
+        ("decord.ndarray", "NDArray"),
+        ("av.container.output", "OutputContainer"),  # written, and by nobody who makes batches
+        ("rasterio.crs", "CRS"),
+        ("torch.utils.data.dataset", "Dataset"),
+        ("videos", "VideoReader"),  # the user's own
+        ("av_reader", "InputContainer"),
+    ],
+)
+def test_what_is_no_handle_of_theirs_is_not_open(module: str, name: str) -> None:
+    assert open_files(Reader(of_library(module, name))) == []
+
+
+def is_own(kind: type) -> bool:
+    return kind.__module__ == __name__
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.random.default_rng(0),
+        lambda: np.random.RandomState(0),
+        lambda: random.Random(0),
+        torch.Generator,
+    ],
+)
+def test_random_generators_are_found_in_objects_of_the_users(make: Callable[[], Any]) -> None:
+    assert generators(Reader(make()), is_own) == ["held"]
+    assert generators(Reader([3, Transform(make())]), is_own) == ["held[1].how"]
+    # Those of a library's own objects: it knows about workers.
+    assert generators(SimpleNamespace(held=make()), is_own) == []
+    assert generators(Reader(SimpleNamespace(rng=make())), is_own) == []
+
+
+def test_what_draws_from_no_generator_of_its_own() -> None:
+    assert generators(Reader(np.zeros(3)), is_own) == []
+    assert generators(Reader(Touchy()), is_own) == []
+    assert generators([1, 2], is_own) == []
+
+
+def test_batches_that_are_on_a_device() -> None:
+    here, there = torch.zeros(2), torch.zeros(2, device="meta")
+    for batch in (there, [here, there], {"x": (here, {"y": there})}, Reader(there)):
+        assert is_on_device(batch, torch.Tensor)
+    for batch in (here, [here, 3, "x", None], {"x": Reader(here)}, Touchy(), np.zeros(2)):
+        assert not is_on_device(batch, torch.Tensor)

@@ -1,0 +1,336 @@
+"""Which gradients are noted that no optimizer has, or that are thrown away, and which are not."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.session import FakeClock, Recorder
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from trainprof.inside.catalogue import default_probes
+from trainprof.inside.model.gradient_use import GradientUseProbe
+from trainprof.inside.spans.backward import BackwardProbe
+from trainprof.inside.spans.forward import ForwardProbe
+from trainprof.inside.spans.optimizer import OptimizerProbe
+from trainprof.record.schema import Topic
+
+STEPS = 40
+CLOCK = FakeClock()
+KEYS = ("unused_gradients", "discarded_gradients")
+
+
+class Timed(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        CLOCK.advance(1_000_000)
+        out: torch.Tensor = super().forward(x)
+        if out.requires_grad:
+            out.register_hook(lambda _: CLOCK.advance(1_000_000))
+        return out
+
+
+class Maker(Timed):
+    pass
+
+
+class Judge(Timed):
+    pass
+
+
+class Probed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = network(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+
+def network(width: int = 16) -> Maker:
+    return Maker(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 8))
+
+
+def judge() -> Judge:
+    return Judge(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def sgd(*models: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.01)
+
+
+def given() -> torch.Tensor:
+    return torch.randn(4, 8)
+
+
+@pytest.fixture(autouse=True)
+def nothing_reads_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some scripts below do, and they all stand in one file."""
+    set_reading(monkeypatch, is_read=False)
+
+
+def set_reading(monkeypatch: pytest.MonkeyPatch, *, is_read: bool) -> None:
+    monkeypatch.setattr("trainprof.inside.model.gradient_use.reads_gradients", lambda _: is_read)
+
+
+def start(recorder: Recorder) -> None:
+    probes = (GradientUseProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe())
+    recorder.start(*probes, now=CLOCK)
+
+
+def noted(recorder: Recorder) -> list[Any]:
+    """Returns what is noted last of both by the script's end, without damage to the probes."""
+    for finish in recorder.session.at_end:
+        finish()
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    notes = recording.notes(Topic.ENVIRONMENT)
+    return [([None] + [x[key] for x in notes if key in x])[-1] for key in KEYS]
+
+
+def line_of(recorder: Recorder, site: int) -> str:
+    file, line, _ = json.loads(recorder.read().texts[site][1])
+    assert file.endswith("test_gradient_use.py")
+    return inspect.getsource(inspect.getmodule(line_of)).splitlines()[line - 1]  # type: ignore[arg-type]
+
+
+def train(loss_of: Callable[[torch.Tensor], torch.Tensor], *trained: nn.Module) -> list[float]:
+    optimizer, losses = sgd(*trained), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(given())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def distil(teacher: nn.Module, student: nn.Module) -> list[float]:
+    return train(lambda x: mse_loss(student(x), teacher(x)), student)
+
+
+def adversaries(
+    its_maker: nn.Module, its_judge: nn.Module, *, is_apart: bool = False, every: int = 1
+) -> list[float]:
+    of_maker, of_judge = sgd(its_maker), sgd(its_judge)
+    own, losses = list(its_maker.parameters()) if is_apart else None, []
+    for step in range(STEPS):
+        made = its_maker(given())
+        of_judge.zero_grad()
+        loss = its_judge(made.detach() if is_apart else made).square().mean()
+        loss.backward(retain_graph=True)  # of the judge
+        of_judge.step()
+        if step % every == every - 1:
+            of_maker.zero_grad()
+            other = (1 - its_judge(made)).square().mean()
+            other.backward(inputs=own)  # of the maker
+            of_maker.step()
+            losses.append(other.item())
+    return losses
+
+
+@pytest.mark.parametrize(("is_whole", "least"), [(True, 0.2), (False, 0.5)])
+def test_gradients_that_no_optimizer_has(recorder: Recorder, is_whole: bool, least: float) -> None:
+    start(recorder)
+    if is_whole:
+        distil(network(32), network())
+    else:
+        model = Probed()
+        train(lambda x: model(x).square().mean(), model.head)
+    unused, discarded = noted(recorder)
+    assert discarded is None
+    assert least < unused["unused_share"] < 1
+    assert (unused["mixed_share"], unused["from_start"]) == (0, True)
+    assert unused["model"] == ("Maker" if is_whole else "Probed")
+    assert ("teacher(x)" if is_whole else "model(x)") in line_of(recorder, unused["model_site"])
+
+
+def test_a_model_that_gradients_go_through_is_beside_what_is_used(recorder: Recorder) -> None:
+    start(recorder)
+    critic, student = judge(), network()
+    train(lambda x: critic(student(x)).mean(), student)
+    unused, _ = noted(recorder)
+    assert unused["unused_share"] == 0
+    assert 0.2 < unused["mixed_share"] < 0.8
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_gradients_that_are_thrown_away(recorder: Recorder, every: int) -> None:
+    start(recorder)
+    adversaries(network(), judge(), every=every)
+    unused, discarded = noted(recorder)
+    assert unused is None
+    of_judge, of_maker = sorted(discarded, key=lambda one: -one["unused_share"])
+    assert "# of the judge" in line_of(recorder, of_judge["site"])
+    assert "# of the maker" in line_of(recorder, of_maker["site"])
+    assert [one["model"] for one in (of_judge, of_maker)] == ["Maker", "Judge"]
+    assert 0.05 < of_judge["unused_share"] < 0.9
+    assert (of_judge["mixed_share"], of_maker["unused_share"]) == (0, 0)
+    assert 0.05 < of_maker["mixed_share"] < 0.9
+
+
+def test_an_actor_that_learns_from_critics(recorder: Recorder) -> None:
+    """As soft actor-critic does: one optimizer has both critics."""
+    start(recorder)
+    actor, critics = network(), [judge(), judge()]
+    of_actor, of_critics = sgd(actor), sgd(*critics)
+    for _ in range(STEPS):
+        x = given()
+        loss = sum(mse_loss(one(x), torch.zeros(4, 1)) for one in critics)
+        of_critics.zero_grad()
+        loss.backward()
+        of_critics.step()
+        acted = actor(x)
+        of_actor.zero_grad()
+        (-torch.min(*(one(acted) for one in critics)).mean()).backward()
+        of_actor.step()
+    _, [one] = noted(recorder)
+    assert "torch.min(" in line_of(recorder, one["site"])
+    assert (one["model"], one["unused_share"]) == ("Judge", 0)
+
+
+def one_backward_for_two(every: int) -> None:
+    its_maker, its_judge = network(), judge()
+    of_maker, of_judge = sgd(its_maker), sgd(its_judge)
+    for step in range(STEPS):
+        its_judge(its_maker(given())).mean().backward()
+        of_judge.step()
+        if step % every == every - 1:
+            of_maker.step()
+        of_judge.zero_grad()
+        of_maker.zero_grad()
+
+
+def healthy() -> dict[str, Callable[[], object]]:
+    def plain() -> None:
+        model = network()
+        train(lambda x: model(x).square().mean(), model)
+
+    def apart() -> None:
+        adversaries(network(), judge(), is_apart=True)
+
+    def frozen() -> None:
+        distil(network().requires_grad_(False), network())
+
+    def without_gradients() -> None:
+        teacher, student = network(), network()
+
+        def loss_of(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                target = teacher(x)
+            return mse_loss(student(x), target)
+
+        train(loss_of, student)
+
+    def accumulated() -> None:
+        """One of them steps once in five passes, with all that was added up."""
+        its_maker, its_judge = network(), judge()
+        of_maker, of_judge = sgd(its_maker), sgd(its_judge)
+        for step in range(2 * STEPS):
+            its_judge(its_maker(given())).mean().backward()
+            of_judge.step()
+            of_judge.zero_grad()
+            if step % 5 == 4:
+                of_maker.step()
+                of_maker.zero_grad()
+
+    def of_one_optimizer() -> None:
+        """A first pass at other weights, as sharpness-aware minimization makes it."""
+        model, optimizer = network(), None
+        optimizer = sgd(model)
+        shared = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(STEPS):
+            model(given()).mean().backward()
+            optimizer.zero_grad()
+            model(given()).mean().backward()
+            shared.step()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def updated_by_hand() -> None:
+        """An old script's way, of which no version of a parameter tells."""
+        other, student = network(), network()
+
+        def loss_of(x: torch.Tensor) -> torch.Tensor:
+            for parameter in other.parameters():
+                if parameter.grad is not None:
+                    parameter.data -= 0.01 * parameter.grad
+                    parameter.grad = None
+            return mse_loss(student(x), other(x))
+
+        train(loss_of, student)
+
+    def asked_for() -> None:
+        """Gradients of inputs, in a pass of their own, and in the loss's."""
+        image, model = torch.zeros(8, requires_grad=True), network()
+
+        def loss_of(x: torch.Tensor) -> torch.Tensor:
+            [slope] = torch.autograd.grad(model(image).sum(), image, create_graph=True)
+            return model(x).mean() + slope.square().sum() + (image * x).sum()
+
+        train(loss_of, model)
+
+    def an_optimizer_for_each_task() -> None:
+        for _ in range(STEPS):
+            adapted, model = network(), judge()
+            inner, outer = sgd(adapted), sgd(model)
+            for _ in range(3):
+                model(adapted(given())).mean().backward()
+                inner.step()
+                inner.zero_grad()
+            outer.zero_grad()
+
+    def in_backward() -> None:
+        model = judge()
+        optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+
+        def step(parameter: torch.Tensor) -> None:
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+        for _ in range(STEPS):
+            model(given()).mean().backward()
+
+    cases = (plain, apart, frozen, without_gradients, accumulated, of_one_optimizer)
+    more = (updated_by_hand, asked_for, an_optimizer_for_each_task, in_backward)
+    used = {f"both used, one in {n}": lambda n=n: one_backward_for_two(n) for n in (1, 4, 1_000)}
+    return {case.__name__: case for case in (*cases, *more)} | used
+
+
+@pytest.mark.parametrize("case", healthy())
+def test_nothing_is_noted_of(recorder: Recorder, case: str) -> None:
+    start(recorder)
+    healthy()[case]()
+    assert noted(recorder) == [None, None]
+
+
+def test_gradients_that_the_script_reads(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_reading(monkeypatch, is_read=True)
+    start(recorder)
+    adversaries(network(), judge())
+    distil(network(32), network())
+    assert noted(recorder) == [None, None]
+
+
+def test_the_same_losses_and_nothing_is_kept(same_with_us: Callable[..., Any]) -> None:
+    def trained() -> tuple[list[float], list[float]]:
+        torch.manual_seed(0)
+        return adversaries(network(), judge()), distil(network(), network())
+
+    same_with_us(trained, *default_probes())
+
+
+def test_torch_may_swap_what_was_compared(recorder: Recorder) -> None:
+    start(recorder)
+    teacher, student = network(), network()
+    distil(teacher, student)
+    for one, other in zip(teacher.parameters(), student.parameters(), strict=True):
+        torch.utils.swap_tensors(one, other)

@@ -1,0 +1,187 @@
+"""What is seen under a default device, a mode of torch's, and under modes of the script's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import fake_device
+from support.fake_device import FakeTensor
+from support.session import Recorder
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
+
+from trainprof.inside.model.torch_settings import TorchSettingsProbe
+from trainprof.inside.patching.function_modes import FunctionModes
+from trainprof.inside.session import Probe
+from trainprof.inside.spans.fetch_usage import BatchScale
+from trainprof.inside.spans.forward import ForwardProbe
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.inside.spans.optimizer import OptimizerProbe
+from trainprof.inside.spans.sync import SyncProbe
+from trainprof.inside.spans.transfer import TransferProbe
+from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
+
+GPU = "fakegpu"
+
+
+class Spy(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device() -> None:
+    fake_device.register()
+
+
+@pytest.fixture(params=["set_default_device", "with"])
+def default_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sets one in either way; of the host, since a fake tensor is made of one of the host's."""
+    if request.param == "with":
+        with torch.device("cpu"):
+            yield
+        return
+    torch.set_default_device("cpu")
+    yield
+    torch.set_default_device(None)
+
+
+def here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_a_default_device_is_no_mode_of_the_scripts() -> None:
+    modes = FunctionModes(torch)
+    host = torch.device("cpu")
+    assert (modes.would_notice(), modes.depth()) == (False, 0)
+    with host:
+        assert (modes.would_notice(), modes.depth()) == (False, 1)
+        with Spy():
+            assert modes.would_notice()
+    with Spy():
+        assert modes.would_notice()
+        with host:
+            assert modes.would_notice()
+
+
+def test_a_torch_that_does_not_tell_its_modes_has_none_or_the_scripts() -> None:
+    none = FunctionModes(SimpleNamespace(_C=SimpleNamespace()))  # type: ignore[arg-type]
+    assert not none.would_notice()
+    one = SimpleNamespace(_len_torch_function_stack=lambda: 1)
+    assert FunctionModes(SimpleNamespace(_C=one)).would_notice()  # type: ignore[arg-type]
+    with none.unseen():
+        pass
+
+
+def copies() -> tuple[int, int]:
+    there = torch.zeros(4).to(GPU)
+    x = torch.zeros(4)
+    x.to(GPU)
+    first = here() - 3
+    there.cpu()
+    return first, here() - 1
+
+
+def transfer_probe() -> TransferProbe:
+    made = TransferProbe()
+    made.plain_types.add(FakeTensor)
+    return made
+
+
+@pytest.mark.usefixtures("default_device")
+def test_copies_are_the_scripts_own_lines(recorder: Recorder) -> None:
+    recorder.start(transfer_probe())
+    first, last = copies()
+    events = recorder.read().of(Kind.TRANSFER)
+    made = TransferFlag.H2D | TransferFlag.MADE_THERE
+    assert [event.flags for event in events] == [made, TransferFlag.H2D, TransferFlag.D2H]
+    assert [event.line for event in events] == [
+        f"test_function_modes.py:{line}" for line in (first, first + 2, last)
+    ]
+
+
+def test_copies_under_a_mode_of_the_scripts_too(recorder: Recorder) -> None:
+    def watched() -> tuple[list[str], tuple[int, int]]:
+        with torch.device("cpu"), Spy() as spy:
+            lines = copies()
+        return spy.seen, lines
+
+    bare, _ = watched()
+    recorder.start(transfer_probe(), SyncProbe())
+    seen, _ = watched()
+    assert seen == bare
+    assert len(recorder.read().of(Kind.TRANSFER)) == 3  # from the mode's line
+
+
+@pytest.mark.usefixtures("default_device")
+@pytest.mark.parametrize("has_device", [False, True])
+def test_reads_are_counted_once_at_the_scripts_own_lines(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, has_device: bool
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: has_device)
+    recorder.start(SyncProbe())
+    torch.tensor(3.0).item()
+    line = here() - 1
+    if has_device:
+        with pytest.raises(RuntimeError):
+            torch.ones(1, device="meta").item()  # stands for that device
+    events = recorder.read().of(Kind.SYNC)
+    on_host = SyncFlag.ITEM | SyncFlag.ON_CPU
+    assert [event.flags for event in events] == [on_host, *([SyncFlag.ITEM] * has_device)]
+    lines = [line, line + 4][: len(events)]
+    assert [event.line for event in events] == [f"test_function_modes.py:{one}" for one in lines]
+
+
+def settings_told(recorder: Recorder) -> dict[str, Any]:
+    probes: tuple[Probe, ...] = (ForwardProbe(), TorchSettingsProbe(), OptimizerProbe())
+    recorder.start(*probes)
+    model = torch.nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.Adam(model.parameters()).step()
+    found: dict[str, Any] = {}
+    for note in recorder.read().notes(Topic.ENVIRONMENT):
+        found |= note
+    recorder.stop()
+    return found
+
+
+ASKED = ("unfused", "looped_optimizer", "numerics")
+
+
+@pytest.mark.usefixtures("default_device")
+def test_what_tensors_tell_is_told(recorder: Recorder) -> None:
+    told = settings_told(recorder)
+    assert told["numerics"] == {"parameters": "float32"}
+    assert set(ASKED) <= told.keys()
+
+
+def test_what_a_mode_of_the_scripts_would_see_is_not_asked(recorder: Recorder) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(torch.device("cpu"))
+        stack.enter_context(Spy())
+        told = settings_told(recorder)
+    assert not told.keys() & set(ASKED)
+
+
+@pytest.mark.usefixtures("default_device")
+def test_batches_are_looked_at(recorder: Recorder) -> None:
+    assert BatchScale(torch).of([torch.zeros(4), torch.zeros(2)]) == (24, 2)
+    recorder.start(LoaderProbe())
+    on_device = [torch.zeros(1, device="meta") for _ in range(2)]
+    list(DataLoader(on_device, batch_size=None, collate_fn=lambda x: x))
+    notes = recorder.read().notes(Topic.ENVIRONMENT)
+    assert [note for note in notes if "batch_on_device" in note]

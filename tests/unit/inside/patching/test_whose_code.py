@@ -1,0 +1,41 @@
+"""Which code counts as the user's, and which as a library's."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from types import CodeType
+
+import pytest
+import torch
+
+from trainprof.inside.patching.call_site import CallSites
+from trainprof.record.event_log import EventLog
+
+LIBRARY = sysconfig.get_path("purelib")
+
+
+def code_in(file: str) -> CodeType:
+    return compile("pass", file, "exec")
+
+
+@pytest.mark.parametrize(
+    ("file", "is_users", "package"),
+    [
+        ("/project/train.py", True, None),
+        ("train.py", True, None),
+        (f"{LIBRARY}/graphs/conv.py", False, "graphs"),
+        (f"{LIBRARY}/alone.py", False, "alone"),
+        (torch.__file__, False, "torch"),
+        ("/tmp/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_a1.py", False, "torch_geometric"),
+        ("/tmp/torch_geometric_mine.py", True, None),
+        ("<stdin>", True, None),
+        ("<frozen importlib>", False, None),
+    ],
+)
+def test_whose_it_is_is_told_by_its_file(
+    tmp_path: Path, file: str, is_users: bool, package: str | None
+) -> None:
+    sites = CallSites(EventLog(str(tmp_path), role="script"), "/project")
+    assert sites.is_user_code(code_in(file)) is is_users
+    assert sites.package_of(code_in(file)) == package

@@ -1,0 +1,214 @@
+"""Torch's body inside our wrapper: one frame, torch's place in tracebacks, or not at all."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.session import Recorder
+
+from trainprof.inside.patching.patcher import hide_our_frame
+from trainprof.inside.patching.wrapper_code import NotWoven, weave
+from trainprof.inside.spans.backward import BackwardProbe
+from trainprof.inside.spans.forward import ForwardProbe
+from trainprof.record.schema import Kind
+
+Wrapped = Callable[..., Any]
+BASE = 10
+
+
+class Adder:
+    """What torch's classes stand for here."""
+
+    def add(self, *values, scale=1):
+        if scale == 0:
+            raise ValueError("no scale")
+        total = BASE + sum(values)
+        return total * scale
+
+    def named(self, *values, scale=1):
+        return functools.reduce(getattr, ["__name__"], scale)
+
+    def silent(self, *values, scale=1):
+        values[0].append(scale)
+
+
+def watched(original: Wrapped, events: list[str]) -> Wrapped:
+    """Makes a wrapper as the probes do: it counts by a nonlocal, and has a way without."""
+    calls = 0
+
+    def wrapper(self: Any, *values: Any, scale: Any = 1) -> Any:
+        nonlocal calls
+        if scale == 7:
+            try:
+                return original(self, *values, scale=scale)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+        calls += 1
+        total = len(events)  # a name that the body has, too
+        try:
+            return original(self, *values, scale=scale)
+        except BaseException as error:
+            hide_our_frame(error)
+            raise
+        finally:
+            events.append(f"{calls} {total} {type(self).__name__}")
+
+    return wrapper
+
+
+def test_a_woven_function_does_what_both_do() -> None:
+    events: list[str] = []
+    woven = weave(watched(Adder.add, events), Adder.add)
+    adder = Adder()
+    assert [woven(adder, 1, 2), woven(adder, scale=2), woven(adder, 1, scale=7)] == [13, 20, 77]
+    assert events == ["1 0 Adder", "2 1 Adder"]
+
+
+def test_a_wrapper_of_any_arguments_takes_on_those_of_the_original() -> None:
+    events: list[str] = []
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            events.append("done")
+
+    original = Adder.add
+    woven = weave(wrapper, original)
+    assert inspect.getfullargspec(woven)[:3] == inspect.getfullargspec(original)[:3]
+    assert [woven(Adder(), 1, 2), woven(Adder(), scale=2)] == [13, 20]
+    assert events == ["done", "done"]
+
+
+def test_an_original_may_call_what_its_module_imports() -> None:
+    woven = weave(watched(Adder.named, []), Adder.named)
+    assert woven(Adder(), scale=len) == "len"
+
+
+def test_what_the_original_returns_can_have_a_name() -> None:
+    seen: list[Any] = []
+
+    def make(original: Wrapped) -> Wrapped:
+        def wrapper(self: Any, *values: Any, scale: Any = 1) -> Any:
+            result = None
+            try:
+                return (result := original(self, *values, scale=scale))
+            finally:
+                seen.append(result)
+
+        return wrapper
+
+    for original in (Adder.add, Adder.silent):
+        values = (1, 2) if original is Adder.add else ([],)
+        plain, woven = make(original), weave(make(original), original)
+        assert plain(Adder(), *values, scale=2) == woven(Adder(), *values, scale=2)
+    with pytest.raises(ValueError, match="no scale"):
+        weave(make(Adder.add), Adder.add)(Adder(), 1, scale=0)
+    assert seen == [26, 26, None, None, None]
+
+
+def test_it_returns_none_where_the_original_returns_nothing() -> None:
+    seen: list[int] = []
+    woven = weave(watched(Adder.silent, []), Adder.silent)
+    assert woven(Adder(), seen, scale=3) is None
+    assert seen == [3]
+
+
+def test_it_stands_where_the_original_stands() -> None:
+    woven = weave(watched(Adder.add, []), Adder.add)
+
+    def told(function: Wrapped) -> str:
+        with pytest.raises(ValueError, match="no scale") as caught:
+            function(Adder(), scale=0)
+        return "".join(traceback.format_exception(caught.value)[2:])
+
+    assert told(woven).splitlines()[1:] == told(Adder.add).splitlines()[1:]
+    assert inspect.getsource(woven) == inspect.getsource(Adder.add)
+    assert woven.__code__.co_name == "add"
+
+
+def test_names_of_the_originals_module_stay_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    woven = weave(watched(Adder.add, []), Adder.add)
+    monkeypatch.setitem(globals(), "BASE", 20)
+    assert woven(Adder()) == 20
+
+
+def closure() -> Wrapped:
+    held = 1
+
+    def add(self: Any, *values: Any, scale: Any = 1) -> Any:
+        return held
+
+    return add
+
+
+def generator(self: Any, *values: Any, scale: Any = 1) -> Iterator[int]:
+    yield 1
+
+
+@functools.lru_cache
+def decorated(self: Any, *values: Any, scale: Any = 1) -> int:
+    return 1
+
+
+def other_parameters(self: Any, *values: Any) -> int:
+    return 1
+
+
+def without_source() -> Wrapped:
+    namespace: dict[str, Any] = {}
+    exec("def add(self, *values, scale=1): return 1", namespace)
+    return namespace["add"]
+
+
+def other_source() -> Wrapped:
+    code = without_source().__code__
+    own = Adder.add.__code__
+    return type(closure())(
+        code.replace(co_filename=own.co_filename, co_firstlineno=own.co_firstlineno), globals()
+    )
+
+
+@pytest.mark.parametrize(
+    "original",
+    [closure(), generator, decorated, other_parameters, without_source(), other_source(), len],
+)
+def test_what_cannot_be_woven_is_not(original: Wrapped) -> None:
+    with pytest.raises(NotWoven):
+        weave(watched(original, []), original)
+
+
+def test_torchs_module_call_is_woven_and_costs_no_frame(recorder: Recorder) -> None:
+    depths = []
+
+    class Deep(torch.nn.Module):
+        def forward(self) -> None:
+            depths.append(len(inspect.stack()))
+
+    model = Deep()
+    model()
+    code = torch.nn.Module.__call__.__code__
+    recorder.start(ForwardProbe())
+    model()
+    assert torch.nn.Module.__call__.__code__.co_filename == code.co_filename
+    assert torch.nn.Module.__call__.__code__ is not code
+    assert depths[0] == depths[1]
+    assert len(recorder.read().of(Kind.FORWARD)) == 1
+
+
+def test_torchs_door_to_the_engine_is_woven(recorder: Recorder) -> None:
+    depths = []
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda gradient: depths.append(len(inspect.stack())))
+    leaf.backward()
+    recorder.start(BackwardProbe())
+    leaf.backward()
+    assert depths[0] == depths[1]
+    assert len(recorder.read().of(Kind.BACKWARD)) == 1

@@ -1,0 +1,302 @@
+"""What is recorded of saving and loading."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+import sys
+import traceback
+import types
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from support.session import Recorder, run_hooked
+
+from trainprof.inside.catalogue import default_probes
+from trainprof.inside.spans.checkpoint import CheckpointProbe
+from trainprof.inside.spans.optimizer import OptimizerProbe
+from trainprof.record.schema import Kind, Topic, Writer
+
+COUNTS: list[None] = []
+
+
+class Counted(os.PathLike[str]):
+    """A path of the script's own, which notices that it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        COUNTS.append(None)
+        return str(self._path)
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 2)
+
+    def save_and_load() -> Any:
+        torch.save({"net": net.state_dict()}, tmp_path / "file.pt")
+        torch.load(tmp_path / "file.pt")
+        return (tmp_path / "file.pt").read_bytes()
+
+    assert same_with_us(save_and_load, *default_probes())[0] == "returned"
+
+
+def test_exceptions_look_the_same(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
+    assert same_with_us(lambda: torch.load(tmp_path / "none"), CheckpointProbe())[0] == "raised"
+    unpicklable = same_with_us(lambda: torch.save(lambda: 0, tmp_path / "x"), CheckpointProbe())
+    assert unpicklable[0] == "raised"
+
+
+def test_both_are_recorded_with_their_line(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.start(CheckpointProbe())
+    torch.save(torch.ones(2), tmp_path / "x")
+    line = sys._getframe().f_lineno - 1
+    torch.load(tmp_path / "x")
+    save, load = recorder.read().events
+    assert (save.kind, load.kind) == (Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    assert save.line == f"test_checkpoint.py:{line}"
+    assert load.line == f"test_checkpoint.py:{line + 2}"
+    assert save.value == (tmp_path / "x").stat().st_size
+
+
+def test_how_large_a_file_is_where_that_can_be_known(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.start(CheckpointProbe())
+    torch.save(obj=torch.ones(2), f=str(tmp_path / "x"))
+    torch.save(torch.ones(2), io.BytesIO())
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.save(torch.ones(2), tmp_path / "none" / "x")
+    torch.save(torch.ones(2), Counted(tmp_path / "x"))
+    with_us = len(COUNTS)
+    sizes = [event.value for event in recorder.read().events]
+    assert sizes == [(tmp_path / "x").stat().st_size, 0, 0, 0]
+    recorder.stop()
+    torch.save(torch.ones(2), Counted(tmp_path / "x"))
+    assert len(COUNTS) == 2 * with_us
+
+
+def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_path: Path) -> None:
+    """multiprocessing makes its proxies' methods so."""
+    made: dict[str, Any] = {"torch": torch}
+    exec("def save(thing, path):\n    torch.save(thing, path)", made)
+    recorder.start(CheckpointProbe())
+    made["save"](torch.ones(2), tmp_path / "x")
+    line = sys._getframe().f_lineno - 1
+    [saved] = recorder.read().events
+    assert saved.line == f"test_checkpoint.py:{line}"
+
+
+def test_pickle_finds_the_function(recorder: Recorder) -> None:
+    recorder.start(CheckpointProbe())
+    assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
+
+
+ACCELERATE = "accelerate.accelerator"
+
+
+def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a library in place, whose checkpoints are one file in memory each."""
+
+    class Accelerator:
+        def save_state(self, value: Any = 1) -> None:
+            torch.save(value, io.BytesIO())
+
+    library = types.ModuleType(ACCELERATE)
+    library.Accelerator = Accelerator  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, ACCELERATE, library)
+    return library
+
+
+@pytest.fixture
+def stepped(recorder: Recorder) -> Callable[..., None]:
+    """Starts the probe as a script has it that has imported all it needs, and steps."""
+
+    def step() -> None:
+        parameter = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        parameter.grad = torch.ones(1)
+        recorder.start(OptimizerProbe(), CheckpointProbe())
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.frameworks("safetensors")
+def test_files_of_safetensors_are_saves(
+    recorder: Recorder, stepped: Callable[..., None], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file  # kept, as others do
+
+    stepped()
+    save_file({"w": torch.ones(64)}, tmp_path / "x")
+    line = sys._getframe().f_lineno - 1
+    [save] = recorder.read().of(Kind.CHECKPOINT_SAVE)
+    assert (save.flags, save.line) == (Writer.SAFETENSORS, f"test_checkpoint.py:{line}")
+    assert save.value == (tmp_path / "x").stat().st_size
+
+
+def test_a_librarys_checkpoint_has_its_files_inside(
+    recorder: Recorder,
+    stepped: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Trainer:
+        def _save_checkpoint(self, model: Any, trial: Any) -> str:
+            torch.save(model, tmp_path / "x")
+            return "saved"
+
+    library = types.ModuleType("transformers.trainer")
+    library.Trainer = Trainer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    own = Trainer._save_checkpoint
+    stepped()
+    assert Trainer()._save_checkpoint(torch.ones(2), trial=None) == "saved"
+    recorder.stop()
+    assert Trainer._save_checkpoint is own
+    inner, outer = recorder.read().of(Kind.CHECKPOINT_SAVE)
+    assert (inner.flags, outer.flags) == (Writer.TORCH, Writer.TRANSFORMERS)
+    assert outer.start <= inner.start <= inner.end <= outer.end
+    assert (inner.value > 0, outer.value) == (True, 0)
+
+
+def test_a_library_that_is_imported_late_is_met_at_the_next_checkpoint(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, ACCELERATE, raising=False)
+    stepped()
+    library = planted(monkeypatch)
+    for _ in range(2):
+        library.Accelerator().save_state()
+    flags = [save.flags for save in recorder.read().of(Kind.CHECKPOINT_SAVE)]
+    assert flags == [Writer.TORCH, Writer.TORCH, Writer.ACCELERATE]
+
+
+def test_what_fails_in_a_librarys_checkpoint_fails_as_without_us(
+    stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = planted(monkeypatch)
+    stepped()
+    with pytest.raises(Exception, match="pickle") as raised:
+        library.Accelerator().save_state(lambda: 0)
+    names = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert names[:2] == [sys._getframe().f_code.co_name, "save_state"]
+
+
+@pytest.mark.parametrize("stub", [mock.Mock(), types.SimpleNamespace(), object(), None])
+def test_what_is_no_module_is_left_alone(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, ACCELERATE, stub)
+    stepped()
+    torch.save(1, io.BytesIO())
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 1
+
+
+@pytest.mark.parametrize("kind", ["mock", "partial"])
+def test_what_the_script_put_in_its_place_is_left_alone(
+    stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    library, calls = planted(monkeypatch), []
+    theirs = mock.Mock() if kind == "mock" else functools.partial(calls.append)
+    library.Accelerator.save_state = theirs
+    stepped()
+    assert vars(library.Accelerator)["save_state"] is theirs
+
+
+def test_a_library_that_is_being_imported_is_met_later(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = planted(monkeypatch)
+    own = library.Accelerator
+    library.__spec__ = ModuleSpec(ACCELERATE, None)
+    library.__spec__._initializing = True  # type: ignore[attr-defined]
+    del library.Accelerator
+    stepped()
+    library.__spec__, library.Accelerator = None, own
+    torch.save(1, io.BytesIO())
+    own().save_state()
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_UNAVAILABLE) == []
+    flags = [save.flags for save in recording.of(Kind.CHECKPOINT_SAVE)]
+    assert flags == [Writer.TORCH, Writer.TORCH, Writer.ACCELERATE]
+
+
+def test_threads_that_save_at_once_meet_a_library_once(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, ACCELERATE, raising=False)
+    stepped()
+    planted(monkeypatch)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: torch.save(1, io.BytesIO()), range(200)))
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 200
+
+
+def test_torchs_distributed_checkpoint_is_seen_by_whatever_name_it_is_called(
+    recorder: Recorder,
+    stepped: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.distributed.checkpoint import save, state_dict_saver
+
+    # Not its own work, which asks for a device that other tests may have put in place.
+    monkeypatch.setattr(state_dict_saver, "_save_state_dict", lambda *_, **__: "saved")
+    stepped()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saved = save({"weight": torch.ones(4)}, checkpoint_id=tmp_path / "saved")
+    assert (saved, pickle.loads(pickle.dumps(save))) == ("saved", save)
+    saves = recorder.read().of(Kind.CHECKPOINT_SAVE)
+    assert saves[-1].flags == Writer.DISTRIBUTED
+
+
+def test_a_library_that_has_changed_is_reported_and_the_rest_works(
+    recorder: Recorder, stepped: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("transformers.trainer", "accelerate.accelerator"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    stepped()
+    torch.save(torch.ones(2), io.BytesIO())
+    recorder.stop()
+    recording = recorder.read()
+    reasons = [note["reason"] for note in recording.notes(Topic.PROBE_UNAVAILABLE)]
+    assert reasons == [
+        "transformers.trainer has no Trainer._save_checkpoint: its checkpoints are not seen",
+        "accelerate.accelerator has no Accelerator.save_state: its checkpoints are not seen",
+    ]
+    assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 1
+
+
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.delattr(torch, "save")
+        recorder.start(CheckpointProbe())
+        recorder.stop()
+    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {"probe": "checkpoint", "reason": "torch.save does not exist"}
+
+
+def test_a_checkpoint_that_python_itself_writes_at_exit_is_one(tmp_path: Path) -> None:
+    """No frame stands above the call; the script is to notice nothing."""
+    script = "import atexit, torch\natexit.register(torch.save, {'step': 1}, 'last.pt')\n"
+    (tmp_path / "script.py").write_text(script)
+    done = run_hooked(["script.py"], tmp_path, tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "last.pt").exists()

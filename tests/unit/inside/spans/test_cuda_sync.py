@@ -1,0 +1,256 @@
+"""What --cuda-sync does: phases begin and end when the device is done, and nothing is touched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import fake_device
+from support.fake_device import FakeTensor
+from support.session import FakeClock, Recorder
+from torch import nn
+
+from trainprof.inside.device.accelerator import Accelerator
+from trainprof.inside.session import Probe
+from trainprof.inside.spans.backward import BackwardProbe
+from trainprof.inside.spans.cuda_sync import SynchronizeProbe
+from trainprof.inside.spans.forward import ForwardProbe
+from trainprof.inside.spans.optimizer import OptimizerProbe
+from trainprof.inside.spans.transfer import TransferProbe
+from trainprof.record.schema import Kind, Topic
+
+GPU = "fakegpu"
+US = 1_000
+
+
+class FakeTorch(SimpleNamespace):
+    """A torch whose devices say that they were waited for."""
+
+    def __init__(self, *, initialized: tuple[str, ...] = (), capturing: bool = False) -> None:
+        self.waited: list[tuple[str, int | None]] = []
+        super().__init__(
+            cuda=self._module("cuda", initialized, is_current_stream_capturing=lambda: capturing),
+            xpu=self._module("xpu", initialized),
+            accelerator=SimpleNamespace(synchronize=self._wait("accelerator")),
+            npu=SimpleNamespace(is_initialized=lambda: "npu" in initialized),
+            _C=SimpleNamespace(_get_privateuse1_backend_name=lambda: "npu"),
+        )
+
+    def _module(self, name: str, initialized: tuple[str, ...], **more: Any) -> SimpleNamespace:
+        return SimpleNamespace(
+            is_initialized=lambda: name in initialized, synchronize=self._wait(name), **more
+        )
+
+    def _wait(self, name: str) -> Callable[..., None]:
+        return lambda index=None: self.waited.append((name, index))
+
+
+def test_a_device_that_the_script_has_not_begun_with_is_left_alone() -> None:
+    fake = FakeTorch()
+    assert not Accelerator(fake).synchronize()  # type: ignore[arg-type]
+    assert fake.waited == []
+
+
+@pytest.mark.parametrize(("kind", "by"), [("cuda", "cuda"), ("xpu", "xpu"), ("npu", "accelerator")])
+def test_what_the_script_has_begun_with_is_waited_for(kind: str, by: str) -> None:
+    fake = FakeTorch(initialized=(kind,))
+    assert Accelerator(fake).synchronize()  # type: ignore[arg-type]
+    assert fake.waited == [(by, None)]
+
+
+def test_each_of_several_devices_is_waited_for() -> None:
+    fake = FakeTorch(initialized=("cuda",))
+    accelerator = Accelerator(fake)  # type: ignore[arg-type]
+    accelerator.saw("cuda", 1)
+    accelerator.saw("cuda", 0)
+    accelerator.synchronize()
+    assert fake.waited == [("cuda", 0), ("cuda", 1)]
+
+
+def test_what_waits_is_torchs_own_function_before_anybody_wrapped_it() -> None:
+    fake = FakeTorch(initialized=("cuda",))
+    accelerator = Accelerator(fake)  # type: ignore[arg-type]
+    fake.cuda.synchronize = lambda: pytest.fail("a wrapper was called")
+    assert accelerator.synchronize()
+
+
+def test_nothing_is_waited_for_while_a_graph_is_captured() -> None:
+    fake = FakeTorch(initialized=("cuda",), capturing=True)
+    assert not Accelerator(fake).synchronize()  # type: ignore[arg-type]
+    elsewhere = FakeTorch(initialized=("cuda",))
+    accelerator = Accelerator(elsewhere)  # type: ignore[arg-type]
+    accelerator.capturing = 1
+    assert not accelerator.synchronize()
+    assert fake.waited == elsewhere.waited == []
+
+
+def test_a_forked_child_has_no_device_of_its_parents() -> None:
+    accelerator = Accelerator(FakeTorch())  # type: ignore[arg-type]
+    accelerator.saw("mps", 0)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(accelerator.kinds_in_use()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert accelerator.kinds_in_use() == ["mps"]
+
+
+class Device:
+    """The fake device: what it was given takes until it is waited for."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.pending_ns, self.waits = clock, 0, 0
+        self.error: Exception | None = None
+
+    def synchronize(self, device: object = None) -> None:
+        self.waits += 1
+        self.clock.advance(self.pending_ns)
+        self.pending_ns = 0
+        if self.error is not None:
+            raise self.error
+
+    def gets(self, ns: int) -> Callable[..., Any]:
+        def work(*args: Any) -> None:
+            self.pending_ns += ns
+
+        return work
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def device(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Device:
+    fake_device.register()
+    made = Device(clock)
+    monkeypatch.setattr(torch.fakegpu, "synchronize", made.synchronize)  # type: ignore[attr-defined]
+    return made
+
+
+def probes() -> list[Probe]:
+    transfer = TransferProbe()
+    transfer.plain_types.add(FakeTensor)
+    return [SynchronizeProbe(), transfer, ForwardProbe(), BackwardProbe(), OptimizerProbe()]
+
+
+def train(device: Device) -> torch.Tensor:
+    """A step of which copying takes the device 10 us, then 20, 30, and the update 40."""
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    hooks = [
+        net.register_forward_hook(device.gets(20 * US)),
+        net.weight.register_hook(device.gets(30 * US)),
+        optimizer.register_step_post_hook(device.gets(40 * US)),
+    ]
+    x = torch.ones(3, 2)
+    device.gets(10 * US)()
+    x.to(GPU)
+    loss = net(x).sum()
+    loss.backward()
+    optimizer.step()
+    for hook in hooks:
+        hook.remove()
+    return net.weight.detach()
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any], device: Device) -> None:
+    assert same_with_us(lambda: train(device), *probes())[0] == "returned"
+
+
+def test_each_phase_takes_what_the_device_takes(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
+    torch.ones(1).to(GPU)  # from here on the device is known to be used
+    train(device)
+    recording = recorder.read()
+    assert [e.ns for e in recording.of(Kind.FORWARD)] == [20 * US]
+    assert [e.ns for e in recording.of(Kind.BACKWARD)] == [30 * US]
+    assert [e.ns for e in recording.of(Kind.OPTIMIZER_STEP)] == [40 * US]
+    assert {"device": "fakegpu:0"} in recording.notes(Topic.ENVIRONMENT)
+
+
+def test_what_was_waited_is_recorded(recorder: Recorder, device: Device, clock: FakeClock) -> None:
+    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
+    torch.ones(1).to(GPU)
+    for _ in range(2):
+        train(device)
+        clock.advance(60_000 * US)
+    last = recorder.read().of(Kind.SYNCHRONIZED)[-1]
+    # It is recorded once in 50 ms: at the first wait of the second step, which is for its copy.
+    assert last.ns == (100 + 10) * US
+    assert 0 < last.value < device.waits
+
+
+def test_without_the_option_nothing_is_waited_for(recorder: Recorder, device: Device) -> None:
+    recorder.start(*probes())
+    torch.ones(1).to(GPU)
+    train(device)
+    assert device.waits == 0
+    assert recorder.read().of(Kind.SYNCHRONIZED) == []
+
+
+def test_what_the_scripts_work_came_to_is_not_raised_by_us(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    """The device's error reaches the script where its own next call meets it."""
+    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
+    torch.ones(1).to(GPU)
+    device.error = RuntimeError("device-side assert triggered")
+    train(device)
+    recording = recorder.read()
+    assert len(recording.of(Kind.OPTIMIZER_STEP)) == 1
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+def test_a_fault_of_ours_is_reported_once_and_waits_no_more(
+    recorder: Recorder, device: Device, clock: FakeClock
+) -> None:
+    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
+    torch.ones(1).to(GPU)
+    device.error = LookupError("gone")
+    train(device)
+    before = device.waits
+    train(device)
+    assert device.waits == before
+    assert recorder.read().notes(Topic.PROBE_FAILED) == [
+        {"probe": "cuda_sync", "error": "LookupError: gone"}
+    ]
+
+
+class Graph:
+    """Stands for torch.cuda.CUDAGraph."""
+
+    def capture_begin(self, fails: bool = False) -> None:
+        if fails:
+            raise ValueError("no pool")
+
+    def capture_end(self) -> None:
+        return None
+
+
+def test_captures_are_counted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("CUDAGraph", (), dict(vars(Graph))))
+    session = recorder.start(SynchronizeProbe(), options={"cuda_sync": True})
+    accelerator = session.accelerator
+    assert accelerator is not None
+    graph: Any = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    assert accelerator.capturing == 1
+    graph.capture_end()
+    with pytest.raises(ValueError, match="no pool"):
+        graph.capture_begin(fails=True)
+    assert accelerator.capturing == 0
+
+
+def test_that_each_call_waits_anyway_is_noted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    recorder.start(SynchronizeProbe())
+    assert {"launch_blocking": True} in recorder.read().notes(Topic.ENVIRONMENT)

@@ -1,0 +1,346 @@
+"""--find-syncs: what waits in native code is found by its line, and nobody notices the mode."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pickle
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import fake_device
+from support.session import Recorder, Recording
+
+from trainprof.inside.device.marks import DeviceMarksProbe
+from trainprof.inside.session import Probe
+from trainprof.inside.spans.find_syncs import SKIPPED_STEPS, WINDOW_STEPS, FindSyncsProbe
+from trainprof.record.schema import FoundSyncFlag, Kind, Topic
+
+OPTIONS = {"find_syncs": True}
+END = SKIPPED_STEPS + WINDOW_STEPS
+SYNC = b"called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:150.)"
+NOTICE = b"Synchronization debug mode is a prototype feature and does not yet detect all"
+FILE = "/work/train.py"
+
+# The way in which torch's C++ code warns: on behalf of the Python frame that called it.
+_warn_ex = ctypes.pythonapi.PyErr_WarnEx
+_warn_ex.restype = ctypes.c_int
+_warn_ex.argtypes = [ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t]
+WAITS = functools.partial(_warn_ex, UserWarning, SYNC, 1)
+
+
+class SyncMode:
+    """A device module with torch's sync debug mode, which warns where it is on."""
+
+    def __init__(self) -> None:
+        self.mode = 0
+        self.history: list[int] = []
+        self.notices = 0
+
+    def set_sync_debug_mode(self, mode: int) -> None:
+        self.notices += not torch.is_warn_always_enabled()
+        _warn_ex(UserWarning, NOTICE, 1)
+        self.mode = mode
+        self.history.append(mode)
+
+    def get_sync_debug_mode(self) -> int:
+        return self.mode
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> SyncMode:
+    fake_device.register()
+    made = SyncMode()
+    module = torch.fakegpu  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "is_initialized", lambda: True, raising=False)
+    for name in ("set_sync_debug_mode", "get_sync_debug_mode"):
+        monkeypatch.setattr(module, name, getattr(made, name), raising=False)
+    return made
+
+
+def probes() -> list[Probe]:
+    return [DeviceMarksProbe(), FindSyncsProbe()]
+
+
+class Script:
+    """A module of the script's, whose only line waits for the device in C++ when it is on."""
+
+    def __init__(self, device: SyncMode, name: str = "__main__") -> None:
+        self.module = types.ModuleType(name)
+        self.globals: dict[str, Any] = vars(self.module)
+        self.globals.update(device=device, wait=WAITS)
+        code = compile("def step():\n    device.mode and wait()\n", FILE, "exec")
+        exec(code, self.globals)
+        self.step: Callable[[], Any] = self.globals["step"]
+
+
+def train(steps: int, *in_each: Callable[[], Any]) -> None:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    for _ in range(steps):
+        for call in in_each:
+            call()
+        optimizer.step()
+
+
+def found(recording: Recording) -> list[tuple[str, int, int]]:
+    return [(one.text[0], one.text[1], one.flags) for one in recording.of(Kind.FOUND_SYNC)]
+
+
+def reasons(recording: Recording) -> list[str]:
+    notes = recording.notes(Topic.ENVIRONMENT)
+    return [note["no_found_syncs"] for note in notes if "no_found_syncs" in note]
+
+
+def test_calls_that_wait_in_native_code_are_found_in_the_window(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+    train(END + 5, script.step, script.step)
+    recording = recorder.read()
+    assert device.history == [1, 0]
+    assert found(recording) == [(FILE, 2, 0)] * 2 * WINDOW_STEPS
+    opened, closed = recording.of(Kind.SYNC_WINDOW)
+    assert (opened.start, opened.end) == (closed.start, opened.start)
+    assert (closed.site, closed.value) == (SKIPPED_STEPS, WINDOW_STEPS)
+    assert opened.end < closed.end
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    assert reasons(recording) == []
+
+
+def test_its_steps_are_those_of_the_report(recorder: Recorder, device: SyncMode) -> None:
+    """Of optimizers that take turns in blocks each update is one."""
+    recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0) for _ in range(2)]
+    for optimizer in optimizers * 3:
+        for _ in range(10):
+            script.step()
+            optimizer.step()
+    recording = recorder.read()
+    assert len(found(recording)) == WINDOW_STEPS
+    closed = recording.of(Kind.SYNC_WINDOW)[1]
+    assert (closed.site, closed.value) == (SKIPPED_STEPS, WINDOW_STEPS)
+
+
+def test_optimizers_in_turn_make_a_step_together(recorder: Recorder, device: SyncMode) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0) for _ in range(2)]
+    seen: list[int] = []
+    for _ in range(END + 5):
+        for optimizer in optimizers:
+            optimizer.step()
+        seen.append(device.mode)
+    assert seen == [0] * (SKIPPED_STEPS - 1) + [1] * WINDOW_STEPS + [0] * 6
+
+
+def test_without_the_option_nothing_is_hooked(recorder: Recorder, device: SyncMode) -> None:
+    before = (warnings._filters_mutated, list(warnings.filters))  # type: ignore[attr-defined]
+    recorder.start(*probes())
+    assert (warnings._filters_mutated, list(warnings.filters)) == before  # type: ignore[attr-defined]
+    train(END, Script(device).step)
+    assert device.history == []
+
+
+def test_calls_that_are_recorded_anyway_are_told_apart(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    wrapper = Script(device, "trainprof.inside.spans.sync")
+    calls = types.FunctionType(
+        compile("def call():\n    item()\n", FILE, "exec").co_consts[0], {"item": wrapper.step}
+    )
+    train(END, calls)
+    flags = [flag for *_, flag in found(recorder.read())]
+    assert flags == [FoundSyncFlag.KNOWN] * WINDOW_STEPS
+
+
+# What the script may notice of it.
+
+
+def test_filters_registries_and_captures_are_as_without(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+    names = set(script.globals)
+    filters, entries = warnings.filters, list(warnings.filters)
+    seen: list[tuple[list[str], set[str]]] = []
+
+    def captures() -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            script.step()
+            warnings.warn("the script's own", stacklevel=1)
+        seen.append(([str(one.message) for one in caught], set(script.globals)))
+
+    train(END + 5, captures)
+    assert seen == [(["the script's own"], names)] * (END + 5)
+    assert warnings.filters is filters
+    assert list(warnings.filters) == entries
+    assert len(found(recorder.read())) == WINDOW_STEPS
+
+
+def test_a_registry_that_was_there_stays(
+    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+    monkeypatch.setitem(sys.modules, "the_script", script.module)
+    registry = script.globals["__warningregistry__"] = {("text", UserWarning, 1): True}
+    train(SKIPPED_STEPS + 3, script.step)
+    assert script.globals["__warningregistry__"] is registry
+
+
+@pytest.mark.parametrize("action", ["error", "always", "ignore", "default"])
+def test_no_filter_of_the_scripts_comes_before_ours(
+    recorder: Recorder, device: SyncMode, action: Any
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+
+    def filtered() -> None:
+        with warnings.catch_warnings():
+            warnings.resetwarnings()
+            warnings.simplefilter(action)
+            script.step()
+
+    train(END, filtered)
+    assert len(found(recorder.read())) == WINDOW_STEPS
+
+
+def test_lists_of_filters_that_were_kept_are_clean_afterwards(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    kept: list[Any] = []
+    script = Script(device)
+    train(END, script.step, lambda: kept.append(warnings.filters[:]))
+    copied = kept[SKIPPED_STEPS]
+    assert len(copied) == len(kept[0]) + 1
+    # A copy of the script's own may live on with our entry, which then lets all pass.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filters[:] = copied  # type: ignore[index]
+        warnings.simplefilter("always", append=True)
+        warnings.filters.pop(1)  # type: ignore[attr-defined]
+        WAITS()
+    assert len(caught) == 1
+
+
+def test_what_is_sent_to_another_process_matches_nothing(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    train(SKIPPED_STEPS)
+    action, pattern, *_ = pickle.loads(pickle.dumps(warnings.filters[0]))
+    assert action == "ignore"
+    assert not pattern.match(SYNC.decode())
+    assert not pattern.match("")
+
+
+def test_the_mode_looks_off_and_its_notice_is_still_to_come(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    module = torch.fakegpu  # type: ignore[attr-defined]
+    modes: list[int] = []
+    train(END, lambda: modes.append(module.get_sync_debug_mode()))
+    assert modes == [0] * END
+    assert device.notices == 0
+    assert not torch.is_warn_always_enabled()
+
+
+# Where it is left alone.
+
+
+def test_a_mode_that_the_script_has_set_is_left_alone(recorder: Recorder, device: SyncMode) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    device.mode = 2
+    train(END)
+    assert (device.mode, device.history) == (2, [])
+    assert reasons(recorder.read()) == ["the script sets torch's sync debug mode itself"]
+
+
+def test_once_the_script_sets_it_ours_is_over(recorder: Recorder, device: SyncMode) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    script, module = Script(device), torch.fakegpu  # type: ignore[attr-defined]
+    train(SKIPPED_STEPS)
+    assert device.mode == 1
+    with pytest.warns(UserWarning, match="prototype"):
+        module.set_sync_debug_mode(1)
+    assert device.history == [1, 0, 1]
+    assert module.get_sync_debug_mode() == 1
+    with pytest.warns(UserWarning, match="called a synchronizing"):
+        script.step()
+    train(END)
+    assert device.mode == 1
+    assert len(reasons(recorder.read())) == 1
+
+
+def test_a_run_that_ends_in_the_window_keeps_what_was_found(
+    recorder: Recorder, device: SyncMode
+) -> None:
+    session = recorder.start(*probes(), options=OPTIONS)
+    train(SKIPPED_STEPS + 7, Script(device).step)
+    for finish in session.at_end:
+        finish()
+    recording = recorder.read()
+    assert len(found(recording)) == 7
+    assert recording.of(Kind.SYNC_WINDOW)[-1].value == 7
+    assert device.history == [1, 0]
+
+
+def test_a_fault_of_ours_puts_the_mode_back(
+    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = recorder.start(*probes(), options=OPTIONS)
+    script = Script(device)
+
+    def fails(frame: object) -> int:
+        raise LookupError("ours")
+
+    monkeypatch.setattr(session.sites, "find", fails)
+    entries = list(warnings.filters)
+    train(END, script.step)
+    assert device.history == [1, 0]
+    assert list(warnings.filters) == entries
+    (fault,) = recorder.read().notes(Topic.PROBE_FAILED)
+    assert fault["probe"] == "find_syncs"
+
+
+def test_a_forked_child_leaves_it_alone(recorder: Recorder, device: SyncMode) -> None:
+    recorder.start(*probes(), options=OPTIONS)
+    entries = list(warnings.filters)
+    train(SKIPPED_STEPS)
+    pid = os.fork()
+    if pid == 0:
+        is_clean = list(warnings.filters) == entries
+        train(END)
+        os._exit(0 if is_clean and device.history == [1] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_where_there_is_no_such_mode_it_says_so(
+    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.fakegpu, "set_sync_debug_mode")  # type: ignore[attr-defined]
+    recorder.start(*probes(), options=OPTIONS)
+    train(END)
+    assert reasons(recorder.read()) == ["torch has no sync debug mode for devices of type fakegpu"]
+
+
+def test_a_torch_for_the_cpu_alone_says_so(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None, hip=None))
+    monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
+    recorder.start(*probes(), options=OPTIONS)
+    assert reasons(recorder.read()) == ["this torch knows no device but the CPU"]

@@ -1,0 +1,293 @@
+"""What is recorded of module calls and losses."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.package import PACKAGE
+from support.session import FakeClock, Recorder
+from torch import nn
+
+from trainprof.inside.spans.forward import FUNCTIONAL_LOSSES, ForwardProbe
+from trainprof.record.schema import ForwardFlag, Kind, Topic
+
+
+class Net(nn.Module):
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+        self.clock = clock
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.clock:
+            self.clock.advance(500)
+        return self.inner(x)
+
+
+class Failing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, torch.zeros(7))
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
+    def step() -> Any:
+        net = Net()
+        loss = nn.CrossEntropyLoss()(net(torch.ones(1, 3)), torch.tensor([1]))
+        return loss, F.mse_loss(loss, torch.tensor(1.0))
+
+    assert same_with_us(step, ForwardProbe())[0] == "returned"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda: nn.Sequential(nn.Sequential(Failing()))(torch.ones(2)),
+        lambda: Net()(torch.ones(1, 4)),
+        lambda: Net()(nothing=1),
+        lambda: F.cross_entropy(torch.ones(2), torch.zeros(7)),
+        lambda: nn.MSELoss()(torch.ones(2), None),
+    ],
+)
+def test_an_exception_looks_the_same(
+    same_with_us: Callable[..., Any], action: Callable[[], Any]
+) -> None:
+    kind, text = same_with_us(action, ForwardProbe())
+    assert kind == "raised"
+    assert PACKAGE not in text
+
+
+def test_only_the_outermost_call_is_recorded(recorder: Recorder) -> None:
+    clock = FakeClock()
+    recorder.start(ForwardProbe(), now=clock)
+    nn.Sequential(Net(clock), nn.ReLU(), nn.Sequential(nn.ReLU()))(torch.ones(1, 3))
+    [event] = recorder.read().events
+    assert (event.kind, event.ns, event.text) == (Kind.FORWARD, 500, "Sequential")
+
+
+class Compiled(nn.Module):
+    """As torch.compile returns it: it says what the module inside does, and has no flag itself."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self._modules["_orig_mod"] = inner
+
+    training = property(lambda self: self._modules["_orig_mod"].training, lambda *_: None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self._modules["_orig_mod"](x)  # type: ignore[misc]
+
+
+Compiled.__module__ = "torch._dynamo.eval_frame"
+
+
+class Hiding(Net):
+    """Of the script's: nobody may ask it."""
+
+    def _asked(self) -> bool:
+        raise AssertionError("asked")
+
+    training = property(_asked, lambda *_: None)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [Compiled, torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(1, 3))],
+    ids=["compiled", "scripted", "traced"],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_the_mode_of_what_torch_has_compiled(
+    recorder: Recorder, make: Callable[[nn.Module], Any], training: bool
+) -> None:
+    model = make(nn.Linear(3, 2).train(training))
+    recorder.start(ForwardProbe())
+    for _ in range(2):
+        model(torch.ones(1, 3))
+    flags = [event.flags for event in recorder.read().of(Kind.FORWARD)]
+    assert flags == [ForwardFlag.GRAD | (ForwardFlag.TRAINING if training else 0)] * 2
+
+
+def test_a_mode_that_the_scripts_class_hides_is_not_asked_for(recorder: Recorder) -> None:
+    model = Hiding()
+    recorder.start(ForwardProbe())
+    for _ in range(2):
+        model(torch.ones(1, 3))
+    recording = recorder.read()
+    assert [event.flags for event in recording.of(Kind.FORWARD)] == [ForwardFlag.GRAD] * 2
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_flags(recorder: Recorder, training: bool, grad: bool) -> None:
+    recorder.start(ForwardProbe())
+    net = Net().train(training)
+    with torch.set_grad_enabled(grad):
+        net(torch.ones(1, 3))
+        F.mse_loss(torch.ones(1), torch.ones(1))
+    forward, loss = recorder.read().events
+    expected = (ForwardFlag.GRAD if grad else 0) | (ForwardFlag.TRAINING if training else 0)
+    assert forward.flags == expected
+    assert loss.flags == (ForwardFlag.GRAD if grad else 0)
+
+
+def test_losses_are_told_from_models(recorder: Recorder) -> None:
+    recorder.start(ForwardProbe())
+    out, target = torch.rand(4, 3), torch.zeros(4, dtype=torch.long)
+    nn.CrossEntropyLoss()(out, target)
+    F.cross_entropy(out, target)
+    F.mse_loss(out, out)
+    Net()(out)
+    assert [(e.kind, e.text) for e in recorder.read().events] == [
+        (Kind.LOSS, "CrossEntropyLoss"),
+        (Kind.LOSS, "cross_entropy"),
+        (Kind.LOSS, "mse_loss"),
+        (Kind.FORWARD, "Net"),
+    ]
+
+
+def test_a_call_that_raised_leaves_the_next_ones_recorded(recorder: Recorder) -> None:
+    recorder.start(ForwardProbe())
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            Net()(torch.ones(1, 4))
+    Net()(torch.ones(1, 3))
+    assert recorder.read().kinds() == ["FORWARD"] * 3
+
+
+def test_threads_that_overlap_each_record_their_outermost_calls(recorder: Recorder) -> None:
+    """A enters, B enters, A leaves, B leaves: neither is taken for the other's inside."""
+    recorder.start(ForwardProbe())
+    inside_a, inside_b, left_a = threading.Event(), threading.Event(), threading.Event()
+
+    class Meeting(nn.Module):
+        def forward(self, mine: threading.Event, other: threading.Event) -> None:
+            mine.set()
+            assert other.wait(60)
+            nn.ReLU()(torch.ones(1))
+
+    def thread_b() -> None:
+        Meeting()(inside_b, left_a)
+        Meeting()(inside_b, left_a)
+
+    thread = threading.Thread(target=thread_b)
+
+    class Starting(nn.Module):
+        def forward(self) -> None:
+            thread.start()
+            Meeting()(inside_a, inside_b)
+
+    Starting()()
+    left_a.set()
+    thread.join()
+    for _ in range(3):
+        Net()(torch.ones(1, 3))
+    texts = [event.text.rsplit(".", 1)[-1] for event in recorder.read().events]
+    assert sorted(texts) == ["Meeting"] * 2 + ["Net"] * 3 + ["Starting"]
+
+
+def test_models_are_copied_and_pickled_as_before(recorder: Recorder) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    net(torch.ones(1, 3))
+    bare = pickle.dumps(net)
+    recorder.start(ForwardProbe())
+    net(torch.ones(1, 3))
+    assert pickle.dumps(net) == bare
+    assert pickle.loads(pickle.dumps(nn.Module.__call__)) is nn.Module.__call__
+    assert copy.deepcopy(net)(torch.ones(1, 3)).tolist() == net(torch.ones(1, 3)).tolist()
+    assert vars(net).keys() == vars(Net()).keys()
+
+
+def test_the_wrapped_functions_look_as_they_did(recorder: Recorder) -> None:
+    def looks() -> list[Any]:
+        found: list[Any] = []
+        for name in FUNCTIONAL_LOSSES:
+            function = getattr(F, name)
+            found.append((function.__name__, function.__module__, function.__doc__))
+            found.append((inspect.signature(function), inspect.getsourcelines(function)))
+        found.append(inspect.signature(nn.Module.__call__))
+        return found
+
+    bare = looks()
+    recorder.start(ForwardProbe())
+    assert looks() == bare
+    assert pickle.loads(pickle.dumps(F.mse_loss)) is F.mse_loss
+
+
+def scripted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.mse_loss(a, b) + F.l1_loss(a, b)
+
+
+def test_fx_tracing(same_with_us: Callable[..., Any]) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(self.net(x), y)
+
+    assert same_with_us(lambda: torch.fx.symbolic_trace(Model()).code)[0] == "returned"
+
+
+def test_what_is_no_module_is_no_fault_of_ours(
+    same_with_us: Callable[..., Any], recorder: Recorder
+) -> None:
+    def calls() -> list[str]:
+        errors = []
+        for _ in range(2):
+            with pytest.raises(AttributeError) as raised:
+                nn.Module.__call__(1)  # type: ignore[arg-type]
+            errors.append(str(raised.value))
+        return errors
+
+    assert same_with_us(calls)[0] == "returned"
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_a_class_may_go(recorder: Recorder) -> None:
+    probe = ForwardProbe()
+    recorder.start(probe)
+    cls = type("Short", (Net,), {})
+    cls()(torch.ones(1, 3))
+    assert len(probe._classes) == 1
+    del cls
+    import gc
+
+    gc.collect()
+    assert probe._classes == {}
+
+
+def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: ForwardProbe, cls: type) -> tuple[int, int]:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(ForwardProbe, "_name", broken)
+    recorder.start(ForwardProbe())
+    for _ in range(2):
+        assert Net()(torch.ones(1, 3)).shape == (1, 2)
+    recording = recorder.read()
+    assert len(recording.notes(Topic.PROBE_FAILED)) == 1
+    assert recording.events == []
+
+
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = nn.Module.__call__
+    with monkeypatch.context() as patched:
+        patched.delattr(nn.Module, "__call__")
+        recorder.start(ForwardProbe())
+        recorder.stop()
+    assert nn.Module.__call__ is call
+    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {"probe": "forward", "reason": "Module.__call__ does not exist"}

@@ -1,0 +1,284 @@
+"""What is recorded of parameter updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.session import FakeClock, Recorder
+from torch import nn
+
+from trainprof.inside.limits.limit import RunLimitReached
+from trainprof.inside.spans.optimizer import MOST_NAMED, OptimizerProbe
+from trainprof.record.schema import Kind, Topic
+
+
+def parameter() -> nn.Parameter:
+    made = nn.Parameter(torch.ones(2))
+    made.grad = torch.ones(2)
+    return made
+
+
+class Failing(torch.optim.SGD):
+    fails = True
+
+    def step(self, closure: Any = None) -> Any:
+        if self.fails:
+            raise MemoryError("update")
+        return super().step(closure)
+
+
+class Twice(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
+    def training() -> Any:
+        p = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.AdamW([p], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            (p**3).sum().backward()
+            nn.utils.clip_grad_norm_([p], 0.5)
+            optimizer.step()
+            schedule.step()
+        return p, optimizer.state_dict()["param_groups"]
+
+    assert same_with_us(training, OptimizerProbe())[0] == "returned"
+
+
+def test_an_exception_looks_the_same(same_with_us: Callable[..., Any]) -> None:
+    def fails() -> None:
+        Failing([parameter()], 0.1).step()
+
+    assert same_with_us(fails, OptimizerProbe())[0] == "raised"
+
+    def bad_clip() -> None:
+        nn.utils.clip_grad_norm_([parameter()], "much")  # type: ignore[arg-type]
+
+    assert same_with_us(bad_clip, OptimizerProbe())[0] == "raised"
+
+
+def test_each_kind_of_call(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    p = parameter()
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    nn.utils.clip_grad_norm_([p], 1.0)
+    nn.utils.clip_grad_value_([p], 1.0)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    nn.Linear(1, 1).zero_grad()
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    plateau.step(1.0)
+    assert recorder.read().kinds() == [
+        "SCHEDULER_STEP",  # its constructor's
+        "CLIP_GRADIENTS",
+        "CLIP_GRADIENTS",
+        "OPTIMIZER_STEP",
+        "SCHEDULER_STEP",
+        "ZERO_GRAD",
+        "ZERO_GRAD",
+        "SCHEDULER_STEP",
+    ]
+
+
+def test_a_step_has_the_time_of_its_closure(recorder: Recorder) -> None:
+    clock = FakeClock()
+    recorder.start(OptimizerProbe(), now=clock)
+
+    def closure() -> float:
+        clock.advance(40)
+        return 1.0
+
+    torch.optim.SGD([parameter()], lr=0.1).step(closure)
+    torch.optim.LBFGS([parameter()], max_iter=1).step(lambda: torch.tensor(closure()))
+    steps = recorder.read().of(Kind.OPTIMIZER_STEP)
+    assert [e.ns for e in steps] == [40, 40]
+    assert [e.text for e in steps] == ["SGD#1", "LBFGS#2"]
+
+
+def test_a_step_with_a_closure_tells_when_its_update_begins(recorder: Recorder) -> None:
+    clock = FakeClock(1000)
+    plain = vars(torch.optim.SGD)["_init_group"]
+    recorder.start(OptimizerProbe(), now=clock)
+
+    def closure() -> float:
+        clock.advance(40)
+        return 1.0
+
+    torch.optim.SGD([parameter()], lr=0.1).step()
+    assert vars(torch.optim.SGD)["_init_group"] is plain
+    groups = [{"params": [parameter()]}, {"params": [parameter()]}]
+    optimizer = Twice(groups, lr=0.1)
+    optimizer.step(closure)
+    optimizer.step(closure=closure)
+    optimizer.step()
+    torch.optim.LBFGS([parameter()], max_iter=1).step(lambda: torch.tensor(closure()))
+    recorder.stop()
+    assert vars(torch.optim.SGD)["_init_group"] is plain
+    assert [e.start for e in recorder.read().of(Kind.UPDATE_BEGINS)] == [1040, 1080]
+
+
+@pytest.mark.parametrize("fails_in", ["closure", "update"])
+def test_an_exception_around_a_closure_looks_the_same(
+    same_with_us: Callable[..., Any], fails_in: str
+) -> None:
+    def fails() -> None:
+        given = parameter()
+        optimizer = torch.optim.Adam([given], lr=0.1)
+        optimizer.step(lambda: 1.0)
+        given.grad = torch.ones(2).to_sparse()  # which Adam refuses
+
+        def closure() -> float:
+            if fails_in == "closure":
+                raise KeyError("theirs")
+            return 1.0
+
+        optimizer.step(closure)
+
+    assert same_with_us(fails, OptimizerProbe())[0] == "raised"
+
+
+def test_super_step_lies_inside(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    torch.optim.SGD([parameter()], lr=0.1)  # from now on torch wraps SGD.step, too
+    Twice([parameter()], lr=0.1).step()
+    inner, outer = recorder.read().of(Kind.OPTIMIZER_STEP)
+    assert outer.start <= inner.start <= inner.end <= outer.end
+
+
+def test_a_step_that_raised_does_not_stay_open(recorder: Recorder) -> None:
+    session = recorder.start(OptimizerProbe(), options={"max_steps": 2})
+    failing = Failing([parameter()], lr=0.1)
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            failing.step()
+    failing.fails = False
+    failing.step()
+    failing.step()
+    with pytest.raises(RunLimitReached):
+        failing.step()
+    steps = recorder.read().of(Kind.OPTIMIZER_STEP)
+    assert len(steps) >= 2  # with a super().step() each where torch wraps that one, too
+    assert session.limit is not None
+
+
+def test_an_optimizer_that_is_gone_leaves_its_number_unused(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    first, second = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
+    first.step()
+    second.step()
+    del first
+    torch.optim.SGD([parameter()], lr=0.1).step()
+    names = [event.text for event in recorder.read().of(Kind.OPTIMIZER_STEP)]
+    assert names == ["SGD#1", "SGD#2", "SGD#3"]
+
+
+def test_of_very_many_optimizers_only_the_first_have_texts(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    p = parameter()
+    for _ in range(MOST_NAMED + 50):
+        inner = torch.optim.SGD([p], lr=0.1)
+        inner.step()
+        inner.step()
+    torch.optim.Adam([p]).step()
+    recording = recorder.read()
+    steps = recording.of(Kind.OPTIMIZER_STEP)
+    assert len({event.site for event in steps}) == MOST_NAMED + 51  # as without a limit
+    assert all(one.site == other.site for one, other in zip(steps[:-1:2], steps[1::2], strict=True))
+    names = recording.notes(Topic.OPTIMIZER)
+    first = [f"SGD#{number}" for number in range(1, MOST_NAMED + 1)]
+    assert names == [*first, "SGD#", f"Adam#{MOST_NAMED + 51}"]
+    assert [event.text for event in steps[2 * MOST_NAMED :]] == [None] * 100 + [names[-1]]
+
+
+@pytest.mark.parametrize("gradient", [1.0, float("inf")])
+def test_a_scalers_step_is_seen_when_it_skips(recorder: Recorder, gradient: float) -> None:
+    recorder.start(OptimizerProbe())
+    p = parameter()
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(1))
+    p.grad = torch.full((2,), gradient)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    skipped = gradient == float("inf")
+    step = [] if skipped else ["OPTIMIZER_STEP"]
+    assert recorder.read().kinds() == ["SCALER_UPDATE", *step, "SCALER_STEP", "SCALER_UPDATE"]
+
+
+def test_a_first_step_that_a_scaler_skips_is_none(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    first_steps: list[Any] = []
+    recorder.session.at_first_step.append(first_steps.append)
+    p = parameter()
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    for gradient in (float("inf"), float("inf"), 1.0, 1.0):
+        scaler.scale(torch.ones(1))
+        p.grad = torch.full((2,), gradient)
+        scaler.step(optimizer)
+        scaler.update()
+        assert first_steps == ([] if gradient == float("inf") else [optimizer])
+    recording = recorder.read()
+    steps = recording.of(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+    assert len(steps) == 6
+    assert {step.text for step in steps} == {"SGD#1"}
+
+
+def test_optimizers_in_backward(recorder: Recorder) -> None:
+    recorder.start(OptimizerProbe())
+    net = nn.Linear(2, 2)
+    of = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: of[p].step())
+    net(torch.ones(1, 2)).sum().backward()
+    names = {event.text for event in recorder.read().of(Kind.OPTIMIZER_STEP)}
+    assert names == {"SGD#1", "SGD#2"}
+
+
+def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: OptimizerProbe, *_: object) -> int:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(OptimizerProbe, "_number", broken)
+    recorder.start(OptimizerProbe())
+    p = parameter()
+    for _ in range(2):
+        torch.optim.SGD([p], lr=0.5).step()
+    assert p.tolist() == [0.0, 0.0]
+    recording = recorder.read()
+    assert len(recording.notes(Topic.PROBE_FAILED)) == 1
+    assert recording.of(Kind.OPTIMIZER_STEP) == []
+
+
+def test_missing_hook_points_are_reported_and_the_others_work(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.delattr(torch.amp, "GradScaler")
+        patched.delattr(torch.optim.lr_scheduler, "LRScheduler")
+        recorder.start(OptimizerProbe())
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    optimizer.step()
+    optimizer.zero_grad()
+    recording = recorder.read()
+    assert {n["probe"] for n in recording.notes(Topic.PROBE_UNAVAILABLE)} == {"optimizer"}
+    assert recording.kinds() == ["OPTIMIZER_STEP", "ZERO_GRAD"]
+
+
+def test_without_torchs_hooks_it_is_not_available(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.delattr(torch.optim.Optimizer, "profile_hook_step")
+        recorder.start(OptimizerProbe())
+    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
+    assert note["probe"] == "optimizer"

@@ -1,0 +1,279 @@
+"""How batches come from workers, and what becomes of the workers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from support.package import PACKAGE
+from support.session import Recorder
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import dataloader as torch_dataloader
+
+from trainprof.inside.session import KEPT_AT_FIRST, Probe, Session
+from trainprof.inside.spans.delivery import DeliveryProbe
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag, Topic
+
+Compare = Callable[..., Any]
+LOW_BITS = (1 << RECEIVE_CPU_SHIFT) - 1
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Deadly(Numbers):
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def probes() -> list[Probe]:
+    loader = LoaderProbe()
+    return [loader, DeliveryProbe(loader)]
+
+
+def test_each_next_is_split(recorder: Recorder) -> None:
+    recorder.start(*probes())
+    assert len(list(DataLoader(Numbers(), batch_size=2, num_workers=1))) == 3
+    recording = recorder.read()
+    parts, calls = recording.of(Kind.NEXT_PARTS), recording.of(Kind.LOADER_NEXT)
+    assert len(parts) == len(calls) == 3
+    for part, call in zip(parts, calls, strict=True):
+        assert part.text["kind"] == "DataLoader"
+        received_ns, cpu_us = part.value & LOW_BITS, part.value >> RECEIVE_CPU_SHIFT
+        assert part.flags == NextPartsFlag.CPU_TOLD
+        assert call.start <= part.start
+        assert 0 < part.ns + received_ns <= call.ns
+        assert cpu_us * 1000 <= part.ns + received_ns
+
+
+def test_without_workers_there_is_nothing_to_split(recorder: Recorder) -> None:
+    recorder.start(*probes())
+    list(DataLoader(Numbers()))
+    assert recorder.read().of(Kind.NEXT_PARTS, Kind.WORKER) == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_are_known_by_pid(recorder: Recorder, method: str) -> None:
+    recorder.start(*probes())
+    loader = DataLoader(Numbers(), num_workers=2, multiprocessing_context=method)
+    batches = iter(loader)
+    pids = [worker.pid for worker in batches._workers]
+    recording = recorder.read()
+    del batches
+    workers, [created] = recording.of(Kind.WORKER), recording.of(Kind.LOADER_INIT)
+    assert [(e.value, e.flags, e.text["num_workers"]) for e in workers] == [
+        (pids[0], 1, 2),
+        (pids[1], 2, 2),
+    ]
+    assert all(e.start <= created.start <= e.end for e in workers)
+
+
+def test_a_class_that_inherits_the_receiving_counts_once(recorder: Recorder) -> None:
+    recorder.start(*probes())
+    base = torch_dataloader._MultiProcessingDataLoaderIter
+
+    class Own(base):  # type: ignore[valid-type, misc]
+        def _try_put_index(self) -> None:
+            super()._try_put_index()
+
+    class Loader(DataLoader[int]):
+        def _get_iterator(self) -> Any:
+            return Own(self)
+
+    assert len(list(Loader(Numbers(), batch_size=2, num_workers=1))) == 3
+    recording = recorder.read()
+    assert len(recording.of(Kind.NEXT_PARTS)) == 3
+    assert len(recording.of(Kind.SAMPLER)) == 3
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+def test_iterators_made_before_us_have_no_parts(recorder: Recorder) -> None:
+    batches = iter(DataLoader(Numbers(), num_workers=1))
+    recorder.start(*probes())
+    assert len(list(batches)) == 6
+    recording = recorder.read()
+    assert recording.of(Kind.NEXT_PARTS) == []
+    assert len(recording.of(Kind.LOADER_NEXT)) == 6
+
+
+def test_iterators_live_no_longer(recorder: Recorder) -> None:
+    loader = LoaderProbe()
+    delivery = DeliveryProbe(loader)
+    recorder.start(loader, delivery)
+    batches = iter(DataLoader(Numbers(), num_workers=1))
+    next(batches)
+    alive = weakref.ref(batches)
+    assert len(delivery._parts) == 1
+    gc.disable()
+    try:
+        del batches
+        assert alive() is None
+    finally:
+        gc.enable()
+    assert delivery._parts == {}
+
+
+class Pinnable:
+    def __init__(self, pinned: list[int], number: int) -> None:
+        self.pinned, self.number = pinned, number
+
+    def pin_memory(self) -> int:
+        self.pinned.append(self.number)
+        return self.number
+
+
+def test_a_batch_is_pinned_once_with_all_that_is_in_it(recorder: Recorder) -> None:
+    recorder.start(*probes())
+    pinned: list[int] = []
+    batch = {"x": [Pinnable(pinned, 1), (Pinnable(pinned, 2), "word")], "y": Pinnable(pinned, 3)}
+    found = torch.utils.data._utils.pin_memory.pin_memory(batch)
+    assert found == {"x": [1, (2, "word")], "y": 3}
+    assert pinned == [1, 2, 3]
+    assert len(recorder.read().of(Kind.PIN)) == 1
+
+
+def test_a_failure_to_pin_looks_the_same(same_with_us: Compare) -> None:
+    class Stubborn:
+        def pin_memory(self) -> Any:
+            raise MemoryError("no more pages")
+
+    pin = torch.utils.data._utils.pin_memory
+    kind, text = same_with_us(lambda: pin.pin_memory([{"x": Stubborn()}]))
+    assert kind == "raised"
+    assert PACKAGE not in text
+
+
+def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder: Recorder) -> None:
+    def epoch() -> Any:
+        try:
+            list(DataLoader(Deadly(), num_workers=1))
+        except RuntimeError as error:
+            # Which of them torch says is a race of its own: between its signal and its next look.
+            return "killed by signal" in str(error) or "exited unexpectedly" in str(error)
+
+    assert same_with_us(epoch) == ("returned", True)
+    lost = recorder.read().of(Kind.WORKER_LOST)
+    assert {(e.flags, e.value >> 32) for e in lost} == {(1, 0x10000 - signal.SIGKILL)}
+
+
+def test_a_dead_worker_is_left_for_the_script_to_wait_for(recorder: Recorder) -> None:
+    recorder.start(*probes())
+    batches = iter(DataLoader(Numbers(), num_workers=1))
+    [worker] = batches._workers
+
+    def kill_it() -> None:
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        next(batches)
+
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        kill_it()
+    assert os.waitpid(worker.pid, os.WNOHANG)[1] == signal.SIGKILL
+    assert len(recorder.read().of(Kind.WORKER_LOST)) >= 1
+
+
+def test_a_worker_that_dies_while_the_loop_computes_looks_the_same(
+    same_with_us: Compare, recorder: Recorder
+) -> None:
+    def epoch() -> str:
+        batches = iter(DataLoader(Numbers(), num_workers=1))
+        pid = batches._workers[0].pid
+        try:
+            os.kill(pid, signal.SIGKILL), os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        except RuntimeError:
+            return traceback.format_exc().replace(str(pid), "PID")
+        raise AssertionError("nobody noticed")
+
+    kind, text = same_with_us(epoch)
+    assert kind == "returned"
+    assert "(pid PID) is killed by signal: Killed" in text
+    assert [e.flags for e in recorder.read().of(Kind.WORKER_LOST)] == [1]
+
+
+class Stubborn(Numbers):
+    def __getitem__(self, index: int) -> int:
+        raise LookupError(f"no sample {index}")
+
+
+def test_an_exception_in_a_worker_is_no_loss(same_with_us: Compare, recorder: Recorder) -> None:
+    kind, text = same_with_us(lambda: list(DataLoader(Stubborn(), num_workers=1)))
+    assert kind == "raised"
+    assert "Caught LookupError in DataLoader worker process 0" in text
+    assert recorder.read().of(Kind.WORKER_LOST) == []
+
+
+# What is kept track of
+
+
+class Thing:
+    pass
+
+
+@pytest.fixture
+def session(recorder: Recorder) -> Session:
+    return recorder.start()
+
+
+def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(session: Session) -> None:
+    table, seen = {1: "one", 2: "two"}, []
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        seen.append(frame.f_code.co_filename)
+
+    thing, other = Thing(), Thing()
+    session.keep_track(thing, table, 1)
+    assert session.keep_track(other, table, 2) is True
+    sys.settrace(trace)
+    try:
+        del thing
+    finally:
+        sys.settrace(None)
+    assert (table, seen) == ({2: "two"}, [])
+
+
+def test_a_key_that_is_gone_already_is_no_fault(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    table = {1: "one"}
+    thing = Thing()
+    session.keep_track(thing, table, 1)
+    table.clear()
+    del thing
+    assert raised == []
+
+
+def test_dead_references_are_dropped(session: Session) -> None:
+    table: dict[int, int] = {}
+    kept = [Thing() for _ in range(10)]
+    for number, thing in enumerate(kept):
+        session.keep_track(thing, table, number)
+    for _ in range(50 * KEPT_AT_FIRST):
+        session.keep_track(Thing(), table, -1)
+    assert len(session._kept) <= 2 * KEPT_AT_FIRST
+    table.update(enumerate(range(10)))
+    del kept, thing
+    assert table == {}
+
+
+def test_what_cannot_be_watched_stays(session: Session) -> None:
+    table = {1: "one"}
+    assert session.keep_track([], table, 1) is False
+    assert table == {1: "one"}

@@ -1,0 +1,355 @@
+"""What is measured of a fetch: against the kernel's own clocks, and against planted counters."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.usage import ask
+from torch.overrides import TorchFunctionMode
+
+from trainprof.inside.spans import fetch_usage
+from trainprof.inside.spans.fetch_usage import (
+    FIRST_LONG,
+    FIRST_LOOKED_AT,
+    LONG_NS,
+    ONE_OF_BATCHES,
+    ONE_OF_LONG,
+    ONE_OF_QUICK,
+    ONE_OF_SHORT,
+    QUICK_AFTER,
+    SHORT_NS,
+    BatchScale,
+    UsageMeter,
+)
+from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
+
+START = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+class Kernel:
+    """Counters that the test moves on."""
+
+    def __init__(self, directory: Path) -> None:
+        self.thread_ns = self.process_ns = 5 * SECOND_NS
+        self.delay_ns = self.lag_ns = self.throttled_us = self.blocks = self.faults = 0
+        self.schedstat, self.cpu_stat = directory / "schedstat", directory / "cpu.stat"
+        self.write()
+
+    def write(self) -> None:
+        self.schedstat.write_text(f"{self.thread_ns - self.lag_ns} {self.delay_ns} 7\n")
+        self.cpu_stat.write_text(f"nr_periods 9\nthrottled_usec {self.throttled_us}\n")
+
+    def rusage(self, who: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            ru_utime=self.process_ns / 2e9,
+            ru_stime=self.process_ns / 2e9,
+            ru_inblock=self.blocks,
+            ru_majflt=self.faults,
+        )
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel(tmp_path)
+    monkeypatch.setattr(fetch_usage, "_RUN_DELAY_FILE", str(made.schedstat))
+    monkeypatch.setattr(fetch_usage, "thread_time_ns", lambda: made.thread_ns)
+    monkeypatch.setattr(fetch_usage, "getrusage", made.rusage)
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    return made
+
+
+class Log(list[tuple[Any, ...]]):
+    """What was emitted: (kind, ns, site, value, flags)."""
+
+    def emit(
+        self, kind: int, start: int, end: int, site: int = 0, value: int = 0, flags: int = 0
+    ) -> None:
+        assert start == START
+        self.append((Kind(kind), end - start, site, value, flags))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS) -> None:
+    begun = ask(meter)
+    during()
+    meter.took(wall_ns)
+    if begun is not None:
+        meter.end(begun, START, wall_ns)
+
+
+def test_cpu_and_run_delay_are_the_fetchs_own(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    kernel.delay_ns = 44_000_000  # before it
+
+    def work() -> None:
+        kernel.thread_ns += 3_000_000
+        kernel.process_ns += 8_000_000
+        kernel.delay_ns += 2_000_000
+        kernel.write()
+
+    kernel.write()
+    fetch(meter, work)
+    assert log == [(Kind.FETCH_CPU, 3_000_000, 2000, 8_000_000, 1)]
+
+
+def test_a_fetch_waits_for_a_core_no_longer_than_it_is_without_one(
+    kernel: Kernel, log: Log
+) -> None:
+    """The kernel's two clocks are not read in the same moment."""
+
+    def work() -> None:
+        kernel.thread_ns += LONG_NS - 300_000
+        kernel.delay_ns += 350_000
+        kernel.write()
+
+    fetch(UsageMeter(log.emit, None), work)
+    assert [delay for _, _, delay, *_ in log] == [300]
+
+
+def test_what_the_thread_used_the_process_used_too(kernel: Kernel, log: Log) -> None:
+    """The kernel's two clocks are not read in the same moment."""
+
+    def work() -> None:
+        kernel.thread_ns += 3_000
+
+    fetch(UsageMeter(log.emit, None), work)
+    [(_, cpu_ns, _, process_ns, _)] = log
+    assert (cpu_ns, process_ns) == (3000, 3000)
+
+
+def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+
+    def read() -> None:
+        kernel.blocks += 8
+        kernel.faults += 2
+
+    for _ in range(2):
+        read()
+        fetch(meter, read)
+    told = [value for kind, _, _, value, _ in log if kind is Kind.FETCH_IO]
+    assert told == [8 * 512 | 2 << FAULTS_SHIFT] * 2
+
+
+def test_a_fetch_that_reads_nothing_writes_no_record_of_it(kernel: Kernel, log: Log) -> None:
+    fetch(UsageMeter(log.emit, None), lambda: None)
+    assert [kind for kind, *_ in log] == [Kind.FETCH_CPU]
+
+
+@pytest.mark.parametrize(
+    "text", ["nr_throttled 3\nthrottled_usec {}\n", "throttled_time {}000\nwait_sum 3\n"]
+)
+def test_a_stop_by_the_quota_is_told_where_the_thread_waited(
+    kernel: Kernel, log: Log, text: str
+) -> None:
+    meter = UsageMeter(log.emit, str(kernel.cpu_stat))
+
+    def stopped(us: int, delay_us: int) -> None:
+        kernel.throttled_us += us
+        kernel.delay_ns += delay_us * 1000
+        kernel.write()
+        kernel.cpu_stat.write_text(text.format(kernel.throttled_us))
+
+    stopped(900, 900)  # before the fetch
+    fetch(meter, lambda: stopped(700, 800))
+    fetch(meter, lambda: stopped(5000, 0))  # another process was
+    told = [site for kind, _, site, _, _ in log if kind is Kind.FETCH_IO]
+    assert told == [700]
+
+
+def test_without_a_run_delay_nothing_is_made_up(
+    kernel: Kernel, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_usage, "_RUN_DELAY_FILE", "/nonexistent/schedstat")
+    fetch(UsageMeter(log.emit, None), lambda: None)
+    assert [site for _, _, site, _, _ in log] == [NOT_TOLD]
+
+
+def test_a_file_that_took_our_number_tells_nothing_and_is_left_alone(
+    kernel: Kernel, log: Log, tmp_path: Path
+) -> None:
+    """A script that closes all descriptors, and opens its own."""
+    meter = UsageMeter(log.emit, None)
+    fetch(meter, lambda: None)
+    ours = next(iter(meter._files.values()))._descriptor
+    assert ours is not None
+    (tmp_path / "theirs").write_text("1 2 3\n4 5 6\n")
+    with (tmp_path / "theirs").open("rb") as file:
+        os.dup2(file.fileno(), ours)
+        log.clear()
+        fetch(meter, lambda: None)
+        assert os.read(ours, 5) == b"1 2 3"
+    assert [site for _, _, site, _, _ in log] == [NOT_TOLD]
+    os.close(ours)
+
+
+def test_a_file_that_the_script_closed_is_opened_again(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    fetch(meter, lambda: None)
+    ours = next(iter(meter._files.values()))._descriptor
+    assert ours is not None
+    os.close(ours)
+    log.clear()
+    fetch(meter, lambda: None)
+    assert [site for _, _, site, _, _ in log] == [0]
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
+def test_a_thread_with_the_number_of_one_that_ended_has_its_own_file(log: Log) -> None:
+    """Python gives numbers out again."""
+    found: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: found.append(fetch_usage._KeptFile("/proc/thread-self/schedstat"))
+    )
+    thread.start()
+    of_kernel = Path(f"/proc/self/task/{thread.native_id}")
+    thread.join()
+    while of_kernel.exists():  # the kernel's thread ends a little later than Python's
+        pass
+    [file] = found
+    open_before = os.listdir("/proc/self/fd")
+    own_ns = [int(file.read().split()[0]) for _ in range(2)]
+    assert own_ns[0] > SECOND_NS // 100  # this one has imported torch
+    assert os.listdir("/proc/self/fd") == open_before
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
+def test_the_kernels_own_figures(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    meter = UsageMeter(log.emit, None)
+    inside: list[int] = []
+
+    def work() -> None:
+        before = time.thread_time_ns()
+        while time.thread_time_ns() < before + 2_000_000:
+            pass
+        inside.append(time.thread_time_ns() - before)
+
+    outside = time.thread_time_ns()
+    fetch(meter, work)
+    outside = time.thread_time_ns() - outside
+    kind, cpu_ns, delay_us, process_ns, _ = log[0]
+    assert kind is Kind.FETCH_CPU
+    assert inside[0] <= cpu_ns <= outside
+    assert process_ns >= cpu_ns
+    assert delay_us != NOT_TOLD
+
+
+def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
+    meter.took(SHORT_NS - 1)
+    return np.array([ask(meter) is not None for _ in range(count)])
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 7, 8, 10, 16, 25, 32, 64, 100])
+def test_of_short_fetches_as_many_are_measured_at_any_place_in_a_period(
+    kernel: Kernel, log: Log, period: int
+) -> None:
+    rounds = 4096
+    meter = UsageMeter(log.emit, None)
+    at_first = measured_at(meter, QUICK_AFTER)
+    assert at_first.mean() == pytest.approx(1 / ONE_OF_SHORT, rel=0.1)
+    share = measured_at(meter, rounds * period).reshape(rounds, period)
+    assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_QUICK, rel=0.25)
+
+
+def test_long_fetches_in_between_are_looked_for_as_at_first(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    measured_at(meter, 2 * QUICK_AFTER)
+    shares = []
+    for _ in range(FIRST_LONG):
+        meter.took(2 * LONG_NS)
+        assert ask(meter) is not None
+        shares.append(measured_at(meter, QUICK_AFTER // 2).mean())
+    assert np.mean(shares) == pytest.approx(1 / ONE_OF_SHORT, rel=0.05)
+
+
+def test_of_long_fetches_the_first_are_measured_all(kernel: Kernel, log: Log) -> None:
+    meter = UsageMeter(log.emit, None)
+    for _ in range(FIRST_LONG):
+        fetch(meter, lambda: None)
+    assert [flags for *_, flags in log] == [1] * FIRST_LONG
+    log.clear()
+    for _ in range(400):
+        fetch(meter, lambda: None)
+    assert {flags for *_, flags in log} == {ONE_OF_LONG}
+    assert len(log) == pytest.approx(400 / ONE_OF_LONG, abs=2)
+
+
+def test_a_fetch_stands_for_others_by_what_came_before_it(kernel: Kernel, log: Log) -> None:
+    """Were it its own length that decides, the sums would lean to one side."""
+    meter = UsageMeter(log.emit, None)
+    fetch(meter, lambda: None, wall_ns=1)
+    while not log[1:]:
+        fetch(meter, lambda: None, wall_ns=1)
+    assert [flags for *_, flags in log] == [1, ONE_OF_SHORT]
+
+
+@pytest.fixture
+def scale() -> BatchScale:
+    return BatchScale(torch)
+
+
+class Special(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (torch.zeros(4, 8), (128, 1)),
+        ([torch.zeros(2), (torch.zeros(3, dtype=torch.uint8), "cat")], (11, 2)),
+        ({"x": torch.zeros(2), "y": [np.zeros(3), 7]}, (32, 2)),
+        ([torch.zeros(1) for _ in range(300)], (1200, 300)),
+        (torch.zeros(2).as_subclass(Special), None),
+        (["cat", 7], None),
+        ([[0] * 5000, torch.zeros(2)], None),
+        (None, None),
+    ],
+)
+def test_how_large_a_batch_is(scale: BatchScale, batch: Any, size: tuple[int, int] | None) -> None:
+    assert scale.of(batch) == size
+
+
+def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
+    asked = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            asked.append(func)
+            return func(*args, **(kwargs or {}))
+
+    batch = torch.zeros(2)
+    with Mode():
+        assert scale.of(batch) is None
+    assert asked == []
+
+
+def test_after_a_batch_of_many_parts_some_are_passed_over(scale: BatchScale) -> None:
+    many = [torch.zeros(1) for _ in range(56)]
+    looked = [scale.of(many) is not None for _ in range(FIRST_LOOKED_AT)]
+    assert looked[0]
+    assert sum(looked) == 2
+
+
+def test_after_the_first_batches_one_of_some_is_looked_at(scale: BatchScale) -> None:
+    told = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
+    first, later = told[:FIRST_LOOKED_AT], [one for one in told[FIRST_LOOKED_AT:] if one]
+    assert first == [(4, 1), (8, 1)] * (FIRST_LOOKED_AT // 2)
+    assert len(later) == pytest.approx(400 / ONE_OF_BATCHES, abs=3)
+    # However sizes alternate, both are seen as often.
+    assert later.count((4, 1)) == pytest.approx(len(later) / 2, abs=3)

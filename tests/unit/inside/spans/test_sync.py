@@ -1,0 +1,295 @@
+"""What is recorded of calls that wait for a value."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import pickle
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.session import FakeClock, Recorder
+
+from trainprof.inside.spans.sync import TENSOR_CALLS, SyncProbe, _Chain
+from trainprof.record.schema import Kind, SyncFlag, Topic
+
+CALLS: list[tuple[Callable[[Any], Any], SyncFlag]] = [
+    (lambda t: t.item(), SyncFlag.ITEM),
+    (lambda t: t.tolist(), SyncFlag.TOLIST),
+    (lambda t: t.numpy().tolist(), SyncFlag.NUMPY),
+    (lambda t: t.nonzero(), SyncFlag.NONZERO),
+    (bool, SyncFlag.BOOL),
+    (float, SyncFlag.FLOAT),
+    (int, SyncFlag.INT),
+    (operator.index, SyncFlag.INDEX),
+]
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
+    kind, _ = same_with_us(lambda: [call(torch.tensor(3)) for call, _ in CALLS], SyncProbe())
+    assert kind == "returned"
+
+
+@pytest.mark.parametrize(
+    "call", [call for call, flag in CALLS if flag not in (2, 3, 9)], ids=lambda _: ""
+)
+def test_an_exception_looks_the_same(same_with_us: Callable[..., Any], call: Any) -> None:
+    assert same_with_us(lambda: call(torch.ones(2)), SyncProbe())[0] == "raised"
+
+
+@pytest.mark.parametrize(("call", "flag"), CALLS)
+def test_each_call_on_a_host_tensor_is_counted(
+    recorder: Recorder, call: Any, flag: SyncFlag
+) -> None:
+    recorder.start(SyncProbe())
+    call(torch.tensor(3))
+    [event] = recorder.read().of(Kind.SYNC)
+    assert event.flags == flag | SyncFlag.ON_CPU
+    assert event.text[0] == __file__
+
+
+def test_the_line_is_the_callers(recorder: Recorder) -> None:
+    recorder.start(SyncProbe())
+    if torch.tensor(1) > 0:
+        line = sys._getframe().f_lineno - 1
+    [event] = recorder.read().of(Kind.SYNC)
+    assert event.line == f"test_sync.py:{line}"
+
+
+def test_torchs_own_calls_on_host_tensors_are_left_out(recorder: Recorder) -> None:
+    recorder.start(SyncProbe())
+    p = torch.nn.Parameter(torch.ones(2))
+    p.grad = torch.ones(2)
+    torch.optim.Adam([p], foreach=False).step()
+    repr(p)
+    assert recorder.read().of(Kind.SYNC) == []
+
+
+def test_a_device_that_a_package_adds_later_is_asked_for(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: False)
+    recorder.start(SyncProbe())
+    torch.tensor(3).item()
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: True)
+    with pytest.raises(RuntimeError):
+        torch.ones(1, device="meta").item()  # stands for that device
+    torch.tensor(3).item()
+    found = [event.flags for event in recorder.read().of(Kind.SYNC)]
+    on_host = SyncFlag.ITEM | SyncFlag.ON_CPU
+    assert found == [on_host, SyncFlag.ITEM, on_host]
+
+
+READS = 50_000
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+def test_thousands_of_reads_a_step_are_counted_for_a_while(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, has_device: bool
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: has_device)
+    before, flag = torch.Tensor.__float__, SyncFlag.FLOAT
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    value = torch.tensor(3.0)
+    assert sum(float(value) for _ in range(READS + 100)) == 3.0 * (READS + 100)
+    value.item()
+    # On a host alone nothing of ours is left; what a device's values cost is still told.
+    assert (torch.Tensor.__float__ is before) is not has_device
+    with pytest.raises(RuntimeError):
+        float(torch.ones(1, device="meta"))
+    recording = recorder.read()
+    kept = [event.flags for event in recording.of(Kind.SYNC)]
+    assert kept.count(flag | SyncFlag.ON_CPU) == READS
+    assert kept.count(SyncFlag.ITEM | SyncFlag.ON_CPU) == 1
+    assert kept.count(flag) == has_device
+    [told] = [x for x in recording.notes(Topic.ENVIRONMENT) if "reads_counted_until" in x]
+    assert told["flag"] == flag
+
+
+@pytest.mark.parametrize("name", ["item", "__float__", "__bool__", "__index__"])
+def test_a_method_that_the_script_keeps_stays_what_it_is(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: False)
+    bare = getattr(torch.Tensor, name)
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    known = {getattr(torch.Tensor, name): "as in a table of __torch_function__"}
+    reads = {
+        "item": lambda value: value.item(),
+        "__float__": float,
+        "__bool__": bool,
+        "__index__": operator.index,
+    }
+    read, value = reads[name], torch.tensor(3)
+    for _ in range(READS + 100):
+        read(value)
+    assert getattr(torch.Tensor, name) in known
+    [kept] = known
+    assert pickle.loads(pickle.dumps(kept)) is kept
+    assert len(recorder.read().of(Kind.SYNC)) == READS
+    assert kept is not bare
+
+
+@pytest.mark.parametrize(("call", "flag"), CALLS)
+def test_what_nobody_keeps_is_taken_back(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, call: Any, flag: SyncFlag
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: False)
+    [name] = [name for name, of in TENSOR_CALLS.items() if of == flag]
+    bare = getattr(torch.Tensor, name)
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    assert getattr(torch.Tensor, name) is not bare
+    value = torch.tensor(3)
+    for _ in range(READS + 100):
+        call(value)
+    assert getattr(torch.Tensor, name) is bare
+
+
+def test_reads_that_are_far_between_are_all_counted(recorder: Recorder) -> None:
+    recorder.start(SyncProbe(), now=itertools.count(step=60_000).__next__)
+    value = torch.tensor(3.0)
+    for _ in range(READS + 100):
+        float(value)
+    assert len(recorder.read().of(Kind.SYNC)) == READS + 100
+
+
+def test_synchronize(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        recorder.start(SyncProbe())
+        torch.cuda.synchronize()
+        recorder.stop()
+    [event] = recorder.read().of(Kind.SYNC)
+    assert (event.flags, event.text[0]) == (SyncFlag.SYNCHRONIZE, __file__)
+
+
+def reading_in(file: str) -> Callable[[Callable[[], Any]], None]:
+    """Returns a function of a file that calls another."""
+    names: dict[str, Any] = {}
+    exec(compile("def read(call):\n    call()\n", file, "exec"), names)
+    read: Callable[[Callable[[], Any]], None] = names["read"]
+    return read
+
+
+def test_whose_code_asks_for_a_devices_value(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: True)
+    recorder.start(SyncProbe())
+    value = torch.ones(1, device="meta")  # stands for a device's
+    item = operator.methodcaller("item")
+    of_torch = reading_in(f"{torch.__path__[0]}/optim/planted.py")
+    of_package = reading_in(f"{sysconfig.get_path('purelib')}/planted_trainer.py")
+    of_python = reading_in(f"{sysconfig.get_path('stdlib')}/statistics.py")
+    calls: list[tuple[Callable[[], None], int]] = [
+        (lambda: item(value), 0),
+        (lambda: of_torch(functools.partial(item, value)), SyncFlag.BY_TORCH),
+        (lambda: of_package(functools.partial(item, value)), SyncFlag.BY_LIBRARY),
+        (
+            lambda: of_package(functools.partial(of_torch, functools.partial(item, value))),
+            SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY,
+        ),
+        (lambda: of_torch(functools.partial(item, value)), SyncFlag.BY_TORCH),
+        (lambda: of_python(functools.partial(item, value)), 0),
+    ]
+    for _ in range(2):  # whose it is, is asked once, or known
+        for call, _ in calls:
+            with pytest.raises(RuntimeError):
+                call()
+    recording = recorder.read()
+    flags = [event.flags for event in recording.of(Kind.SYNC)]
+    assert flags == [SyncFlag.ITEM | flag for _, flag in calls] * 2
+    assert {event.text[0] for event in recording.of(Kind.SYNC)} == {__file__}
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+def test_the_methods_are_still_found_by_pickle(recorder: Recorder) -> None:
+    recorder.start(SyncProbe())
+    assert pickle.loads(pickle.dumps(torch.Tensor.item)) is torch.Tensor.item
+
+
+def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = recorder.start(SyncProbe())
+
+    def broken(frame: object) -> int:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(session.sites, "name", broken)
+    assert [torch.tensor(3).item() for _ in range(2)] == [3, 3]
+    assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
+
+
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "item", None)
+        recorder.start(SyncProbe())
+    assert torch.tensor(3).tolist() == 3
+    recording = recorder.read()
+    [note] = recording.notes(Topic.PROBE_UNAVAILABLE)
+    assert note == {"probe": "sync", "reason": "Tensor.item does not exist"}
+    assert len(recording.of(Kind.SYNC)) == 1
+
+
+class Reads:
+    """A device's values, read one after another; `marked` tells which got a mark."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.marks = 0
+        self.chain = _Chain(self.clock, self._mark)
+        self.marked: list[bool] = []
+
+    def _mark(self) -> int:
+        self.marks += 1
+        self.clock.advance(30_000)
+        return self.clock.now_ns
+
+    def read(self, gap_ns: int, took_ns: int, place: int = 1) -> None:
+        self.clock.advance(gap_ns)
+        before = self.marks
+        start, flag = self.chain.begin((place, 0))
+        self.clock.advance(took_ns)
+        assert self.chain.end((place, 0), start, flag) - start == took_ns
+        self.marked.append(self.marks > before)
+        assert bool(flag) is not self.marked[-1]
+
+
+def test_quick_reads_right_after_one_another_get_no_marks() -> None:
+    reads = Reads()
+    for _ in range(200):
+        reads.read(15_000, 20_000)
+    assert reads.marked == ([True] + [False] * 64) * 3 + [True] + [False] * 4
+
+
+@pytest.mark.parametrize(("gap_ns", "took_ns"), [(60_000, 20_000), (15_000, 70_000)])
+def test_what_may_have_been_given_out_between_reads_is_marked(gap_ns: int, took_ns: int) -> None:
+    reads = Reads()
+    for _ in range(10):
+        reads.read(gap_ns, took_ns)
+    assert reads.marked == [True] * 10
+
+
+def test_a_line_whose_reads_wait_is_marked_behind_quick_ones() -> None:
+    reads = Reads()
+    for _ in range(10):
+        for place, took_ns in ((1, 10_000), (2, 10_000), (3, 900_000)):
+            reads.read(5_000, took_ns, place)
+    # The first of each line, what waits, and what comes after that.
+    assert reads.marked == [True, True, True] + [True, False, True] * 9
+
+
+def test_threads_read_for_themselves() -> None:
+    reads = Reads()
+    reads.read(15_000, 20_000)
+    thread = threading.Thread(target=reads.read, args=(15_000, 20_000))
+    thread.start()
+    thread.join()
+    assert reads.marked == [True, True]

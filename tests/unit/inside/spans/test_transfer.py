@@ -1,0 +1,319 @@
+"""What is recorded of copies between devices."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import fake_device
+from support.fake_device import FakeTensor
+from support.session import Recorder
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainprof.inside.spans.transfer import TransferProbe, is_made_in
+from trainprof.inside.trial.copies import NonBlockingProbe
+from trainprof.record.schema import Kind, Topic, TransferFlag
+
+GPU = "fakegpu"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device() -> None:
+    fake_device.register()
+
+
+def probe() -> TransferProbe:
+    made = TransferProbe()
+    made.plain_types.add(FakeTensor)
+    return made
+
+
+def here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
+    def copies() -> Any:
+        x = torch.arange(4.0)
+        assert x.to("cpu") is x
+        return x.to(torch.int32), x.to(GPU).cpu(), torch.zeros(4).copy_(x), x.to(x.to(GPU))._raw
+
+    assert same_with_us(copies, probe())[0] == "returned"
+
+
+def test_an_error_looks_the_same(same_with_us: Callable[..., Any]) -> None:
+    kind, _ = same_with_us(lambda: torch.zeros(2).to("no such device"), probe())
+    assert kind == "raised"
+    assert same_with_us(lambda: torch.zeros(2).copy_(torch.zeros(3)), probe())[0] == "raised"
+
+
+def test_direction_bytes_and_line(recorder: Recorder) -> None:
+    recorder.start(probe())
+    x = torch.zeros(10)
+    y = x.to(GPU)
+    line = here() - 1
+    y.cpu()
+    y.to("cpu", torch.float64)
+    y.copy_(x)
+    x.copy_(y)
+    events = recorder.read().of(Kind.TRANSFER)
+    assert [(e.flags, e.value) for e in events] == [
+        (TransferFlag.H2D, 40),
+        (TransferFlag.D2H, 40),
+        (TransferFlag.D2H, 80),
+        (TransferFlag.H2D, 40),
+        (TransferFlag.D2H, 40),
+    ]
+    assert events[0].line == f"test_transfer.py:{line}"
+
+
+def test_what_stays_on_its_device_is_no_transfer(recorder: Recorder) -> None:
+    recorder.start(probe())
+    x = torch.zeros(3)
+    x.to("cpu")
+    x.to(torch.float16)
+    x.cpu()
+    x.to("meta")
+    torch.zeros(3, device="meta").to("meta", torch.int8)
+    torch.zeros(3).copy_(x)
+    y = FakeTensor(x)
+    y.to(GPU)
+    y.to(torch.float16)
+    assert recorder.read().of(Kind.TRANSFER) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((GPU,), {"non_blocking": True}, True),
+        ((GPU, torch.float32, True), {}, True),
+        ((GPU, torch.float32, False, True), {}, False),  # the last one is `copy`
+        ((GPU,), {"non_blocking": False}, False),
+        ((GPU,), {}, False),
+    ],
+)
+def test_non_blocking(
+    recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any], expected: bool
+) -> None:
+    recorder.start(probe())
+    torch.zeros(3).to(*args, **kwargs)
+    [event] = recorder.read().of(Kind.TRANSFER)
+    assert bool(event.flags & TransferFlag.NON_BLOCKING) is expected
+
+
+def test_pinned_memory(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder.start(probe())
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "is_pinned", lambda self: True)
+        x = torch.zeros(3)
+        x.to(GPU)
+    [event] = recorder.read().of(Kind.TRANSFER)
+    assert event.flags == TransferFlag.H2D | TransferFlag.PINNED
+
+
+def test_what_is_made_by_the_line_that_copies_it(recorder: Recorder) -> None:
+    recorder.start(probe())
+    torch.zeros(3).to(GPU)
+    x = torch.zeros(3)
+    x.to(GPU)
+    torch.zeros(3).to(GPU).cpu()
+    flags = [event.flags for event in recorder.read().of(Kind.TRANSFER)]
+    made = TransferFlag.H2D | TransferFlag.MADE_THERE
+    assert flags == [made, TransferFlag.H2D, made, TransferFlag.D2H]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("noise = torch.randn(x.shape).to(device)", True),
+        ("noise = torch.randn_like(x, dtype=f(a, (1, 2))).cuda()", True),
+        ("h, c = torch.zeros(n).to(device), torch.zeros(n).to(device)", True),
+        ("x, h = x.to(device), torch.zeros(n).to(device)", False),  # a batch as well
+        ("mask = torch.ones(n) * x.float().to(device)", False),
+        ("x = torch.tensor(seen).to(device)", False),  # the host has it
+        ("x = x.to(device)", False),
+        ("noise = torch.randn(", False),
+    ],
+)
+def test_a_line_that_makes_what_it_copies(line: str, expected: bool) -> None:
+    assert is_made_in(line) is expected
+
+
+class Pair:
+    """A container as libraries have them, whose `to` takes a device alone."""
+
+    def __init__(self) -> None:
+        self.first = torch.zeros(3)
+
+    def to(self, device: str) -> torch.Tensor:
+        return self.first.to(device)
+
+
+def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
+    recorder.start(probe())
+    packed = nn.utils.rnn.pack_sequence([torch.zeros(3, 2)])
+    packed.to(GPU)  # a container of torch's
+    line = here() - 1
+    Pair().to(GPU)  # one of the user's, whose own line is told
+    torch.utils._pytree.tree_map(lambda one: one.to(GPU), [torch.zeros(3)])
+    by_library, by_user, by_function = recorder.read().of(Kind.TRANSFER)
+    assert by_library.flags == TransferFlag.H2D | TransferFlag.BY_LIBRARY
+    assert by_library.line == f"test_transfer.py:{line}"
+    assert by_user.flags == by_function.flags == TransferFlag.H2D
+    assert by_user.line != f"test_transfer.py:{line + 2}"
+
+
+def test_a_trials_own_call_in_between_is_no_librarys(recorder: Recorder) -> None:
+    recorder.start(probe(), NonBlockingProbe())
+    x = torch.zeros(3)
+    x.to(GPU)
+    line = here() - 1
+    (copied,) = recorder.read().of(Kind.TRANSFER)
+    assert (copied.flags, copied.line) == (TransferFlag.H2D, f"test_transfer.py:{line}")
+
+
+def test_torchs_profiler_does_not_show_that_memory_is_asked_about(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def is_pinned(self: torch.Tensor) -> bool:
+        asked.append(self)
+        return False
+
+    recorder.start(probe())
+    x = torch.zeros(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "is_pinned", is_pinned)
+        for profiles in (False, True):
+            monkeypatch.setattr("torch.autograd.profiler._is_profiler_enabled", profiles)
+            x.to(GPU)
+        x.to(GPU)  # at a line that was not met before
+    flags = [event.flags for event in recorder.read().of(Kind.TRANSFER)]
+    h2d = TransferFlag.H2D
+    assert flags == [h2d, h2d, h2d | TransferFlag.PINNED]
+    assert len(asked) == 1
+
+
+def test_torchs_profiler_shows_the_scripts_own_operators(
+    same_with_us: Callable[..., Any],
+) -> None:
+    def operators() -> list[str]:
+        with torch.profiler.profile() as profiler:
+            torch.zeros(3).to(GPU)
+        return sorted(event.name for event in profiler.events() if event.name[:6] == "aten::")
+
+    kind, names = same_with_us(operators, probe())
+    assert (kind, "aten::zeros" in names) == ("returned", True)
+
+
+def test_a_model_is_placed_not_transferred(recorder: Recorder) -> None:
+    recorder.start(probe())
+
+    class Placing(nn.Module):
+        def _apply(self, function: Any, recurse: bool = True) -> Any:
+            torch.zeros(2).to(GPU)  # as buffers of its own
+            return super()._apply(function, recurse)
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Placing())
+    model.to(torch.float64)
+    line = here() - 1
+    recording = recorder.read()
+    assert recording.of(Kind.TRANSFER) == []
+    [event] = recording.of(Kind.PLACEMENT)
+    assert event.line == f"test_transfer.py:{line}"
+    torch.zeros(1).to(GPU)
+    assert len(recorder.read().of(Kind.TRANSFER)) == 1
+
+
+def test_another_threads_transfer_is_seen_while_a_model_is_placed(recorder: Recorder) -> None:
+    recorder.start(probe())
+
+    class Meanwhile(nn.Module):
+        def _apply(self, function: Any, recurse: bool = True) -> Any:
+            thread = threading.Thread(target=lambda: torch.zeros(2).to(GPU))
+            thread.start()
+            thread.join()
+            return super()._apply(function, recurse)
+
+    nn.Sequential(Meanwhile()).float()
+    assert len(recorder.read().of(Kind.TRANSFER)) == 1
+
+
+def test_modes_and_subclasses_of_the_script_see_no_call_of_ours(recorder: Recorder) -> None:
+    calls: list[str] = []
+
+    class Spy(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append(getattr(func, "__name__", str(func)))
+            return func(*args, **(kwargs or {}))
+
+    def watched() -> list[str]:
+        calls.clear()
+        x = torch.zeros(2)
+        with Spy():
+            x.to(torch.float64)
+            x.to(GPU)
+        return list(calls)
+
+    bare = watched()
+    recorder.start(probe())
+    assert watched() == bare
+
+
+def test_a_dispatch_mode_of_the_script_sees_no_call_of_ours(recorder: Recorder) -> None:
+    class Spy(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    calls: list[str] = []
+
+    def watched() -> list[str]:
+        calls.clear()
+        x = torch.zeros(2)
+        with Spy():
+            x.to(GPU)
+        return list(calls)
+
+    bare = watched()
+    assert bare
+    recorder.start(probe())
+    assert watched() == bare
+    (copied,) = recorder.read().of(Kind.TRANSFER)
+    assert copied.flags == TransferFlag.H2D | TransferFlag.PINNED  # nothing is said against it
+
+
+def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: TransferProbe, device: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(TransferProbe, "_note_device", broken)
+    recorder.start(probe())
+    for _ in range(2):
+        assert torch.zeros(2).to(GPU).device.type == GPU
+    [fault] = recorder.read().notes(Topic.PROBE_FAILED)
+    assert fault["probe"] == "transfer"
+
+
+def test_a_missing_hook_point_is_reported(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "to", None)
+        recorder.start(probe())
+    torch.zeros(2).to(GPU).cpu()
+    recording = recorder.read()
+    assert [n["reason"] for n in recording.notes(Topic.PROBE_UNAVAILABLE)] == [
+        "Tensor.to does not exist"
+    ]
+    assert [e.flags for e in recording.of(Kind.TRANSFER)] == [TransferFlag.D2H]

@@ -1,0 +1,157 @@
+"""A copy of a stack tells the same places, and holds nothing of the script's."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Lock, Thread, get_ident
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from trainprof.inside.patching.call_site import CallSites, _line_of
+from trainprof.inside.stacks.copied_frames import CopiedFrame, codes_by_thread, globals_of, stack_of
+from trainprof.record.event_log import EventLog
+
+
+class Held:
+    pass
+
+
+def here() -> CopiedFrame:
+    """Returns a copy of the caller's stack."""
+    stands = stack_of(get_ident())
+    while stands is not None and stands.f_code is not here.__code__:
+        stands = stands.f_back
+    assert stands is not None
+    assert stands.f_back is not None
+    return stands.f_back
+
+
+def test_the_same_places_are_named(tmp_path: Path) -> None:
+    sites = CallSites(EventLog(str(tmp_path), role="script"), "/")
+
+    def inner(frame: FrameType | None) -> list[tuple[list[int], list[int]]]:
+        assert frame is not None
+        return [(sites.frames(here()), sites.frames(frame)) for _ in range(2)]
+
+    for of_copy, of_frames in inner(sys._getframe()):
+        # In 3.11 the list is made in a function of its own, between the two.
+        of_copy = of_copy[-len(of_frames) :]
+        assert of_copy == of_frames
+        texts = [sites.shown(one, "/") for one in of_copy]
+    lines = _lines_of(sys._getframe())
+    assert texts[1:] == [sites.shown(one, "/") for one in of_frames][1:]
+    assert len(lines) > 2
+    assert all(one == other for one, other in lines)
+    assert texts[0].startswith(__file__.removeprefix("/"))
+
+
+def _lines_of(frame: FrameType | None) -> list[tuple[int, int]]:
+    """Returns the lines of a stack, by a copy and by the frames."""
+    assert frame is not None
+    stands: CopiedFrame | None = here().f_back
+    lines = []
+    while stands is not None and frame is not None:
+        if frame.f_lineno is not None:
+            lines.append((_line_of(stands), frame.f_lineno))
+        stands, frame = stands.f_back, frame.f_back
+    assert stands is frame is None
+    return lines
+
+
+def test_nothing_is_kept_alive() -> None:
+    copies = []
+
+    def inner() -> weakref.ref[Held]:
+        held = Held()
+        copies.append(here())
+        copies.append(codes_by_thread())
+        return weakref.ref(held)
+
+    assert inner()() is None
+    assert copies[0].f_code.co_name == "inner"
+
+
+@contextmanager
+def another_thread() -> Iterator[tuple[int, Callable[[], None]]]:
+    """Yields a thread's ident, which stands in `stands`, and what ends it."""
+    begun, ends = Lock(), Lock()
+    begun.acquire()
+    ends.acquire()
+
+    def stands() -> None:
+        begun.release()
+        ends.acquire()
+
+    thread = Thread(target=stands)
+    thread.start()
+    begun.acquire()
+    assert thread.ident is not None
+
+    def end() -> None:
+        if thread.is_alive():
+            ends.release()
+        thread.join()
+
+    yield thread.ident, end
+    end()
+
+
+def test_another_thread_is_told_until_it_ends() -> None:
+    with another_thread() as (ident, end):
+        stack, code = stack_of(ident), codes_by_thread()[ident]
+        names = []
+        while stack is not None:
+            names.append(stack.f_code.co_name)
+            stack = stack.f_back
+        assert names[-1] == "_bootstrap"
+        assert names[:2] == ["stands", "run"]
+        assert code.co_name == "stands"
+        assert globals_of(ident, code) is globals()
+        assert globals_of(ident, here.__code__) is None
+        mine = codes_by_thread()[get_ident()]
+        assert mine is codes_by_thread.__code__
+        end()
+        assert stack_of(ident) is None
+        assert globals_of(ident, code) is None
+        assert ident not in codes_by_thread()
+
+
+@pytest.mark.parametrize("look", [stack_of, lambda _: codes_by_thread()])
+def test_no_other_thread_goes_on_while_its_frames_are_held(look: Callable[[int], Any]) -> None:
+    """One that has a frame of its own held finds what was in it still there once it returns."""
+    kept: list[int] = []
+    ends = Event()
+
+    def inner() -> weakref.ref[Held]:
+        held = Held()
+        return weakref.ref(held)
+
+    def works() -> None:
+        calls = 0
+        while not ends.is_set():
+            calls += 1
+            if inner()() is not None:
+                kept.append(calls)
+
+    usual = sys.getswitchinterval()
+    thread = Thread(target=works)
+    thread.start()
+    assert thread.ident is not None
+    sys.setswitchinterval(1e-6)
+    gc.disable()  # whom it tells, as hypothesis once it has run, lets the thread in
+    try:
+        for _ in range(20_000):
+            look(thread.ident)
+    finally:
+        gc.enable()
+        sys.setswitchinterval(usual)
+        ends.set()
+        thread.join()
+    assert kept == []

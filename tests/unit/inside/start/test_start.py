@@ -1,0 +1,287 @@
+"""How a process comes under the tracee, and what it then holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.session import ROOT, read_recordings, run_hooked, run_plain, tracee_environment
+
+from trainprof.inside.start import site_directory
+from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
+from trainprof.record.schema import Kind, Stop, Topic
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+OURS = ("trainprof.inside.start", "trainprof.inside", "trainprof.record")
+
+
+def script(directory: Path, text: str, name: str = "script.py") -> str:
+    (directory / name).write_text(text)
+    return name
+
+
+MODULES = "import sys\n{}\nprint(*sorted(sys.modules), sep='\\n')\n"
+
+
+@pytest.mark.parametrize("imports", ["", pytest.param("import torch", marks=needs_torch)])
+def test_only_the_standard_library_is_imported(tmp_path: Path, imports: str) -> None:
+    name = script(tmp_path, MODULES.format(imports))
+    plain = set(run_plain([name], tmp_path).stdout.split())
+    added = set(run_hooked([name], tmp_path, tmp_path / "run").stdout.split()) - plain
+    assert "trainprof.inside.start.bootstrap" in added
+    foreign = {
+        module
+        for module in added - {"trainprof", "sitecustomize"}
+        if not module.startswith(OURS)
+        and module.split(".")[0] not in sys.stdlib_module_names
+        and not module.startswith("_sysconfigdata")
+    }
+    assert foreign == set()
+    assert not {module for module in added if module.startswith("torch")}
+    if not imports:
+        assert not {module for module in added if module.startswith("trainprof.inside")}
+
+
+@needs_torch
+def test_modules_beside_us_do_not_shadow_the_standard_library(tmp_path: Path) -> None:
+    """As in a site-packages that holds an old backport of one."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "trainprof").symlink_to(ROOT / "trainprof")
+    for name in ("typing", "mmap", "atexit", "json", "weakref"):
+        (site / f"{name}.py").write_text("raise SystemExit('shadowed')")
+    name = script(tmp_path, "import sys, torch; print([p for p in sys.path if 'site-p' in p])")
+    env = tracee_environment(tmp_path / "run")
+    env["PYTHONPATH"] = str(site / "trainprof" / "inside" / "start" / "site")
+    done = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "shadowed" not in done.stdout
+
+
+def test_importing_torch_twice_or_failing_is_as_before(tmp_path: Path) -> None:
+    """A stand-in for torch that cannot be imported."""
+    script(tmp_path, "import nothing_like_this\n", "torch.py")
+    name = script(tmp_path, "import torch\n")
+    plain, ours = run_plain([name], tmp_path), run_hooked([name], tmp_path, tmp_path / "run")
+    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, 1)
+
+
+def test_an_odd_torch_leaves_the_script_alone(tmp_path: Path) -> None:
+    script(tmp_path, "value = 7\n", "torch.py")
+    name = script(tmp_path, "import torch; print(torch.value)\n")
+    done = run_hooked([name], tmp_path, tmp_path / "run")
+    assert (done.stdout, done.stderr, done.returncode) == ("7\n", "", 0)
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    unavailable = {note["probe"] for note in recording.notes(Topic.PROBE_UNAVAILABLE)}
+    assert unavailable >= {"loader", "fetch", "transfer", "forward", "backward", "optimizer"}
+    assert recording.notes(Topic.PROBE_FAILED) == []
+
+
+USER_SITE = "import sys\nprint('user site', 'trainprof' in sys.modules, __name__)\n{}\n"
+
+
+@pytest.mark.parametrize(
+    "more", ["", "import not_there_at_all", "1 / 0", "raise ImportError(name='sitecustomize')"]
+)
+def test_a_shadowed_sitecustomize_runs_as_before(tmp_path: Path, more: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    script(place, USER_SITE.format(more), "sitecustomize.py")
+    name = script(tmp_path, "import sys; print(sys.path[1:]); print('script')\n")
+    plain = run_plain([name], tmp_path, env={"PYTHONPATH": str(place)})
+    environment = tracee_environment(tmp_path / "run")
+    ours_first = environment["PYTHONPATH"].split(os.pathsep)[0]
+    ours = run_plain(
+        [name],
+        tmp_path,
+        env={**environment, "PYTHONPATH": os.pathsep.join([ours_first, str(place)])},
+    )
+    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, 0)
+    assert "user site False sitecustomize" in ours.stdout
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    assert len(recording.of(Kind.PROCESS_END)) == 1
+
+
+def test_without_a_run_directory_it_does_nothing(tmp_path: Path) -> None:
+    name = script(tmp_path, "import sys; print([m for m in sys.modules if 'trainprof' in m])")
+    env = tracee_environment(tmp_path / "run")
+    done = run_plain([name], tmp_path, env={"PYTHONPATH": env["PYTHONPATH"]})
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_bad_environment_never_raises(tmp_path: Path) -> None:
+    name = script(tmp_path, "print('script')")
+    env = {"TRAINPROF_OPTIONS": "{not json", "TRAINPROF_DEBUG": ""}
+    done = run_hooked([name], tmp_path, tmp_path / "run", env=env)
+    assert (done.stdout, done.stderr, done.returncode) == ("script\n", "", 0)
+
+
+def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
+    text = """
+import os, sys
+from trainprof.inside.start import bootstrap
+before = list(sys.meta_path)
+bootstrap.start()
+assert sys.meta_path == before
+"""
+    name = script(tmp_path, text)
+    done = run_hooked([name], tmp_path, tmp_path / "run")
+    assert (done.stderr, done.returncode) == ("", 0)
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    assert len(recording.of(Kind.PROCESS_END)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "name"),
+    [("pass", 0, None), ("raise KeyError(1)", 1, "KeyError"), ("raise SystemExit(3)", 3, None)],
+)
+def test_the_end_is_noted(tmp_path: Path, text: str, status: int, name: str | None) -> None:
+    done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")
+    assert done.returncode == status
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    [end] = recording.of(Kind.PROCESS_END)
+    assert recording.texts.get(end.value, (None, None))[1] == name
+    assert recording.header["role"] == "script"
+
+
+def test_a_removed_working_directory_is_no_fault(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.rmdir({str(gone)!r}); os.execv({sys.executable!r}, "
+    code += f"[{sys.executable!r}, '-c', 'print(1)'])"
+    done = run_hooked(["-c", code], gone, tmp_path / "run")
+    assert (done.stdout, done.returncode) == ("1\n", 0)
+    assert len(read_recordings(tmp_path / "run" / "events")) == 1
+
+
+@needs_torch
+def test_the_torch_import_is_timed(tmp_path: Path) -> None:
+    text = "import torch\ntorch.nn.Linear(1, 1)(torch.ones(1))\n"
+    done = run_hooked([script(tmp_path, text)], tmp_path, tmp_path / "run")
+    assert (done.stderr, done.returncode) == ("", 0)
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    [mark] = recording.of(Kind.TORCH_IMPORT)
+    assert mark.start < mark.end <= recording.of(Kind.FORWARD)[0].start
+    assert json.loads(json.dumps(recording.notes(Topic.ENVIRONMENT)))[0]["torch"]
+    assert recording.notes(Topic.PROBE_UNAVAILABLE) == recording.notes(Topic.PROBE_FAILED) == []
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader
+for _ in range(3):
+    for batch in DataLoader(list(range(8)), num_workers=2):
+        torch.ones(1).sum()
+    next(iter(DataLoader(list(range(8)), num_workers=2)))
+"""
+
+
+@needs_torch
+def test_processes_that_end_in_order_leave_small_logs(tmp_path: Path) -> None:
+    done = run_hooked([script(tmp_path, WORKERS)], tmp_path, tmp_path / "run")
+    assert (done.stderr, done.returncode) == ("", 0)
+    events = tmp_path / "run" / "events"
+    recordings = read_recordings(events)
+    assert 1 + 3 * 2 < len(recordings) <= 1 + 6 * 2  # some are ended before their first batch
+    assert all(len(one.of(Kind.PROCESS_END)) == 1 for one in recordings)
+    script_log, *others = (one.file.path.stat().st_size for one in recordings)
+    assert max(others) < FIRST_CHUNK_BYTES
+    assert script_log < 4 * FIRST_CHUNK_BYTES
+
+
+FULL_LOG = """
+import torch
+from trainprof.record import log_chunk
+log_chunk.MAX_WRITTEN_BYTES = 1 << 20
+model, one = torch.nn.Identity(), torch.ones(1)
+for _ in range(40_000):
+    model(one)
+raise KeyError("the end")
+"""
+
+
+@needs_torch
+def test_the_end_is_noted_in_a_log_that_was_full(tmp_path: Path) -> None:
+    done = run_hooked([script(tmp_path, FULL_LOG)], tmp_path, tmp_path / "run")
+    assert done.returncode == 1
+    [recording] = read_recordings(tmp_path / "run" / "events")
+    assert recording.file.stopped_errno == Stop.LARGE
+    [end] = recording.of(Kind.PROCESS_END)
+    assert recording.texts[end.value] == (Topic.EXCEPTION, "KeyError")
+    assert 30_000 < len(recording.of(Kind.FORWARD)) < 40_000
+
+
+PROFILE = [
+    "@profile\ndef f(): return 1\nprint(f())",
+    "try:\n    profile\nexcept NameError:\n    profile = lambda f: 0\nprint(profile(lambda: 1)())",
+    "print(profile.runcall(lambda x, y: x - y, 2, y=1))\nprofile.print_stats(stripzeros=True)",
+    "profile.enable()\nprofile.run('one = 1')\nprofile.disable()\nprint(one)",
+    "names = {}\nprofile.runctx('one = 1', names, names).dump_stats('x')\nprint(names['one'])",
+    "with profile as p: p.enable_by_count()\nprint(1 + len(p.get_stats().timings))",
+    "import builtins\nprint(builtins.profile(lambda: 1)())\nwith profile: pass",
+    "import other\nprint(other.f())",
+]
+
+
+@pytest.mark.parametrize("text", PROFILE)
+def test_profile_is_a_decorator_that_does_nothing(tmp_path: Path, text: str) -> None:
+    script(tmp_path, "@profile\ndef f(): return 1\n", "other.py")
+    done = run_hooked(
+        [script(tmp_path, text)], tmp_path, tmp_path / "run", options={"profile": True}
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+    assert [path.name for path in tmp_path.iterdir() if path.name == "x"] == []
+
+
+TOLD = """
+import atexit, builtins, json
+try:
+    profile; under_kernprof = True
+except NameError:
+    under_kernprof = False
+if hasattr(builtins, "profile"):
+    atexit.register(profile.print_stats)
+print(under_kernprof, json.dumps({k: repr(type(v)) for k, v in globals().items()}))
+"""
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_no_script_is_told_that_kernprof_runs_it_where_nobody_needs_that(
+    tmp_path: Path, is_needed: bool
+) -> None:
+    name = script(tmp_path, TOLD)
+    plain = run_plain([name], tmp_path)
+    done = run_hooked([name], tmp_path, tmp_path / "run", options={"profile": is_needed})
+    assert (done.stderr, done.returncode) == ("", 0)
+    # Its own globals are its own in any case.
+    assert done.stdout == plain.stdout.replace("False", str(is_needed), 1)
+
+
+@pytest.mark.parametrize(
+    ("imports", "scratch", "status"),
+    [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)],
+)
+def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
+    tmp_path: Path, imports: str, scratch: str | None, status: int
+) -> None:
+    """A launcher's own may be that old, and a run that is no trial is left alone."""
+    text = (Path(site_directory()) / "sitecustomize.py").read_text(encoding="utf-8")
+    ours = tmp_path / "site"
+    ours.mkdir()
+    script(ours, text.replace("OLDEST = (3, 10)", "OLDEST = (9, 9)"), "sitecustomize.py")
+    script(tmp_path, "", "torch.py")
+    name = script(tmp_path, f"open('before', 'w')\nimport {imports}\nopen('after', 'w')\n")
+    path = {"PYTHONPATH": str(ours)}
+    trial = {"trial": {"scratch": scratch}}
+    done = run_hooked([name], tmp_path, tmp_path / "run", env=path, options=trial)
+    assert done.returncode == status
+    assert (tmp_path / "after").exists() is (status == 0)
+    told = f"under Python {sys.version_info[0]}.{sys.version_info[1]} writes cannot be kept"
+    assert (told in done.stderr) is (status != 0)

@@ -1,0 +1,378 @@
+"""Free data: the same passes and random numbers, and nobody makes batches any more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.session import Recorder
+from support.trials import end_of_process, faults, site_in, start_trial, told
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from trainprof.inside.trial import free_data
+from trainprof.inside.trial.kept_batches import KeptBatch
+from trainprof.record.schema import Kind, Topic
+
+Loader = DataLoader[Any]
+
+
+class Counted(Dataset[torch.Tensor]):
+    """Counts its samples, whatever process makes them."""
+
+    def __init__(self, length: int = 14) -> None:
+        self.length = length
+        self.made = multiprocessing.get_context("fork").Value("i", 0)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with self.made.get_lock():
+            self.made.value += 1
+        return torch.tensor(float(index))
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.made = multiprocessing.get_context("fork").Value("i", 0)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(14):
+            self.made.value += 1
+            yield torch.tensor(float(number))
+
+
+class Drawing(Sampler[int]):
+    """Draws from both global generators as it goes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(self.length):
+            yield (int(torch.randint(self.length, ())) + random.randrange(self.length)) % (
+                self.length
+            )
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def made(dataset: Any, **options: Any) -> Loader:
+    return DataLoader(dataset, batch_size=4, **options)
+
+
+def made_elsewhere(dataset: Any, **options: Any) -> Loader:
+    return DataLoader(dataset, batch_size=4, **options)
+
+
+HERE = site_in(made)
+WAYS = [
+    {},
+    {"num_workers": 1},
+    {"num_workers": 2, "persistent_workers": True},
+    {"num_workers": 2, "prefetch_factor": 1},
+]
+
+
+@pytest.fixture
+def keep_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches are enough."""
+    monkeypatch.setattr(free_data, "MOST_KEPT", 2)
+
+
+def train(loader: Any, passes: int) -> list[list[Any]]:
+    """Returns each pass: of each step a number of torch's and one of Python's generator."""
+    found = []
+    for _ in range(passes):
+        steps = []
+        for batch in loader:
+            steps.append((float(torch.rand(())), random.random()))
+            batch += 100  # in place: the next one must not have it
+        found.append(steps)
+    return found
+
+
+def seeded(action: Callable[[], Any]) -> Any:
+    torch.manual_seed(3)
+    random.seed(3)
+    return action(), torch.get_rng_state().tolist(), random.getstate()
+
+
+@pytest.mark.parametrize("kept", [2, 64])
+@pytest.mark.parametrize("way", WAYS)
+def test_passes_and_random_numbers_are_the_scripts(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any], kept: int
+) -> None:
+    def run() -> Any:
+        dataset = Counted()
+        loader = made(dataset, sampler=Drawing(14), **way)
+        return train(loader, 3), dataset, type(iter(loader)), len(loader)
+
+    (plain, _, plain_type, _), *plain_state = seeded(run)
+    monkeypatch.setattr(free_data, "MOST_KEPT", kept)
+    start_trial(recorder, data="free", sites=(HERE,))
+    (free, dataset, free_type, length), *free_state = seeded(run)
+    assert faults(recorder) == []
+    assert (free, free_type, length) == (plain, plain_type, 4)
+    assert free_state == plain_state
+    assert [len(steps) for steps in free] == [4, 4, 4]
+    ahead = way.get("num_workers", 0) * way.get("prefetch_factor", 2)
+    assert dataset.made.value <= min(14, 4 * (kept + ahead))
+    recording = recorder.read()
+    (switch,) = recording.of(Kind.FREE_DATA)
+    assert switch.value == min(kept, 4)
+    assert switch.text["dataset"] == "Counted"
+    assert told(recorder)["applied"] == {"data": "free"}
+    nexts = recording.of(Kind.LOADER_NEXT)
+    assert [event.value for event in nexts] == [1, 2, 3, 4] * 3
+    assert len(recording.of(Kind.LOADER_END)) == 3
+
+
+@pytest.mark.usefixtures("keep_two")
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_are_the_kept_ones_in_turn(recorder: Recorder, way: dict[str, Any]) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    found = []
+    for batch in made(Counted(), **way):
+        found.append(batch.tolist())
+        batch.zero_()
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+
+
+def test_the_short_last_batch_is_one_of_them(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    loader = made(Counted())
+    passes = [[len(batch) for batch in loader] for _ in range(3)]
+    assert passes == [[4, 4, 4, 2]] * 3
+
+
+@pytest.mark.usefixtures("keep_two")
+def test_workers_end_at_once_and_none_are_started(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    loader = made(Counted(40), num_workers=2)
+    running = iter(loader)
+    workers = running._workers  # type: ignore[attr-defined]
+    for _ in range(3):
+        next(running)
+    assert not any(worker.is_alive() for worker in workers)
+    for _ in range(2):
+        later = iter(loader)
+        assert len(list(later)) == 10
+        assert later._workers == []  # type: ignore[attr-defined]
+    assert len(list(running)) == 7
+    with pytest.raises(StopIteration):
+        next(running)
+
+
+@pytest.mark.usefixtures("keep_two")
+def test_workers_that_live_on_rest_and_serve_evaluation(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    dataset = Counted()
+    loader = made(dataset, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        for batch in loader:
+            batch.zero_()
+    made_before = dataset.made.value
+    iterator = loader._iterator
+    with torch.no_grad():
+        real = [batch.tolist() for batch in loader]
+    assert real == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]
+    assert dataset.made.value == made_before + 14
+    assert [len(batch) for batch in loader] == [4, 4, 4, 4]
+    assert loader._iterator is iterator
+    assert dataset.made.value == made_before + 14
+
+
+@pytest.mark.usefixtures("keep_two")
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_evaluation_by_the_same_loader_stays_real(recorder: Recorder, way: dict[str, Any]) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    loader = made(Counted(), **way)
+    with torch.no_grad():
+        first = [batch.tolist() for batch in loader]
+    assert recorder.read().of(Kind.FREE_DATA) == []
+    list(loader)
+    with torch.inference_mode():
+        assert [batch.tolist() for batch in loader] == first
+    assert [batch.tolist() for batch in loader] == first[:2] * 2
+
+
+def test_other_loaders_are_left_alone(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    dataset = Counted()
+    other = made_elsewhere(dataset)
+    assert [len(list(other)) for _ in range(3)] == [4, 4, 4]
+    assert dataset.made.value == 42
+    end_of_process(recorder)
+    assert list(told(recorder)["refused"]) == ["data"]
+
+
+@pytest.mark.usefixtures("keep_two")
+def test_two_passes_at_once_share_what_is_kept(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    loader = made(Counted(), num_workers=1)
+    assert len(list(zip(loader, loader, strict=True))) == 4
+    assert len(recorder.read().of(Kind.FREE_DATA)) == 1
+
+
+def test_passes_that_were_broken_off_count_together(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    dataset = Counted()
+    loader = made(dataset)
+    next(iter(loader))
+    assert recorder.read().of(Kind.FREE_DATA) == []
+    list(loader)
+    (switch,) = recorder.read().of(Kind.FREE_DATA)
+    assert (switch.value, dataset.made.value) == (5, 18)
+    assert len(list(loader)) == 4
+    assert dataset.made.value == 18
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loop_that_asks_for_no_end_has_seen_a_whole_pass(
+    recorder: Recorder, way: dict[str, Any]
+) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    dataset = Counted()
+    loader = made(dataset, **way)
+    for _ in range(3):
+        iterator = iter(loader)
+        assert [len(next(iterator)) for _ in range(len(loader))] == [4, 4, 4, 2]
+    (switch,) = recorder.read().of(Kind.FREE_DATA)
+    assert (switch.value, dataset.made.value) == (4, 14)
+
+
+@pytest.mark.usefixtures("keep_two")
+def test_a_loader_rebuilt_for_each_pass_goes_on_free(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    dataset = Counted()
+    for _ in range(3):
+        assert len(list(made(dataset, num_workers=1, persistent_workers=True))) == 4
+    assert dataset.made.value <= 14
+    assert len(recorder.read().of(Kind.FREE_DATA)) == 1
+
+
+# Datasets that tell the end of a pass themselves
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_a_stream_is_as_long_as_its_first_pass(recorder: Recorder, way: dict[str, Any]) -> None:
+    start_trial(recorder, data="free", sites=(HERE,), pass_batches=99)
+    dataset = Stream()
+    loader = made(dataset, **way)
+    assert [len(list(loader)) for _ in range(3)] == [4, 4, 4]
+    assert dataset.made.value == 14
+
+
+@pytest.mark.usefixtures("keep_two")
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_else_as_long_as_it_is_told(recorder: Recorder, way: dict[str, Any]) -> None:
+    start_trial(recorder, data="free", sites=(HERE,), pass_batches=6)
+    loader = made(Stream(), **way)
+    assert [len(list(loader)) for _ in range(3)] == [6, 6, 6]
+
+
+@pytest.mark.usefixtures("keep_two")
+def test_else_endless(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    iterator = iter(made(Stream()))
+    assert [next(iterator).tolist() for _ in range(100)][98:] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+# How much is kept
+
+
+@pytest.mark.parametrize(
+    ("cache_bytes", "available_bytes", "kept"),
+    [
+        (1, 1 << 30, 8),  # always so many, for the shapes
+        (16 * 8, 1 << 30, 17),  # more than twice the cache
+        (1 << 30, 1 << 30, 64),
+        (1 << 30, 4 * 16 * 5, 5),  # a quarter of the memory
+        (1 << 30, 1, 1),
+    ],
+)
+def test_how_many_are_kept(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    cache_bytes: int,
+    available_bytes: int,
+    kept: int,
+) -> None:
+    monkeypatch.setattr(free_data, "last_cache_bytes", lambda: cache_bytes)
+    monkeypatch.setattr(free_data, "available_bytes", lambda: available_bytes)
+    start_trial(recorder, data="free", sites=(HERE,))
+    for _ in made(Counted(1000)):  # 16 bytes a batch
+        pass
+    (switch,) = recorder.read().of(Kind.FREE_DATA)
+    assert switch.value == kept
+
+
+# What may go wrong
+
+
+def test_batches_that_cannot_be_copied_stay_real(recorder: Recorder) -> None:
+    start_trial(recorder, data="free", sites=(HERE,))
+    lock, dataset = threading.Lock(), Counted()
+    loader = made(dataset, collate_fn=lambda samples: {"x": torch.stack(samples), "lock": lock})
+    assert [len(list(loader)) for _ in range(2)] == [4, 4]
+    assert dataset.made.value == 28
+    assert "cannot be copied (TypeError: " in told(recorder)["refused"]["data"]
+    assert faults(recorder) == []
+
+
+@pytest.mark.usefixtures("keep_two")
+def test_a_fault_while_copying_gives_the_kept_batch(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: KeptBatch) -> Any:
+        raise MemoryError("ours")
+
+    monkeypatch.setattr(KeptBatch, "copy", broken)
+    start_trial(recorder, data="free", sites=(HERE,))
+    assert [batch.tolist() for batch in made(Counted())][2:] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert recorder.read().notes(Topic.PROBE_FAILED) == [
+        {"probe": "trial_data", "error": "MemoryError: ours"}
+    ]
+
+
+@pytest.mark.usefixtures("keep_two")
+@pytest.mark.parametrize("way", [{}, {"num_workers": 1}])
+def test_an_error_of_the_sampler_still_reaches_the_script(
+    recorder: Recorder, way: dict[str, Any]
+) -> None:
+    class Breaking(Drawing):
+        def __iter__(self) -> Iterator[int]:
+            yield from range(12)
+            raise KeyError("no more")
+
+    start_trial(recorder, data="free", sites=(HERE,))
+    loader = made(Counted(), sampler=Breaking(14), **way)
+    with pytest.raises(KeyError, match="no more"):
+        list(loader)
+    assert len(recorder.read().of(Kind.LOADER_NEXT)) <= 3
+    assert faults(recorder) == []
+
+
+@pytest.mark.frameworks("torchdata")
+@pytest.mark.usefixtures("keep_two")
+@pytest.mark.filterwarnings("ignore:'set_vital'")
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_torchdatas_loader_keeps_its_state(recorder: Recorder, way: dict[str, Any]) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def stateful() -> Any:
+        return StatefulDataLoader(Counted(40), batch_size=4, **way)
+
+    start_trial(recorder, data="free", sites=(site_in(stateful),))
+    loader = stateful()
+    assert [sum(1 for _ in loader if loader.state_dict()) for _ in range(3)] == [10, 10, 10]
+    # Its workers make what they were told to at the start of a pass, and no more.
+    assert loader.dataset.made.value <= 4 * (2 + 3 * 2 * way.get("num_workers", 0))
+    assert faults(recorder) == []

@@ -1,0 +1,148 @@
+"""What a batch takes: parts that add up, and words that claim no more than was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import summaries
+
+from trainprof.analysis.summary.loader import Fetch
+from trainprof.report.page.batch_bars import BatchGroup, batch_bars, folded
+from trainprof.report.text.batch_time import BatchPart, code_parts, making_parts, waiting_parts
+from trainprof.report.text.layout import Page
+
+PAGE = Page(width=80, unicode=True, verbose=False)
+
+
+def fetch(**changes: object) -> Fetch:
+    """The making of 100 batches of 200 ms, a bit of everything."""
+    made = summaries.fetch(
+        0.2, 100, workers=2, running=0.5, runnable=0.2, throttled=0.1, reading=0.15, asleep=0.05
+    )
+    return replace(made, **changes)
+
+
+def words(made: Fetch) -> dict[str, str]:
+    return {part.name: part.words for part in making_parts(made)}
+
+
+def test_threads_that_ran_meanwhile_are_told_where_it_slept() -> None:
+    asleep = {"running_s": 2.0, "asleep_s": 10.0}
+    assert "other threads" not in words(fetch(**asleep, cpu_s=3.9))["asleep"]
+    assert words(fetch(**asleep, cpu_s=4.1))["asleep"].endswith("other threads)")
+
+
+def test_the_parts_of_a_batch_add_up_to_it() -> None:
+    parts = making_parts(fetch())
+    assert [part.name for part in parts] == [
+        "running",
+        "runnable",
+        "throttled",
+        "reading",
+        "asleep",
+    ]
+    assert sum(part.seconds for part in parts) == pytest.approx(0.2)
+    assert sum(part.share for part in parts) == pytest.approx(1.0)
+    assert sum(part.seconds for part in code_parts(fetch())) == pytest.approx(0.2)
+
+
+def test_disk_is_said_only_where_bytes_were_read() -> None:
+    assert words(fetch())["reading"] == "reading from disk"
+    for nothing in (0, None):
+        assert words(fetch(read_bytes=nothing))["reading"] == "waiting for I/O"
+
+
+def test_what_the_kernel_does_not_tell_is_in_the_words_of_sleep() -> None:
+    assert words(fetch())["asleep"] == "asleep (sleep, lock, network)"
+    untold = fetch(reading_s=None)
+    assert words(untold)["asleep"] == "asleep (sleep, lock, network, disk)"
+    assert "reading" not in words(untold)
+    nothing_read = fetch(reading_s=None, read_bytes=0)
+    assert words(nothing_read)["asleep"] == "asleep (sleep, lock, network)"
+    no_delay = fetch(runnable_s=None, throttled_s=None)
+    assert words(no_delay)["asleep"] == "asleep (sleep, lock, network, no core)"
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), float("inf"), -1.0])
+def test_a_part_that_is_not_known_is_left_out(nothing: float | None) -> None:
+    assert [part.name for part in making_parts(fetch(running_s=nothing, asleep_s=nothing))] == [
+        "runnable",
+        "throttled",
+        "reading",
+    ]
+    unknown = dict.fromkeys(("dataset_s", "collate_s"), nothing)
+    assert code_parts(fetch(**unknown)) == []
+
+
+def test_no_fetch_has_no_parts() -> None:
+    assert making_parts(fetch(n=0)) == code_parts(fetch(n=0)) == []
+
+
+def test_training_waits_for_a_batch_of_workers_in_parts() -> None:
+    loader = summaries.starved().loaders[0]
+    parts = waiting_parts(loader)
+    assert [part.name for part in parts] == ["blocked", "receive", "sampler", "rest"]
+    assert sum(part.seconds for part in parts) == pytest.approx(0.0769)
+
+
+def test_waiting_for_the_worker_is_told_from_unpickling() -> None:
+    loader = replace(summaries.starved().loaders[0], receive_s=1.61, receive_cpu_s=0.4)
+    parts = {part.name: part.seconds for part in waiting_parts(loader)}
+    assert parts["handover"] / parts["receive"] == pytest.approx(1.21 / 0.4)
+    assert sum(parts.values()) == pytest.approx(0.0769)
+
+
+def test_without_workers_training_waits_while_it_makes_the_batch() -> None:
+    parts = waiting_parts(summaries.slow_loader().loaders[0])
+    assert [part.name for part in parts] == ["making", "sampler", "rest"]
+    assert sum(part.seconds for part in parts) == pytest.approx(0.187)
+
+
+def test_nothing_was_waited_for() -> None:
+    loader = summaries.slow_loader().loaders[0]
+    assert waiting_parts(replace(loader, wait_s=None)) == []
+    assert loader.wait_s is not None
+    assert waiting_parts(replace(loader, wait_s=replace(loader.wait_s, mean=float("nan")))) == []
+
+
+def part(name: str, seconds: float, share: float) -> BatchPart:
+    return BatchPart(name, name, seconds, share)
+
+
+def test_small_parts_share_a_line_where_they_are_several() -> None:
+    big, small, tiny = part("big", 0.95, 0.95), part("small", 0.03, 0.03), part("tiny", 0.02, 0.02)
+    assert folded([big, small], 0.05) == [big, small]
+    assert [one.words for one in folded([big, small, tiny], 0.05)] == ["big", "rest (2 smaller)"]
+    assert folded([big, part("none", 0.0, 0.0)], 0.05) == [big]
+
+
+def test_bars_add_up_as_they_are_printed() -> None:
+    thirds = [part(name, 0.01 / 3, 1 / 3) for name in ("a", "b", "c")]
+    whole, *rows = (line.plain for line in batch_bars([BatchGroup("a batch", thirds)], PAGE))
+    cells = [row.split()[-4:] for row in rows]
+    assert [unit for _, unit, _, _ in cells] == ["ms"] * 3
+    assert sum(int(ms.replace(".", "")) for ms, *_ in cells) == 100
+    assert sum(int(share.replace(".", "")) for *_, share, _ in cells) == 1000
+    assert whole.split()[-2:] == ["10.0", "ms"]
+
+
+def test_each_group_has_its_own_unit_and_its_own_hundred_percent() -> None:
+    groups = [
+        BatchGroup("made", [part("x", 42.0, 1.0)]),
+        BatchGroup("had", [part("y", 0.0001, 1.0)]),
+    ]
+    lines = [line.plain for line in batch_bars(groups, PAGE)]
+    assert lines[1].endswith(" 42.0 s  100.0 %")
+    assert lines[3].endswith("0.100 ms  100.0 %")
+    assert len({len(line) for line in (lines[1], lines[3])}) == 1
+
+
+def test_a_narrow_page_has_words_for_bars() -> None:
+    page = Page(width=24, unicode=True, verbose=False)
+    lines = [line.plain for line in batch_bars([BatchGroup("", [part("x", 0.1, 1.0)])], page)]
+    assert lines == ["  x: 100.0 ms, 100.0 %"]
+
+
+def test_no_part_has_no_bars() -> None:
+    assert batch_bars([BatchGroup("a batch", [])], PAGE) == []

@@ -1,0 +1,428 @@
+"""What a sandbox is made of: the mounts there are, and the directories that get an overlay."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainprof.tune.sandbox import enter
+from trainprof.tune.sandbox.enter import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_RELATIME,
+    MS_REMOUNT,
+    SOURCE,
+    Mount,
+    directories_to_overlay,
+    is_inside,
+    is_of_kernel,
+    may_mount,
+    mounts_now,
+)
+
+SOMEBODY = 4711
+
+
+def mount_at(
+    path: object, flags: str = "rw", kind: str = "ext4", source: str = "/dev/sda"
+) -> Mount:
+    return Mount(f"25 1 8:1 / {path} {flags} shared:1 - {kind} {source} rw")
+
+
+def mounted(*mounts: Mount) -> dict[str, Mount]:
+    return {mount.path: mount for mount in mounts}
+
+
+MOUNTINFO = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 8:2 / /data rw - ext4 /dev/sdb1 rw
+24 22 0:5 / /my\040runs\011and\134more rw,nosuid,nodev shared:2 master:1 - fuse.ssh a\040b:/c rw
+25 22 0:6 / /usr ro,noatime shared:3 - squashfs /dev/loop0 ro
+26 22 0:7 / /net rw - autofs systemd-1 rw
+27 23 0:8 / /data ro - tmpfs
+"""
+
+
+@pytest.fixture
+def mountinfo(tmp_path: Path) -> dict[str, Mount]:
+    path = tmp_path / "mountinfo"
+    path.write_text(MOUNTINFO)
+    return mounts_now(str(path))
+
+
+def test_mounts_are_in_order_and_of_several_at_a_path_the_topmost_counts(
+    mountinfo: dict[str, Mount],
+) -> None:
+    assert list(mountinfo) == ["/", "/my runs\tand\\more", "/usr", "/net", "/data"]
+    assert (mountinfo["/data"].kind, mountinfo["/data"].is_read_only) == ("tmpfs", True)
+    assert mountinfo["/data"].source == ""
+
+
+def test_flags_are_as_mount_takes_them_and_kinds_and_sources_as_they_are_named(
+    mountinfo: dict[str, Mount],
+) -> None:
+    assert mountinfo["/"].flags == MS_RELATIME
+    remote = mountinfo["/my runs\tand\\more"]
+    assert (remote.flags, remote.kind, remote.source) == (
+        MS_NOSUID | MS_NODEV,
+        "fuse.ssh",
+        "a b:/c",
+    )
+    assert [path for path, mount in mountinfo.items() if mount.is_read_only] == ["/usr", "/data"]
+    assert mountinfo["/net"].kind == "autofs"
+
+
+def test_names_of_no_encoding_survive(tmp_path: Path) -> None:
+    path = tmp_path / "mountinfo"
+    path.write_bytes(b"22 1 8:1 / /\xff\\040\xc3\xa4 rw - ext4 /dev/sda1 rw\n")
+    [there] = mounts_now(str(path))
+    assert os.fsencode(there) == b"/\xff \xc3\xa4"
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "expected"),
+    [
+        ("/data", "/data", True),
+        ("/data/a/b", "/data", True),
+        ("/data/a", "/data/", True),
+        ("/data", "/", True),
+        ("/database", "/data", False),
+        ("/", "/data", False),
+    ],
+)
+def test_what_lies_in_a_place(path: str, place: str, expected: bool) -> None:
+    assert is_inside(path, place) is expected
+
+
+def test_what_is_the_kernels() -> None:
+    assert all(map(is_of_kernel, ("/dev", "/dev/shm", "/proc/self", "/sys", "/run/user/1000")))
+    assert not any(map(is_of_kernel, ("/", "/device", "/home/u/dev", "/runs")))
+
+
+@pytest.fixture
+def planted_text(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What files of /proc hold, by their paths."""
+    texts: dict[str, str] = {}
+    monkeypatch.setattr(enter, "open", lambda path, **_: io.StringIO(texts[path]), raising=False)
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n", False),
+        ("CapPrm:\t0000000000000000\nCapEff:\t0000000000200000\n", True),
+        ("CapEff:\t000001ffffdfffff\n", False),  # a container's root
+        ("Name:\tpython\n", False),
+    ],
+)
+def test_who_may_mount_has_the_capability_in_effect(
+    planted_text: dict[str, str], sets: str, expected: bool
+) -> None:
+    planted_text["/proc/self/status"] = sets
+    assert may_mount() is expected
+
+
+def test_sockets_at_which_a_service_listens_are_found_by_their_paths(
+    planted_text: dict[str, str], tmp_path: Path
+) -> None:
+    listening, spaced, connected = (tmp_path / name for name in ("a", "b c", "connected"))
+    for path in (listening, spaced, connected):
+        path.touch()
+    number = "0000000000000000: 00000002 00000000"
+    planted_text["/proc/net/unix"] = (
+        "Num       RefCount Protocol Flags    Type St Inode Path\n"
+        f"{number} 00010000 0001 01 1 {listening}\n"
+        f"{number} 00010000 0001 01 2 {listening}\n"
+        f"{number} 00010000 0001 01 3 {spaced}\n"
+        f"{number} 00000000 0001 03 4 {connected}\n"
+        f"{number} 00010000 0001 01 5 {tmp_path / 'gone'}\n"
+        f"{number} 00010000 0001 01 6 @abstract\n"
+        f"{number} 00010000 0001 01 8 /dev/null\n"
+        f"{number} 00010000 0001 01 7\n"
+    )
+    assert enter._listening() == [str(listening), str(spaced)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Path]:
+    """Makes directories, and returns the one that they are in."""
+
+    def make(*names: str) -> Path:
+        top = tmp_path / "top"
+        for name in ("", *names):
+            (top / name).mkdir(parents=True, exist_ok=True)
+        return top
+
+    return make
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Plants which paths can be written, and which belong to somebody else."""
+
+    def plant(*, closed: Collection[Path] = (), foreign: Collection[Path] = ()) -> None:
+        access, lstat = os.access, os.lstat
+        no, others = set(map(str, closed)), set(map(str, foreign))
+
+        def planted_access(path: str, mode: int, **how: bool) -> bool:
+            return str(path) not in no and access(path, mode, **how)
+
+        def planted_lstat(path: str, **how: int) -> object:
+            status = lstat(path, **how)
+            if str(path) not in others:
+                return status
+            return SimpleNamespace(st_mode=status.st_mode, st_uid=SOMEBODY, st_gid=SOMEBODY)
+
+        monkeypatch.setattr(os, "access", planted_access)
+        monkeypatch.setattr(os, "lstat", planted_lstat)
+
+    return plant
+
+
+def overlays_in(
+    top: Path, mounts: dict[str, Mount], *named: Path, knows_all_ids: bool = True, search_s: float
+) -> list[str]:
+    """Returns the overlays by their paths in a directory."""
+    paths = directories_to_overlay(
+        mounts, [str(path) for path in named], knows_all_ids=knows_all_ids, search_s=search_s
+    )
+    return [os.path.relpath(path, top) for path in paths]
+
+
+NO_END = 1e9
+
+
+def test_one_overlay_covers_what_can_be_written_and_has_no_mount_inside(
+    tree: Callable[..., Path],
+) -> None:
+    top = tree("a/b", "c")
+    assert overlays_in(top, mounted(mount_at(top)), search_s=NO_END) == ["."]
+
+
+@pytest.mark.parametrize("knows_all_ids", [True, False])
+def test_a_mount_inside_splits_the_directories_above_it(
+    tree: Callable[..., Path], knows_all_ids: bool
+) -> None:
+    top = tree("a/mounted/x", "a/beside", "other")
+    (top / "a/file").touch()
+    (top / "a/link").symlink_to(top / "other")
+    mounts = mounted(mount_at(top), mount_at(top / "a/mounted"))
+    found = overlays_in(top, mounts, knows_all_ids=knows_all_ids, search_s=NO_END)
+    assert sorted(found) == ["a/beside", "a/mounted", "other"]
+
+
+@pytest.mark.parametrize(("flags", "kind"), [("ro", "ext4"), ("rw", "autofs")])
+def test_read_only_mounts_and_those_that_mount_when_looked_at_are_left_alone(
+    tree: Callable[..., Path], flags: str, kind: str
+) -> None:
+    top = tree("a/mounted/x")
+    mounts = mounted(mount_at(top), mount_at(top / "a/mounted", flags, kind))
+    assert overlays_in(top, mounts, search_s=NO_END) == []
+
+
+def test_a_mount_on_a_file_or_on_what_is_gone_gets_no_overlay(tree: Callable[..., Path]) -> None:
+    top = tree()
+    (top / "file").touch()
+    mounts = mounted(mount_at(top / "file"), mount_at(top / "gone"))
+    assert overlays_in(top, mounts, search_s=NO_END) == []
+
+
+def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("home", "dev", "proc", "sys", "run")
+
+    def scandir(path: str) -> Iterator[object]:
+        assert path == "/"
+        return iter(
+            SimpleNamespace(name=name, is_dir=lambda follow_symlinks: True) for name in names
+        )
+
+    directory = SimpleNamespace(st_mode=stat.S_IFDIR | 0o755, st_uid=0, st_gid=0)
+    monkeypatch.setattr(os, "lstat", lambda path: directory)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    monkeypatch.setattr(os, "scandir", scandir)
+    mounts = mounted(mount_at("/"), mount_at("/dev"), mount_at("/run/user/0"))
+    found = directories_to_overlay(mounts, knows_all_ids=True, search_s=NO_END)
+    monkeypatch.undo()
+    assert found == ["/home"]
+
+
+def test_below_a_directory_that_cannot_be_written_are_some_that_can(
+    tree: Callable[..., Path], own: Callable[..., None]
+) -> None:
+    top = tree("closed/open/x", "closed/closed_too/open", "open/x")
+    own(closed=(top, top / "closed", top / "closed/closed_too"))
+    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert sorted(found) == ["closed/closed_too/open", "closed/open", "open"]
+
+
+def test_below_a_directory_of_somebody_elses_copies_of_it_are_refused_to_a_user(
+    tree: Callable[..., Path], own: Callable[..., None]
+) -> None:
+    """As /tmp: it can be written, belongs to root, and others have directories in it."""
+    top = tree("mine/x", "theirs/mine", "shut/mine/x", "shut/theirs")
+    own(
+        foreign=(top, top / "theirs", top / "shut", top / "shut/theirs"),
+        closed=(top / "shut", top / "shut/theirs"),
+    )
+    mounts = mounted(mount_at(top))
+    found = overlays_in(top, mounts, knows_all_ids=False, search_s=NO_END)
+    # `mine` is covered by the overlay above it, whose copies belong to the user.
+    assert sorted(found) == [".", "shut/mine", "theirs"]
+    assert found.index(".") < found.index("theirs")
+    assert overlays_in(top, mounts, knows_all_ids=True, search_s=NO_END) == ["."]
+
+
+def test_in_a_directory_of_ones_own_only_named_paths_are_looked_at(
+    tree: Callable[..., Path], own: Callable[..., None]
+) -> None:
+    top = tree("a/theirs", "b/theirs")
+    own(foreign=(top / "a/theirs", top / "b/theirs"))
+    mounts = mounted(mount_at(top))
+    found = overlays_in(top, mounts, top / "b/theirs/x", knows_all_ids=False, search_s=NO_END)
+    assert found == [".", "b/theirs"]
+
+
+def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
+    tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}/open" for number in range(20)]
+    top = tree(*names)
+    own(closed=[top, *(top / name.partition("/")[0] for name in names)])
+    mounts, named = mounted(mount_at(top)), top / "13/open/runs"
+    assert overlays_in(top, mounts, named, search_s=-1.0) == ["13/open"]
+    found = overlays_in(top, mounts, named, search_s=NO_END)
+    assert found[0] == "13/open"
+    assert sorted(found) == sorted(names)
+    monkeypatch.setattr(enter, "MOST_OVERLAYS", 3)
+    few = overlays_in(top, mounts, named, search_s=NO_END)
+    assert (len(few), few[0]) == (3, "13/open")
+
+
+def test_places_of_the_systems_are_searched_last(
+    tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tree("a/open", "b/open", "z/c/open")
+    own(closed=[top, top / "a", top / "b", top / "z", top / "z/c"])
+    monkeypatch.setattr(enter, "SYSTEM_PLACES", (str(top / "a"),))
+    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert found == ["b/open", "z/c/open", "a/open"]
+
+
+def test_a_directory_that_cannot_be_listed_is_passed_by(
+    tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tree("secret/x", "open")
+    own(closed=[top, top / "secret"])
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if path == str(top / "secret"):
+            raise PermissionError
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert found == ["open"]
+
+
+class FakeSystem:
+    """Records the mounts that are asked for, and refuses overlays, or some paths, if told to."""
+
+    def __init__(self, *refused: Path, takes_overlays: bool = True) -> None:
+        self._refused = set(map(str, refused))
+        self.asked: list[tuple[str | None, str, str | None, int]] = []
+        self.options: list[str] = []
+        self._takes_overlays = takes_overlays
+
+    def mount(
+        self, source: str | None, target: str, kind: str | None, flags: int, options: str = ""
+    ) -> None:
+        if target in self._refused or (kind == "overlay" and not self._takes_overlays):
+            raise OSError(target)
+        self.asked.append((source, target, kind, flags))
+        self.options.append(options)
+
+
+def test_what_is_no_overlay_of_ours_becomes_read_only(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tree("overlaid", "record", "data", "shut", "remote")
+    mounts = mounted(
+        mount_at("/run"),
+        mount_at("/dev/shm"),
+        mount_at(top / "overlaid", kind="overlay", source=SOURCE),
+        mount_at(top / "record"),
+        mount_at(top / "data", "rw,nosuid,relatime"),
+        mount_at(top / "shut", "ro"),
+        mount_at(top / "remote", kind="autofs"),
+        mount_at(top / "hidden"),
+    )
+    monkeypatch.setattr(enter, "mounts_now", lambda: mounts)
+    system = FakeSystem(top / "hidden")  # by another mount
+    enter._protect(system, [str(top / "record")])  # type: ignore[arg-type]
+    flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_RELATIME
+    assert system.asked == [(None, str(top / "data"), None, flags)]
+
+
+def test_a_mount_that_cannot_become_read_only_prevents_the_sandbox(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tree("data")
+    monkeypatch.setattr(enter, "mounts_now", lambda: mounted(mount_at(top / "data")))
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(top / "data"))
+    with pytest.raises(OSError, match="data"):
+        enter._protect(FakeSystem(top / "data"), [])  # type: ignore[arg-type]
+
+
+def test_an_overlay_has_the_flags_of_the_mount_below_but_can_be_written() -> None:
+    system = FakeSystem()
+    enter._overlay(system, "/data", 7, 8, MS_NOSUID | MS_RDONLY)  # type: ignore[arg-type]
+    assert system.asked == [(SOURCE, "/data", "overlay", MS_NOSUID)]
+    assert system.options == [
+        "lowerdir=/proc/self/fd/7,upperdir=/proc/self/fd/8/upper,"
+        "workdir=/proc/self/fd/8/work,userxattr"
+    ]
+
+
+def test_where_no_overlay_is_possible_a_directory_is_read_only() -> None:
+    system = FakeSystem(takes_overlays=False)
+    enter._overlay(system, "/data", 7, 8, MS_NOSUID)  # type: ignore[arg-type]
+    assert system.asked == [
+        ("/proc/self/fd/7", "/data", None, MS_BIND),
+        (None, "/data", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID),
+    ]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_what_takes_the_writes_to_a_directory_has_its_mode_and_trials_share_it(
+    tree: Callable[..., Path],
+) -> None:
+    top = tree("lower", "uppers")
+    (top / "lower").chmod(0o1751)
+    lower, uppers = enter._opened(str(top / "lower")), enter._opened(str(top / "uppers"))
+    opened = [lower, uppers]
+    try:
+        for _ in range(2):
+            opened.append(enter._upper(uppers, "3", lower))
+            assert os.path.samestat(os.fstat(opened[-1]), (top / "uppers/3").stat())
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    assert stat.S_IMODE((top / "uppers/3/upper").stat().st_mode) == 0o1751
+    assert sorted(path.name for path in (top / "uppers/3").iterdir()) == ["upper", "work"]
+
+
+def test_the_flags_are_those_of_the_mount_that_holds_a_path() -> None:
+    mounts = mounted(mount_at("/"), mount_at("/home", "rw,nosuid"), mount_at("/home/u", "rw,nodev"))
+    flags = [enter._flags_at(path, mounts) for path in ("/data", "/home", "/home/v", "/home/u/x")]
+    assert flags == [0, MS_NOSUID, MS_NOSUID, MS_NODEV]

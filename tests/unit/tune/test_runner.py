@@ -1,0 +1,233 @@
+"""How a trial is put to the script that it runs, and what the sandbox has to do with its result."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.planted_trials import FakeRunner, Planted
+
+from trainprof.analysis.summary.tune import FAILED, OK, TIMED_OUT
+from trainprof.launch.options import RunOptions
+from trainprof.launch.outcome import Outcome
+from trainprof.launch.run import FinishedRun
+from trainprof.record.run_directory import RunDirectory
+from trainprof.tune import runner
+from trainprof.tune.runner import (
+    WOULD_FILL,
+    Script,
+    ScriptRunner,
+    argument_of,
+    label_of,
+)
+from trainprof.tune.sandbox.sandbox import Sandbox
+from trainprof.tune.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    baseline,
+    name_of,
+)
+
+SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
+OF_TWO = Trial(name_of({"num_workers": {"a.py:1": 4, "a.py:2": 2}}))
+
+
+@pytest.mark.parametrize("trial", [baseline(), SINGLE, OF_TWO, Trial("x" * 400)])
+@pytest.mark.parametrize("number", [1, 2])
+def test_in_arguments_a_trial_has_a_name_that_no_parser_takes_apart(
+    trial: Trial, number: int
+) -> None:
+    script = Script(("train.py", "hydra.run.dir=runs/{trial}", "--lr=0.1"))
+    words = script.for_trial(argument_of(trial, number))
+    assert re.fullmatch(r"hydra\.run\.dir=runs/[A-Za-z0-9_-]{1,130}", words[1])
+    assert (words[0], words[2]) == ("train.py", "--lr=0.1")
+
+
+def test_that_name_is_of_one_run_alone() -> None:
+    runs = [(SINGLE, 1), (SINGLE, 2), (OF_TWO, 1), (Trial("num_workers=4"), 2), (baseline(), 1)]
+    assert len({argument_of(*run) for run in runs}) == len(runs)
+    assert argument_of(SINGLE, 1) == "num_workers-3_persistent_workers-True"
+    assert argument_of(baseline(), 1) == "baseline"
+
+
+def test_its_directory_keeps_the_name_that_the_page_shows() -> None:
+    assert label_of(SINGLE, 2) == f"{SINGLE.name}.2"
+
+
+ENDED = Outcome(1, 0, None, 0, 1, 0, 0.0, 0.0, False, ())
+
+
+@dataclass
+class FakeScript:
+    """A script that writes data/0.png, if it has a sandbox to write to.
+
+    Attributes:
+        sandbox: Of the trials, None: they have none.
+        stderr: What it writes there.
+        outcome: As its trials are read.
+        finished: What is known of the run besides.
+        asked: How it was run, each time.
+        entries: What was in the scratch directory before it ran, each time.
+    """
+
+    directory: Path
+    sandbox: Sandbox | None
+    stderr: str = ""
+    outcome: tuple[str, str | None] = (OK, None)
+    finished: dict[str, Any] = field(default_factory=dict)
+    asked: list[RunOptions] = field(default_factory=list)
+    entries: list[set[str]] = field(default_factory=list)
+
+    def scratch(self) -> Path:
+        spec = json.loads(self.asked[-1].before[-1])
+        return Path(spec["cwd"] if self.sandbox is None else spec["scratch"])
+
+    def run(self, options: RunOptions) -> FinishedRun:
+        self.asked.append(options)
+        self.entries.append({path.name for path in self.scratch().iterdir()})
+        if self.sandbox is not None:
+            for number in range(len(self.sandbox.overlays)):
+                (self.scratch() / str(number) / "upper").mkdir(parents=True)
+            written = self.scratch() / "0/upper/data/0.png"
+            written.parent.mkdir()
+            written.write_bytes(bytes(7))
+            (self.scratch() / "0/work/work").mkdir(parents=True, mode=0)  # as overlays leave them
+        assert options.output is not None
+        directory = RunDirectory(options.output)
+        directory.console.mkdir(parents=True)
+        (directory.console / "stderr").write_text(self.stderr)
+        return FinishedRun(directory, ENDED, None, (), **self.finished)
+
+    def measured(self, trial: Trial, number: int, *_: object, **__: object) -> Measured:
+        found = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
+        outcome, detail = self.outcome
+        return replace(found, outcome=outcome, detail=detail)
+
+    def trial(self, trial: Trial, *words: str, number: int = 1) -> Measured:
+        script = Script(("train.py", *words))
+        directory = RunDirectory(self.directory / "tune")
+        made = ScriptRunner(script, directory, interval_s=0.5, sandbox=self.sandbox)
+        return made.run(trial, number, Limits(30, 60.0))
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScript:
+    monkeypatch.chdir(tmp_path)
+    Path("train.bin").touch()
+    sandbox = Sandbox((str(tmp_path),), (), None, str(tmp_path))
+    planted = FakeScript(tmp_path, sandbox)
+    monkeypatch.setattr(runner, "run", planted.run)
+    monkeypatch.setattr(runner, "measured", planted.measured)
+    return planted
+
+
+def test_a_trial_runs_in_the_sandbox_and_alone_its_record_is_outside(script: FakeScript) -> None:
+    script.trial(SINGLE)
+    [options] = script.asked
+    spec = json.loads(options.before[-1])
+    assert spec["overlays"] == [str(script.directory)]
+    assert spec["records"] == [str(options.output)]
+    assert spec["scratch"] == str(script.directory / "tune/scratch" / SINGLE.name)
+    assert spec["cwd"] == str(options.cwd) == str(script.directory)
+    assert spec["shared"] == str(script.directory / "tune/scratch/caches")
+    assert options.trial is not None
+    assert options.trial.scratch is None
+    assert options.environment["MLFLOW_TRACKING_URI"] == f"file://{script.directory}/mlruns"
+    assert script.entries == [set()]
+
+
+@pytest.mark.parametrize("outcome", [OK, FAILED, TIMED_OUT])
+def test_nothing_of_what_a_trial_wrote_is_left(script: FakeScript, outcome: str) -> None:
+    script.outcome = (outcome, None)
+    script.trial(SINGLE)
+    left = [path.name for path in (script.directory / "tune/scratch").iterdir()]
+    assert left == ["caches"]  # which the trials after it go on with
+
+
+def test_what_an_earlier_start_left_of_it_is_gone_before_it_runs(script: FakeScript) -> None:
+    for left in ("trials", "scratch"):
+        place = script.directory / "tune" / left / SINGLE.name
+        (place / "old").mkdir(parents=True)
+    script.trial(SINGLE)
+    assert script.entries == [set()]
+    record = script.directory / "tune/trials" / SINGLE.name
+    assert [path.name for path in record.iterdir()] == ["console"]
+
+
+def test_what_a_trial_leaves_running_is_recorded(script: FakeScript) -> None:
+    script.finished = {"left_running": ("tensorboard",)}
+    assert script.trial(SINGLE).left_running == ("tensorboard",)
+
+
+REFUSED = "OSError: [Errno 30] Read-only file system: '/mnt/x'"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stderr", "said"),
+    [
+        (FAILED, REFUSED, "exit status 1. In the sandbox this place is read-only (EROFS)"),
+        (FAILED, "ValueError: no", "exit status 1"),
+        (OK, REFUSED, "exit status 1"),  # it went on without
+    ],
+)
+def test_a_trial_that_fails_at_what_the_sandbox_refuses_says_so(
+    script: FakeScript, outcome: str, stderr: str, said: str
+) -> None:
+    script.stderr, script.outcome = f"{stderr}\n", (outcome, "exit status 1")
+    assert script.trial(SINGLE).detail == said
+
+
+def test_without_a_sandbox_it_refuses_nothing(script: FakeScript) -> None:
+    script.sandbox = None
+    script.stderr, script.outcome = f"{REFUSED}\n", (FAILED, "exit status 1")
+    assert script.trial(SINGLE).detail == "exit status 1"
+
+
+def test_a_trial_that_would_fill_the_disk_failed_however_it_ended(script: FakeScript) -> None:
+    script.finished = {"is_full": True}
+    found = script.trial(SINGLE)
+    assert (found.outcome, found.detail, found.is_ok) == (FAILED, WOULD_FILL, False)
+
+
+def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScript) -> None:
+    script.sandbox = None
+    script.trial(SINGLE)
+    spec = json.loads(script.asked[0].before[-1])
+    assert spec["overlays"] is None
+    assert spec["cwd"] == str(script.asked[0].cwd)
+    assert spec["cwd"] == str(script.directory / "tune/scratch" / SINGLE.name)
+    assert script.entries == [{"train.bin"}]
+    mlflow = script.asked[0].environment["MLFLOW_TRACKING_URI"]
+    assert mlflow == f"file://{spec['cwd']}/mlruns"
+    assert Path("train.bin").exists()
+    assert not Path(spec["cwd"]).exists()
+
+
+@pytest.mark.parametrize(("trial", "is_watched"), [(Trial(WARM_UP), True), (baseline(), False)])
+def test_its_first_trial_alone_records_what_it_writes_elsewhere(
+    script: FakeScript, trial: Trial, is_watched: bool
+) -> None:
+    script.sandbox = None
+    script.trial(trial)
+    options = script.asked[0].trial
+    assert options is not None
+    assert options.scratch == (script.scratch() if is_watched else None)
+
+
+def test_each_run_has_its_own_name_in_the_arguments_and_its_own_directory(
+    script: FakeScript,
+) -> None:
+    for number in (1, 2):
+        script.trial(baseline(), "--out", "runs/{trial}", number=number)
+    assert [options.words[2] for options in script.asked] == [
+        "runs/baseline",
+        "runs/baseline-run2",
+    ]
+    names = [options.output.name for options in script.asked if options.output is not None]
+    assert names == ["baseline", "baseline.2"]

@@ -1,0 +1,254 @@
+"""Why a device had nothing to do: by what the training thread did meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.device.busy import Activity
+from trainprof.analysis.device.kernel_share import KernelShare
+from trainprof.analysis.device.overlap import Meanwhile, gives_work
+from trainprof.analysis.device.warmup import Once
+from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.ledger import KEY, LOADER_KEYS, Attribution, within
+from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.schema import Kind
+
+_CAUSES: Final = {
+    **dict.fromkeys(LOADER_KEYS, "loader_s"),
+    "transfer": "copy_s",
+    "sync": "sync_s",
+    "checkpoint": "checkpoint_s",
+}
+IDLE_CAUSES: Final = (
+    "loader_s",
+    "copy_s",
+    "sync_s",
+    "host_s",
+    "launch_s",
+    "evaluation_s",
+    "checkpoint_s",
+    "startup_s",
+    "warmup_s",
+    "compile_s",
+    "unknown_s",
+)
+# Of the training phase: warm-up is left out of shares from here on.
+LEAST_WARMUP: Final = 0.02
+# The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
+_LEFT_SHARE: Final = 0.1
+_LEFT_NS: Final = 50_000
+# Of one kind of phase: where a device had so many behind it before they ended, it may get the
+# smallest kernels one by one.
+_OFTEN_DRY: Final = 0.5
+# Of the time: the driver's figure may be so much too small and be that device's all the same.
+_DRIVER_OFF: Final = 0.05
+KEEPS_UP_IN: Final = {
+    "forward": Kind.FORWARD,
+    "backward": Kind.BACKWARD,
+    "optimizer": Kind.OPTIMIZER_STEP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A device in the training phase: its time at work, and why it had none at other times.
+
+    Attributes:
+        busy_share: Of the phase without `warmup_s`, at least and at most. At least while a mark was
+            put and not yet reached; at most that, and while the host gave out work. Both are drawn
+            together where its driver tells for how long a kernel ran. Copies between it and the
+            host are no work.
+        because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
+            was at work at least; `unknown_s` is what lies between the two bounds, `launch_s` is
+            what the driver tells of the gaps between the kernels of phases, `warmup_s`
+            what the first steps took beyond as many steady ones, working and compiling included, 0
+            where it is little, and `compile_s` compiling after them.
+        exposed_s: By what the host was waiting in, the time at which the device had run dry, at
+            least and at most: data_wait, transfer, sync.
+        ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
+        launch_bound_share: Of the same, idle while the host was between launches,
+            in Python or giving out work: at least and at most.
+        copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
+    """
+
+    busy_share: tuple[float, float]
+    because_s: dict[str, float]
+    exposed_s: dict[str, list[float]]
+    ran_dry: dict[str, float]
+    launch_bound_share: tuple[float, float]
+    copy_wait_s: float
+
+
+def idle_of(
+    meanwhile: Meanwhile,
+    attribution: Attribution,
+    once: Once | None = None,
+    driver: KernelShare | None = None,
+) -> Idle:
+    """Works out a device's idle time in the training phase.
+
+    Args:
+        meanwhile: What it did during the training thread's time.
+        attribution: Of that time.
+        once: What of it comes but once.
+        driver: For how long a kernel ran, by its driver, once warm-up was over.
+    """
+    activity, window = meanwhile.activity, meanwhile.timeline.window
+    start, end = window.loop_start, window.loop_end
+    startup_s = max(min(activity.first_ns, end) - start, 0) / 1e9
+    copied_s = _inside_s(activity.copying, start, end)
+    no_work_s = copied_s + startup_s
+    length_s = (end - start) / 1e9
+    low_s, high_s = (
+        max(_inside_s(one, start, end) - no_work_s, 0.0)
+        for one in (meanwhile.least, meanwhile.most)
+    )
+    sure = _left_s(meanwhile.most, meanwhile.most_ns, meanwhile.timeline, attribution)
+    maybe = _left_s(meanwhile.least, meanwhile.least_ns, meanwhile.timeline, attribution)
+    because, once = dict.fromkeys(IDLE_CAUSES, 0.0), once or Once()
+    for key, cause in _CAUSES.items():
+        because[cause] += sure[key]
+    because["copy_s"] += copied_s
+    because["evaluation_s"] = sure["evaluation"]
+    because["startup_s"] = startup_s
+    maybe_s = max(high_s - low_s, 0.0) + sure[_GIVEN_OUT]
+    because["unknown_s"] = min(maybe_s, length_s - low_s)
+    because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
+    because["compile_s"] = min(once.again_s, because["unknown_s"])
+    because["unknown_s"] -= because["compile_s"]
+    worked_s = min(once.worked_s, low_s)
+    if once.unknown_s + worked_s >= LEAST_WARMUP * length_s:
+        warming_s = min(once.unknown_s, because["unknown_s"])
+        because["warmup_s"] = worked_s + warming_s
+        because["unknown_s"] -= warming_s
+        low_s -= worked_s
+    whole_s = max(length_s - because["warmup_s"], low_s) or 1.0
+    if driver is not None:
+        low_s += _within_driver(because, low_s, meanwhile, driver, because["warmup_s"])
+    launching_s = because["host_s"] + because["launch_s"]
+    return Idle(
+        busy_share=(low_s / whole_s, (low_s + because["unknown_s"]) / whole_s),
+        because_s=because,
+        exposed_s={
+            name: [sum(left[key] for key in keys) + more_s for left in (sure, maybe)]
+            for name, keys, more_s in (
+                ("data_wait", LOADER_KEYS, 0.0),
+                ("transfer", ("transfer",), copied_s),
+                ("sync", ("sync",), 0.0),
+            )
+        },
+        ran_dry=_ran_dry(activity, meanwhile.timeline),
+        launch_bound_share=(
+            launching_s / whole_s,
+            (launching_s + because["unknown_s"]) / whole_s,
+        ),
+        copy_wait_s=sure["transfer"],
+    )
+
+
+def _within_driver(
+    because: dict[str, float],
+    low_s: float,
+    meanwhile: Meanwhile,
+    driver: KernelShare,
+    warmup_s: float,
+) -> float:
+    """Moves out of `unknown_s` what the driver tells; returns for how much longer it worked.
+
+    The driver is asked of a part of training; of the time before that the marks tell.
+
+    Args:
+        because: Seconds by cause.
+        low_s: It worked at least.
+        meanwhile: What it did.
+        driver: What its driver tells.
+        warmup_s: Of warm-up, which is in neither.
+    """
+    activity, window = meanwhile.activity, meanwhile.timeline.window
+    begin, end = max(driver.span[0], window.loop_start), min(driver.span[1], window.loop_end)
+    length_s = max(end - begin, 0) / 1e9
+    untold_s = max(min(activity.first_ns, begin) - window.loop_start, 0) / 1e9
+    copied_s = _inside_s(activity.copying, window.loop_start, begin)
+    least_s, most_s = (
+        max(_inside_s(one, window.loop_start, begin) - copied_s - untold_s - warmup_s, 0.0)
+        for one in (meanwhile.least, meanwhile.most)
+    )
+    if driver.high * length_s < low_s - most_s - _DRIVER_OFF * length_s:
+        return 0.0  # it is another device
+    unknown_s = because["unknown_s"]
+    keeps_up = max(_ran_dry(activity, meanwhile.timeline).values(), default=1.0) >= _OFTEN_DRY
+    high_s = min(max(driver.high * length_s + most_s - low_s, 0.0), unknown_s)
+    least_s = min(max(driver.low(keeps_up=keeps_up) * length_s + least_s - low_s, 0.0), high_s)
+    because["launch_s"] += unknown_s - high_s
+    because["unknown_s"] = high_s - least_s
+    return least_s
+
+
+# Among the keys of `_left_s`: while the host gave out work.
+_GIVEN_OUT: Final = "given out"
+
+
+def _left_s(
+    covered: Coverage, covered_ns: Int64, timeline: Timeline, attribution: Attribution
+) -> dict[str, float]:
+    """Returns the training phase's time outside `covered` by ledger key, in seconds.
+
+    Phases, which give out work, are together under `_GIVEN_OUT`, those of an evaluation too; Python
+    between all those is left out.
+
+    Args:
+        covered: The time to leave out.
+        covered_ns: How much of that lies in each event's own time, shape (n,).
+        timeline: Of the training thread.
+        attribution: Of its time.
+    """
+    events, window = timeline.events, timeline.window
+    in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
+    left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
+    gives = gives_work(timeline) & in_loop
+    found = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
+    in_evaluation = within(timeline.segments, events.start)
+    for key in _CAUSES:
+        mine = in_loop & ~gives & ~in_evaluation & (attribution.key == KEY[key])
+        found[key] = float(left[mine].sum() / 1e9)
+    segments = Coverage.of(timeline.segments, (window.loop_start, window.loop_end))
+    evaluating = segments.total_ns() - int(covered.inside_ns(segments.starts, segments.ends).sum())
+    found["evaluation"] = max(evaluating - int(left[gives & in_evaluation].sum()), 0) / 1e9
+    return found
+
+
+def _part_of_step(events: Events, nesting: Nesting) -> Bool:
+    """Returns what is a part of a step by itself, and not of a phase around it.
+
+    A gradient scaler steps around the optimizer's, and an optimizer around the closure in which a
+    step is computed, as Lightning has it.
+    """
+    closures = np.flatnonzero(events.is_kind(Kind.CLOSURE) & (nesting.parent >= 0))
+    calls_closure = np.zeros(len(events), dtype=bool)
+    calls_closure[nesting.parent[closures]] = True
+    around = events.is_kind(Kind.CLOSURE, Kind.SCALER_STEP)
+    around |= events.is_kind(Kind.OPTIMIZER_STEP) & calls_closure
+    return ~nesting.inside(~around)
+
+
+def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
+    events, found = timeline.events, {}
+    trains = ~within(timeline.segments, events.start)
+    trains &= _part_of_step(events, timeline.nesting)
+    for name, kind in KEEPS_UP_IN.items():
+        phase = events.where(events.is_kind(kind) & trains)
+        _, last, known = activity.marks.ends_of(phase)
+        left = (activity.reached_ns[last] - activity.marks.put_ns[last])[known]
+        took = (phase.end - phase.start)[known]
+        if len(left):
+            found[name] = float((left <= np.maximum(_LEFT_SHARE * took, _LEFT_NS)).mean())
+    return found
+
+
+def _inside_s(covered: Coverage, start: int, end: int) -> float:
+    bounds = np.array([start, end], dtype=np.int64)
+    return float(np.diff(covered.until(bounds))[0]) / 1e9

@@ -1,0 +1,134 @@
+"""How long a kernel ran, as NVIDIA's driver counts it: bounds of a device's work.
+
+Held against kernels that wait for a known time, on an H100 with driver 580: of 20 us and more, at
+10 to 90 % of the time, the driver's figure was the truth to a point or two; each kernel counts for
+2.5 us more than it takes, so that launches of 5 us at 30 % read 45 %. It is never too low. What
+others do on the device is in it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.machine.gpu_summary import Gpu
+from trainprof.analysis.machine.processes import entries
+from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line, number
+
+_ASKED: Final = "utilization_gpu_percent"
+# The driver's windows are up to a second long; on fewer, and over less time, nothing is to rest.
+_WINDOW_NS: Final = NS_PER_S
+_LEAST_NS: Final = 2 * NS_PER_S
+_LEAST_READINGS: Final = 4
+# Of all time: what a reading may be off, and how many standard errors the mean of them.
+_OFF: Final = 0.03
+_ERRORS: Final = 2.0
+# So many times as long as it works a device may count as at work. The smallest kernels, 2 us long,
+# one after the other as a host that is too slow gives them out; larger ones, or such as pile up.
+_OF_SMALL: Final = 1.7
+_OF_OTHERS: Final = 1.15
+# From here on there was always a next one.
+_ALWAYS: Final = 0.97
+# A device that the script has not used yet, and that works all the same, works for somebody else.
+_OF_OTHERS_FROM: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShare:
+    """Of a part of the run, the share in which a kernel ran on a device, as the driver tells.
+
+    Attributes:
+        span: Start and end of the part, ns.
+        mean: Over its readings.
+        off: By how much that may be off.
+        is_ours_alone: Nobody else is known to use the device.
+    """
+
+    span: tuple[int, int]
+    mean: float
+    off: float
+    is_ours_alone: bool = True
+
+    @property
+    def high(self) -> float:
+        """What the device worked at most, as a share of the part."""
+        return min(self.mean + self.off, 1.0)
+
+    def low(self, *, keeps_up: bool) -> float:
+        """Returns what it worked for the script, very likely at least.
+
+        Args:
+            keeps_up: It was often done with what it had been given before it got more.
+        """
+        if not self.is_ours_alone:
+            return 0.0
+        if keeps_up:
+            return max(self.mean / _OF_SMALL - self.off, 0.0)
+        least = self.mean if self.mean >= _ALWAYS else self.mean / _OF_OTHERS
+        return max(least - self.off, 0.0)
+
+
+def kernel_share(
+    gpu_lines: Sequence[Line],
+    gpus: Sequence[Gpu],
+    index: int,
+    span: tuple[int, int],
+    first_used_ns: int,
+) -> KernelShare | None:
+    """Returns what the driver tells of a device in a part of the run, None where it is too little.
+
+    Args:
+        gpu_lines: Samples of all GPUs, in order of time.
+        gpus: All of them.
+        index: Of the device, as the script has it.
+        span: Start and end of the part, ns.
+        first_used_ns: When the script first gave it something.
+    """
+    gpu = _of_script(gpus, index)
+    if gpu is None:
+        return None
+    of_it = [
+        device
+        for line in gpu_lines
+        for device in entries(line, "gpus")
+        if number(device.get("index")) == gpu.index
+    ]
+    told = [(number(one.get("t_ns")), number(one.get(_ASKED))) for one in of_it]
+    known = [(int(at), busy / 100) for at, busy in told if at is not None and busy is not None]
+    if len(known) <= _LEAST_READINGS:
+        return None
+    at_ns, share = np.array([at for at, _ in known]), np.array([share for _, share in known])
+    before = share[at_ns < first_used_ns]
+    inside = (at_ns[1:] >= span[0] + _WINDOW_NS) & (at_ns[1:] <= span[1]) & (np.diff(at_ns) > 0)
+    lasted_ns, share = np.diff(at_ns)[inside], share[1:][inside]
+    # Readings that are closer than its windows tell of the same time.
+    count = min(len(share), 1 + int(lasted_ns.sum() / _WINDOW_NS))
+    if len(share) < _LEAST_READINGS or lasted_ns.sum() < _LEAST_NS:
+        return None
+    mean = float(np.average(share, weights=lasted_ns))
+    off = _OFF + _ERRORS * float(share.std(ddof=1)) / count**0.5
+    is_idle_before = len(before) == 0 or float(before.mean()) < _OF_OTHERS_FROM
+    return KernelShare(span, mean, off, _is_ours_alone(gpu) and is_idle_before)
+
+
+def _of_script(gpus: Sequence[Gpu], index: int) -> Gpu | None:
+    """Returns the GPU that the script numbers so, None where that is not sure or it is a part."""
+    found = [gpu for gpu in gpus if gpu.logical_index == index]
+    if len(found) != 1 or found[0].mig is not None:
+        return None
+    # In some virtual machines the driver lists no process at all.
+    if found[0].is_used is False and found[0].processes:
+        return None
+    used = [gpu for gpu in gpus if gpu.is_used]
+    if found[0].is_number_assumed and len(gpus) > 1:
+        return found[0] if used == found else None
+    return found[0]
+
+
+def _is_ours_alone(gpu: Gpu) -> bool:
+    """Whether no second process is known to be there; in a container none may be known at all."""
+    told = gpu.processes or []
+    return len(told) <= 1 and all(process.get("role") != "other" for process in told)

@@ -1,0 +1,244 @@
+"""The memory of each device, by what its allocator told at the ends of phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.run.metadata import MAX_NUMBER, Facts, integer
+from trainprof.analysis.summary.device import Device
+from trainprof.analysis.summary.memory import DeviceMemory, OutOfMemory
+from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.schema import Kind, MemoryFigure, Topic
+from trainprof.record.site_name import site_name
+
+# Growth is told of no fewer steps, and no fewer readings between steps.
+MIN_GROWTH_STEPS: Final = 50
+MIN_GROWTH_READINGS: Final = 20
+# In each of so many stretches even the low level has to lie above that of the one before.
+_STRETCHES: Final = 4
+_LOW, _HIGH = 10, 90
+# It matters from any of these on: a step, of what there was, in all.
+_GROWS_A_STEP_BYTES: Final = 1_000_000
+_GROWS_SHARE: Final = 0.05
+_GROWS_BYTES: Final = 1 << 30
+# Slopes are those of all pairs of so many readings.
+_MOST_PAIRED: Final = 400
+# From here on a number is no device's; a damaged log may tell any.
+_MOST_DEVICES: Final = 1 << 7
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """One device's readings in their order; columns of shape (n,), -1 where not told.
+
+    Attributes:
+        at_ns: When: an end of a phase, to the ns.
+        thread: That made it.
+        figures: Bytes or counts by MemoryFigure.
+    """
+
+    at_ns: Int64
+    thread: Int64
+    figures: dict[MemoryFigure, Int64]
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+    def of(self, figure: MemoryFigure) -> Int64 | None:
+        """Returns a figure's column where it was told at all."""
+        column = self.figures[figure]
+        return column if (column >= 0).any() else None
+
+    def where(self, mask: Bool) -> Readings:
+        return Readings(
+            self.at_ns[mask],
+            self.thread[mask],
+            {figure: column[mask] for figure, column in self.figures.items()},
+        )
+
+
+def readings_of(details: npt.NDArray[np.void], device: int) -> Readings:
+    """Picks one device's readings out of a process's details; each fills in what did not change."""
+    rows = details[(details["kind"] == Kind.DEVICE_MEMORY) & (details["site"] == device)]
+    flags, is_reading = rows["flags"], rows["flags"] == MemoryFigure.ALLOCATED
+    number = np.cumsum(is_reading) - 1
+    count = int(is_reading.sum())
+    figures = {}
+    for figure in MemoryFigure:
+        told = (flags == figure) & (number >= 0)
+        latest = np.full(count, _UNKNOWN, dtype=np.int64)
+        latest[number[told]] = np.arange(int(told.sum()))
+        latest = np.maximum.accumulate(latest) if count else latest
+        values = np.append(rows["value"][told].astype(np.int64), _UNKNOWN)
+        values[(values < 0) | (values >= MAX_NUMBER)] = _UNKNOWN
+        figures[figure] = values[latest]
+    own = rows[is_reading]
+    return Readings(own["start"].astype(np.int64), own["thread"].astype(np.int64), figures)
+
+
+def with_memory(
+    devices: Sequence[Device] | None,
+    details: npt.NDArray[np.void],
+    timeline: Timeline,
+    *,
+    kind: str,
+    warmup: int,
+    is_part: bool,
+) -> list[Device] | None:
+    """Gives each device its memory; one of which nothing else is known gets a row of its own.
+
+    Args:
+        devices: As known so far.
+        details: Of the training process.
+        timeline: Of the training thread.
+        kind: Of the devices, such as "cuda".
+        warmup: Steps to leave out where growth is looked for.
+        is_part: Only a part of the run is shown: readings in the timeline's window count.
+    """
+    rows = {device.index: device for device in devices or ()}
+    is_memory = details["kind"] == Kind.DEVICE_MEMORY
+    known = is_memory & (details["site"] < _MOST_DEVICES)
+    for index in np.unique(details["site"][known]).tolist():
+        readings = readings_of(details, index)
+        if is_part:
+            window = timeline.window
+            readings = readings.where(
+                (readings.at_ns >= window.start) & (readings.at_ns <= window.end)
+            )
+        if len(readings) == 0:
+            continue
+        memory = device_memory(readings, timeline, warmup=warmup)
+        row = rows.get(index) or Device(
+            index=index,
+            name=f"{kind}:{index}",
+            busy_share=None,
+            idle_because=None,
+            per_step_s={},
+            queue_delay_s=None,
+            memory=None,
+            marks=0,
+        )
+        rows[index] = replace(row, memory=memory)
+    return [rows[index] for index in sorted(rows)] or None
+
+
+def device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
+    """Works out one device's memory.
+
+    Args:
+        readings: At least one.
+        timeline: Of the training thread.
+        warmup: Steps to leave out where growth is looked for.
+    """
+    missing: dict[str, str] = {}
+    peaks = readings.of(MemoryFigure.PEAK_ALLOCATED)
+    of_reserved = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED
+    reserved, limits = readings.of(of_reserved), readings.of(MemoryFigure.LIMIT)
+    growth = _growth(readings, timeline, warmup)
+    if growth is None:
+        missing["growth_bytes_per_step"] = (
+            f"fewer than {MIN_GROWTH_READINGS} readings between steps, or over fewer than "
+            f"{MIN_GROWTH_STEPS} steps after warm-up"
+        )
+    return DeviceMemory(
+        readings=len(readings),
+        limit_bytes=None if limits is None else int(limits[-1]),
+        peak_allocated_bytes=int(
+            (readings.figures[MemoryFigure.ALLOCATED] if peaks is None else peaks).max()
+        ),
+        peak_reserved_bytes=None if reserved is None else int(reserved.max()),
+        is_peak_sampled=peaks is None,
+        retries=_counted(readings.of(MemoryFigure.RETRIES)),
+        out_of_memory_errors=_counted(readings.of(MemoryFigure.OUT_OF_MEMORY)),
+        between_steps_bytes=None if growth is None else growth.level,
+        growth_bytes_per_step=None if growth is None else growth.per_step,
+        growth_steps=None if growth is None else growth.steps,
+        is_growing=None if growth is None else growth.is_growing,
+        not_observed=missing,
+    )
+
+
+def _counted(column: Int64 | None) -> int | None:
+    """Returns how far a count went up in all; the script may set it back to 0."""
+    if column is None:
+        return None
+    told = column[column >= 0]
+    up = np.diff(told, prepend=0)
+    return int(np.where(up < 0, told, up).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    level: int
+    per_step: float
+    steps: int
+    is_growing: bool
+
+
+def _growth(readings: Readings, timeline: Timeline, warmup: int) -> _Growth | None:
+    """Returns the slope of what is in tensors when steps end.
+
+    Source:
+        Theil and Sen: the median of the slopes of all pairs. Thresholds: RULES.md, GP-9.
+    """
+    ends = timeline.steps.ends
+    first = max(warmup, len(ends) // 10)
+    is_end = np.isin(readings.at_ns, ends) & (readings.thread == timeline.thread)
+    step = np.searchsorted(ends, readings.at_ns[is_end])
+    level = readings.figures[MemoryFigure.ALLOCATED][is_end][step >= first].astype(np.float64)
+    step = step[step >= first]
+    if len(step) < MIN_GROWTH_READINGS or step[-1] - step[0] < MIN_GROWTH_STEPS:
+        return None
+    chosen = np.unique(np.linspace(0, len(step) - 1, _MOST_PAIRED).round().astype(int))
+    x, y = step[chosen], level[chosen]
+    later, earlier = np.triu_indices(len(x), 1)[::-1]
+    apart = x[later] > x[earlier]
+    slopes = (y[later] - y[earlier])[apart] / (x[later] - x[earlier])[apart]
+    per_step, steps = float(np.median(slopes)), int(step[-1] - step[0])
+    stretches = np.array_split(level, _STRETCHES)
+    lows = np.array([np.percentile(part, _LOW) for part in stretches])
+    stands_out = bool((np.diff(lows) > 0).all()) and lows[-1] > np.percentile(stretches[0], _HIGH)
+    grown = per_step * steps
+    matters = (
+        per_step >= _GROWS_A_STEP_BYTES
+        or grown >= _GROWS_SHARE * float(np.median(stretches[0]))
+        or grown >= _GROWS_BYTES
+    )
+    return _Growth(int(np.median(level)), per_step, steps, bool(stands_out and matters and grown))
+
+
+def out_of_memory_of(facts: Facts, cwd: Any) -> OutOfMemory | None:
+    """Returns what is known of the error by which a process ended, None where there was none."""
+    for told in facts.texts[Topic.OUT_OF_MEMORY].values():
+        if not isinstance(told, dict):
+            continue
+        index, kind = integer(told.get("device")), told.get("kind")
+        kind = kind if isinstance(kind, str) else "GPU"
+        place = told.get("place")
+        sizes = {name: _size(told.get(name)) for name in _SIZES}
+        return OutOfMemory(
+            device=kind if index is None else f"{kind}:{index}",
+            site=site_name(place, cwd if isinstance(cwd, str) else None) if place else None,
+            **sizes,
+        )
+    return None
+
+
+_SIZES: Final = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "kept_bytes")
+
+
+def _size(value: Any) -> int | None:
+    size = integer(value)
+    return size if size is not None and size >= 0 else None
+
+
+def why_no_memory(facts: Facts) -> str | None:
+    """Returns why nothing is known of devices' memory, where the run told it."""
+    return facts.environment_text("no_device_memory")

@@ -1,0 +1,114 @@
+"""Reads a run's line times, and the text of the files they were measured in; trusts neither."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tokenize
+from typing import Final
+
+from trainprof.analysis.lines.times import (
+    LineProfile,
+    Source,
+    line_profile,
+    source_name,
+    timed_functions,
+)
+from trainprof.analysis.run.faults import RECORDING_STOPPED, faults_of
+from trainprof.analysis.run.metadata import integer
+from trainprof.analysis.run.process_name import process_names
+from trainprof.analysis.run.ranks import rank_recordings
+from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.run_file import read_run_file
+
+# No source file of a person comes near. A run has one for each file whose lines it timed.
+MAX_SOURCE_BYTES: Final = 1 << 24
+MAX_SOURCES_BYTES: Final = 1 << 26
+_OF_LINES: Final = ("probe lines ", RECORDING_STOPPED)
+# Another codec may take any time, or be no encoding of text at all.
+_ENCODINGS: Final = ("utf-8", "utf-8-sig", "ascii", "iso-8859-1")
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def read_line_profile(directory: RunDirectory) -> LineProfile:
+    """Returns the line times of a run, of all its ranks.
+
+    Raises:
+        OSError: If the directory cannot be read.
+    """
+    recordings = [] if directory.manifest.exists() else rank_recordings(directory)
+    recordings = recordings or [read_recording(directory)]
+    processes = [
+        pair for one in recordings for pair in zip(process_names(one.logs), one.logs, strict=True)
+    ]
+    cwd = recordings[0].manifest.get("cwd")
+    lines = recordings[0].section("options").get("lines")
+    only = lines.get("only") if isinstance(lines, dict) else None
+    return line_profile(
+        # The script's own first, whose order of functions is then that of all.
+        sorted(processes, key=lambda pair: pair[0].order),
+        {name: source for one in recordings for name, source in _saved_sources(one).items()},
+        only=only if isinstance(only, str) else None,
+        cwd=cwd if isinstance(cwd, str) else None,
+        damage=[fault for one in recordings for fault in _faults(one)],
+    )
+
+
+def decoded_lines(text: bytes) -> tuple[str, ...]:
+    """Returns a source file's lines as Python reads them; what is no text is replaced."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
+    except SyntaxError:
+        encoding = "utf-8"
+    encoding = encoding if encoding in _ENCODINGS else "utf-8"
+    lines = io.TextIOWrapper(io.BytesIO(text), encoding, errors="replace").readlines()
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    return tuple(lines)
+
+
+def _faults(recording: Recording) -> list[str]:
+    """Returns what is missing of the recording, and why lines were not timed."""
+    times = recording.section("times")
+    faults = faults_of(recording, integer(times.get("spawned_ns")) or 0)
+    return [one for one in faults if one in recording.damage or one.startswith(_OF_LINES)]
+
+
+def _saved_sources(recording: Recording) -> dict[str, Source]:
+    """Returns the texts in the run's sources/ by their names there, of functions that were timed.
+
+    Only plain names: nothing outside of sources/ is read.
+    """
+    files = {
+        source_name(one) or "": one["file"]
+        for log in recording.logs
+        for one in timed_functions(log).values()
+    }
+    room = MAX_SOURCES_BYTES
+    texts: dict[str, Source] = {}
+    for name, file in files.items():
+        if name in ("", "..") or name != os.path.basename(name):
+            continue
+        try:
+            text = read_run_file(recording.directory.sources / name, MAX_SOURCE_BYTES)
+        except (OSError, ValueError):
+            continue
+        room -= len(text)
+        if room < 0:
+            break
+        texts[name] = Source(decoded_lines(text), _has_changed(file, text))
+    return texts
+
+
+def _has_changed(file: str, text: bytes) -> bool:
+    """Returns whether the file holds another text now; False for one that is gone."""
+    if not os.path.isabs(file):
+        return False
+    try:
+        with os.fdopen(os.open(file, _FILE_FLAGS), "rb") as opened:
+            is_plain = stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
+            return is_plain and opened.read(len(text) + 1) != text
+    except (OSError, ValueError):
+        return False

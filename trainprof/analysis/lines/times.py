@@ -1,0 +1,328 @@
+"""Per-line times: of each process, and of all of them added up."""
+
+from __future__ import annotations
+
+import inspect
+import tokenize
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from trainprof.analysis.run.metadata import MAX_NUMBER, integer, number
+from trainprof.analysis.run.process_name import ProcessName
+from trainprof.analysis.summary.code import LineCost
+from trainprof.analysis.timeline.events import ProcessLog
+from trainprof.record.schema import Kind, Topic
+from trainprof.record.site_name import site_name
+
+# Since when Python reports the code that line_profiler asked for, and no other.
+_FIRST_REPORTED_ALONE: Final = (3, 12)
+NS_S: Final = 1e-9
+MODULE_CODE: Final = "<module>"
+# Nobody times more; a damaged log may hold any number.
+MAX_FUNCTIONS: Final = 10_000
+MAX_NAME_CHARACTERS: Final = 4096
+# A LINE record has 24 bits for it.
+_LINE_BITS: Final = 24
+_MAX_LINE: Final = (1 << _LINE_BITS) - 1
+_THREAD_BITS: Final = 16
+COMPILED: Final = "compiled"
+_ONLY: Final = {
+    "main": "not called in the main process, and --only main leaves the workers out",
+    "workers": "not called in a worker, and --only workers leaves the main process out",
+}
+
+Place = tuple[str, int, str]
+_Pairs = dict[int, tuple[int, int]]
+
+
+class LineTime(NamedTuple):
+    """A line: its number, how often it was reached, and for how long in all, in ns."""
+
+    line: int
+    hits: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file's text.
+
+    Attributes:
+        lines: Each ended by a newline.
+        has_changed: The file differs from it now.
+    """
+
+    lines: tuple[str, ...]
+    has_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTimes:
+    """A function's lines.
+
+    Attributes:
+        file, line, name: Where it begins, `name` qualified.
+        why: Why it was timed: "profile", "dataset", ...
+        source: Its file as it ran, None where that is lost.
+        rows: In order of line, without those that were never reached; of all processes.
+        by_process: The same of each process that reached any.
+        unseen: Why there are no rows, in words.
+    """
+
+    file: str
+    line: int
+    name: str
+    why: str
+    source: Source | None
+    rows: tuple[LineTime, ...]
+    by_process: tuple[tuple[ProcessName, tuple[LineTime, ...]], ...] = ()
+    unseen: str = "never called"
+
+    @property
+    def time(self) -> int:
+        """In ns."""
+        return sum(row.time for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LineProfile:
+    """Line times of a run.
+
+    Attributes:
+        functions: In the order in which they were chosen.
+        cost: What timing took, None where nothing was timed.
+        cwd: Where the run was started, or None.
+        damage: One sentence per thing that is lost.
+    """
+
+    functions: tuple[FunctionTimes, ...]
+    cost: LineCost | None = None
+    cwd: str | None = None
+    damage: tuple[str, ...] = ()
+
+    def site(self, function: FunctionTimes) -> str:
+        """Returns where a function begins: "train.py:41"."""
+        return site_name([function.file, function.line], self.cwd)
+
+    def processes(self) -> list[ProcessName]:
+        """Returns those that reached a timed line, main first."""
+        names = {name for function in self.functions for name, _ in function.by_process}
+        return sorted(names, key=lambda name: name.order)
+
+    def timings(self) -> dict[Place, list[tuple[int, int, int]]]:
+        """Returns the rows as line_profiler keeps them, which knows one text of each file."""
+        summed: dict[Place, _Pairs] = {}
+        for one in self.functions:
+            _add(summed.setdefault((one.file, one.line, one.name), {}), one.rows)
+        return {
+            place: [(line, *times) for line, times in sorted(pairs.items())]
+            for place, pairs in summed.items()
+        }
+
+
+@dataclass(slots=True)
+class _Function:
+    """A function while its processes are put together: line to (hits, ns)."""
+
+    why: str
+    is_compiled: bool = False
+    by_process: dict[ProcessName, _Pairs] = field(default_factory=dict)
+
+
+def line_profile(
+    processes: Sequence[tuple[ProcessName, ProcessLog]],
+    sources: Mapping[str, Source],
+    *,
+    only: str | None = None,
+    cwd: str | None = None,
+    damage: Sequence[str] = (),
+) -> LineProfile:
+    """Adds up the line times of a run's processes.
+
+    The same function of two processes is counted as one, unless its file changed between them.
+
+    Args:
+        processes: With their logs, the script's own first.
+        sources: By the name of the file in the run's sources/.
+        only: "workers" or "main" where the others were not to be timed, or None.
+        cwd: Where the run was started, or None.
+        damage: What is lost of it.
+    """
+    functions: dict[tuple[Place, str | None], _Function] = {}
+    nameless = 0
+    for process, log in processes:
+        named, pairs = timed_functions(log), last_rows(log)
+        nameless += len(pairs.keys() - named.keys())
+        for key, metadata in named.items():
+            why, saved = metadata.get("why"), source_name(metadata)
+            why = why[:MAX_NAME_CHARACTERS] if isinstance(why, str) else ""
+            function = functions.setdefault((_place(metadata), saved), _Function(why))
+            function.is_compiled |= metadata.get("kind") == COMPILED
+            if key in pairs:
+                _add(function.by_process.setdefault(process, {}), _rows(pairs[key]))
+    lost = [f"the names of timed functions are lost ({nameless})"] if nameless else []
+    return LineProfile(
+        tuple(
+            _joined(place, function, sources.get(saved or ""), only)
+            for (place, saved), function in functions.items()
+        ),
+        cost=line_cost([log for _, log in processes]),
+        cwd=cwd,
+        damage=(*damage, *lost),
+    )
+
+
+def line_cost(logs: Sequence[ProcessLog]) -> LineCost | None:
+    """Returns what timing lines took in all these processes, None where nothing was timed."""
+    timed = [log for log in logs if has_timed_functions(log)]
+    if not timed:
+        return None
+    functions = {_place(one) for log in timed for one in timed_functions(log).values()}
+    hits = [
+        sum(count for pairs in last_rows(log).values() for count, _ in pairs.values())
+        for log in timed
+    ]
+    each_ns = [_overhead_ns(log) for log in timed]
+    measured = [
+        (ns, max(count, 1)) for ns, count in zip(each_ns, hits, strict=True) if ns is not None
+    ]
+    mean_ns = added_s = None
+    if measured:
+        mean_ns = sum(ns * count for ns, count in measured) / sum(count for _, count in measured)
+        added_s = mean_ns * NS_S * sum(hits)
+    traces = any(_traces_callees(log) for log in timed)
+    return LineCost(len(functions), sum(map(bool, hits)), sum(hits), mean_ns, added_s, traces)
+
+
+def _traces_callees(log: ProcessLog) -> bool:
+    version = str(log.header.get("python", "")).split(".")[:2]
+    is_number = all(part.isdecimal() for part in version)
+    return is_number and tuple(map(int, version)) < _FIRST_REPORTED_ALONE
+
+
+def has_timed_functions(log: ProcessLog) -> bool:
+    """Returns whether lines were to be timed in a process."""
+    return any(topic is Topic.LINE_FUNCTION for topic, _ in log.texts.values())
+
+
+def timed_functions(log: ProcessLog) -> dict[int, dict[str, Any]]:
+    """Returns the functions to be timed in a process, by their ids."""
+    noted = sorted(log.texts_of(Topic.LINE_FUNCTION).items())
+    sound = [(key, metadata) for key, metadata in noted if _is_function(metadata)]
+    return dict(sound[:MAX_FUNCTIONS])
+
+
+def source_name(metadata: Mapping[str, Any]) -> str | None:
+    """Returns the name of a function's file in the run's sources/."""
+    saved = metadata.get("source")
+    return saved if isinstance(saved, str) else None
+
+
+def last_rows(log: ProcessLog) -> dict[int, _Pairs]:
+    """Returns line to (hits, ns) by function id, from the last record of each line."""
+    rows = log.details[log.details["kind"] == Kind.LINE]
+    # A record that was being written when the process was killed lacks its value.
+    rows = rows[(rows["value"] > 0) & (rows["value"] < MAX_NUMBER)]
+    lines = rows["thread"].astype(np.int64) | rows["flags"].astype(np.int64) << _THREAD_BITS
+    times = rows["end"] - rows["start"]
+    columns = (column.tolist() for column in (rows["site"], lines, rows["value"], times))
+    last: dict[int, _Pairs] = {}
+    for key, line, hits, time in zip(*columns, strict=True):
+        last.setdefault(key, {})[line] = (hits, time)
+    return last
+
+
+def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = None) -> LineProfile:
+    """Returns some of the functions, or all in another order.
+
+    Args:
+        profile: The run's.
+        by_time: The slowest comes last, as kernprof sorts.
+        top: Only the N slowest.
+    """
+    functions = list(profile.functions)
+    if top is not None:
+        slowest = sorted(range(len(functions)), key=lambda at: -functions[at].time)[:top]
+        functions = [functions[at] for at in sorted(slowest)]
+    if by_time:
+        functions.sort(key=lambda function: function.time)
+    return replace(profile, functions=tuple(functions))
+
+
+def of_process(profile: LineProfile, process: ProcessName) -> LineProfile:
+    """Returns what one process reached."""
+    reached = [
+        replace(function, rows=rows, by_process=((process, rows),))
+        for function in profile.functions
+        for name, rows in function.by_process
+        if name == process
+    ]
+    return replace(profile, functions=tuple(reached))
+
+
+def block(function: FunctionTimes) -> tuple[str, ...] | None:
+    """Returns the function's own lines, from its first on; None where its text is lost.
+
+    As long as kernprof makes it, or longer where a timed line lies behind.
+    """
+    if function.source is None:
+        return None
+    lines = function.source.lines[max(function.line - 1, 0) :]
+    length = len(lines)
+    if function.name != MODULE_CODE:
+        try:
+            length = len(inspect.getblock(lines))
+        except (SyntaxError, tokenize.TokenError, ValueError):
+            length = 1
+    last = max((row.line for row in function.rows), default=0)
+    return lines[: max(length, last - function.line + 1)]
+
+
+def _is_function(metadata: Any) -> bool:
+    if not isinstance(metadata, dict):
+        return False
+    texts = [metadata.get("file"), metadata.get("name")]
+    line = integer(metadata.get("line"))
+    is_named = all(isinstance(text, str) and len(text) <= MAX_NAME_CHARACTERS for text in texts)
+    return is_named and line is not None and 0 <= line <= _MAX_LINE
+
+
+def _place(metadata: Mapping[str, Any]) -> Place:
+    return metadata["file"], metadata["line"], metadata["name"]
+
+
+def _overhead_ns(log: ProcessLog) -> float | None:
+    for metadata in log.texts_of(Topic.ENVIRONMENT).values():
+        if isinstance(metadata, dict) and "line_overhead_ns" in metadata:
+            measured = number(metadata["line_overhead_ns"], -1.0)
+            return measured if measured >= 0 else None
+    return None
+
+
+def _add(total: _Pairs, rows: Iterable[LineTime]) -> None:
+    for line, hits, time in rows:
+        before = total.get(line, (0, 0))
+        total[line] = (before[0] + hits, before[1] + time)
+
+
+def _joined(
+    place: Place, function: _Function, source: Source | None, only: str | None
+) -> FunctionTimes:
+    total: _Pairs = {}
+    by_process = []
+    for name, pairs in sorted(function.by_process.items(), key=lambda pair: pair[0].order):
+        by_process.append((name, _rows(pairs)))
+        _add(total, _rows(pairs))
+    unseen = _ONLY.get(only or "", "not called in a recorded process")
+    if function.is_compiled:
+        unseen = "compiled (torch.compile, jit): Python did not run its lines"
+    return FunctionTimes(
+        *place, function.why, source, _rows(total), tuple(by_process), unseen=unseen
+    )
+
+
+def _rows(pairs: Mapping[int, tuple[int, int]]) -> tuple[LineTime, ...]:
+    return tuple(LineTime(line, *times) for line, times in sorted(pairs.items()))

@@ -1,0 +1,127 @@
+"""How batches come from workers: time blocked and receiving, and what became of the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.loading.fetches import Details, Float64
+from trainprof.analysis.timeline.events import Events, Int64
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
+
+# A poll that finds a batch takes less; one that waits for a worker takes more.
+READY_NS: Final = 200_000
+PID_BITS: Final = 32
+
+
+def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
+    """Sums up one loader's deliveries, but for the first of each pass; {} where there are none.
+
+    Args:
+        details: NEXT_PARTS of the loader.
+        calls: LOADER_NEXT of the loader, in order of start.
+
+    Returns:
+        Figures of `Loader` by name: blocked_s with nothing there, receive_s taking batches over,
+        receive_cpu_s of that worked by the training process itself (None where that is not told),
+        ready_share of those that found their batch there (None without any).
+    """
+    later = calls.where(calls.is_kind(Kind.LOADER_NEXT))
+    if len(details) == 0 or len(later) == 0:
+        return {}
+    start = details["start"]
+    place = np.searchsorted(later.start, start, side="right") - 1
+    is_inside = (place >= 0) & (start <= later.end[place])
+    counted = details[is_inside & (later.value[place] > 1)]
+    blocked = counted["end"] - counted["start"]
+    worked = receiving_cpu_s(counted)
+    return {
+        "blocked_s": float(blocked.sum() / 1e9),
+        "receive_s": float(receiving_ns(counted).sum() / 1e9),
+        "receive_cpu_s": None if worked is None else float(worked.sum()),
+        "ready_share": float((blocked < READY_NS).mean()) if len(counted) else None,
+    }
+
+
+def receiving_ns(details: Details) -> Int64:
+    """Returns how long each batch took to be taken over.
+
+    Args:
+        details: NEXT_PARTS, shape (n,).
+    """
+    below = (1 << RECEIVE_CPU_SHIFT) - 1
+    return details["value"].astype(np.int64) & below
+
+
+def receiving_cpu_s(details: Details) -> Float64 | None:
+    """Returns the CPU time that taking over each batch took of the training process.
+
+    None where that is not told of all.
+
+    Args:
+        details: NEXT_PARTS, shape (n,).
+    """
+    if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_TOLD).all():
+        return None
+    cpu_ns = (details["value"].astype(np.int64) >> RECEIVE_CPU_SHIFT) * 1000
+    found: Float64 = np.minimum(cpu_ns, receiving_ns(details)) / 1e9
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTable:
+    """Workers that iterators started, in order of time, shape (n,).
+
+    Attributes:
+        loader: Id.
+        pid, number: Of the process; its number in the loader, from 0.
+        start_ns: When its iterator was begun.
+    """
+
+    loader: Int64
+    pid: Int64
+    number: Int64
+    start_ns: Int64
+
+    def loader_of(self, pid: int, times: Int64) -> Int64:
+        """Returns the loader that a process worked for at some times, 0 if none is known."""
+        mine = np.flatnonzero(self.pid == pid)
+        place = np.searchsorted(self.start_ns[mine], times, side="right") - 1
+        loader = np.concatenate([[0], self.loader[mine]])
+        found: Int64 = loader[place + 1]
+        return found
+
+
+def worker_table(details: Details) -> WorkerTable:
+    """Finds the workers in the details of the process that started them."""
+    rows = details[details["kind"] == Kind.WORKER]
+    rows = rows[np.argsort(rows["start"], kind="stable")]
+    return WorkerTable(
+        loader=rows["site"].astype(np.int64),
+        pid=rows["value"].astype(np.int64),
+        number=rows["flags"].astype(np.int64) - 1,
+        start_ns=rows["start"].astype(np.int64),
+    )
+
+
+def lost_workers(details: Details, origin_ns: int) -> list[dict[str, Any]]:
+    """Returns the workers of a loader that died: pid, number, exit status or signal, and when."""
+    rows = details[details["kind"] == Kind.WORKER_LOST]
+    found: dict[int, dict[str, Any]] = {}
+    for row in rows.tolist():
+        _, flags, _, _, at_ns, _, value = row
+        pid, code = value & ((1 << PID_BITS) - 1), value >> PID_BITS
+        signed = code - (1 << 16) if code >= 1 << 15 else code
+        found.setdefault(
+            pid,
+            {
+                "pid": pid,
+                "worker": flags - 1,
+                "status": signed if signed >= 0 else None,
+                "signal": -signed if signed < 0 else None,
+                "at_s": (at_ns - origin_ns) / 1e9,
+            },
+        )
+    return list(found.values())

@@ -1,0 +1,200 @@
+"""The making of batches, in the training process and in the loaders' workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
+
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+Details = npt.NDArray[np.void]
+
+# Loaders inside the datasets of loaders.
+_MAX_DEPTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTable:
+    """Fetches of all processes, shape (n,). What was not measured is NaN.
+
+    Attributes:
+        loader: Id, 0 where it is not known.
+        pid, thread: Of the process, and of the thread in its log.
+        worker: Its number + 1, 0 in the process that trains.
+        samples: Asked for; 1 where the index is no list.
+        waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.
+        wall_ns, collate_ns: Of the fetch, and of the collate that ended it.
+        stands_for: How many fetches a measured one stands for, 0 for one that was not measured.
+        cpu_ns: CPU time of the thread.
+        process_cpu_ns: Of all threads of the process.
+        delay_ns: The thread could run and no core was free, or the cgroup was stopped.
+        throttled_ns: The cgroup was stopped by its quota.
+        reading_ns: The thread waited for block devices.
+        read_bytes, major_faults: From block devices, by the process.
+        batch_bytes: Of the tensors and arrays of the batch.
+    """
+
+    loader: Int64
+    pid: Int32
+    thread: Int32
+    worker: Int32
+    start_ns: Int64
+    samples: Int32
+    waited_ns: Int64
+    wall_ns: Int64
+    collate_ns: Int64
+    stands_for: Float64
+    cpu_ns: Float64
+    process_cpu_ns: Float64
+    delay_ns: Float64
+    throttled_ns: Float64
+    reading_ns: Float64
+    read_bytes: Float64
+    major_faults: Float64
+    batch_bytes: Float64
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def rows(self, which: Bool | Int64 | slice) -> FetchTable:
+        """Returns the rows of a mask, an index array or a slice."""
+        return FetchTable(*(getattr(self, name)[which] for name in _COLUMNS))
+
+    @staticmethod
+    def joined(tables: list[FetchTable]) -> FetchTable:
+        if len(tables) == 1:
+            return tables[0]
+        return FetchTable(
+            *(
+                np.concatenate([np.empty(0, dtype=kind), *(getattr(t, name) for t in tables)])
+                for name, kind in _COLUMNS.items()
+            )
+        )
+
+
+_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64}
+_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(FetchTable)}
+
+
+def fetch_table(events: Events, details: Details, pid: int, only_loader: int) -> FetchTable:
+    """Finds the fetches of one process and the loader each one served.
+
+    Args:
+        events, details: Of the process, all threads.
+        pid: Its pid.
+        only_loader: The loader of fetches that do not say, or 0.
+    """
+    tables = []
+    for thread in np.unique(events.thread[events.is_kind(Kind.FETCH)]).tolist():
+        on_thread = events.thread == thread
+        fetch = np.flatnonzero(on_thread & events.is_kind(Kind.FETCH))
+        call = np.flatnonzero(on_thread & events.is_kind(Kind.LOADER_NEXT))
+        loader = events.site[fetch].astype(np.int64)
+        begun = np.searchsorted(call, fetch) - 1
+        around = innermost_around(events.end[fetch], events.end[call], begun)
+        waited = np.zeros(len(fetch), dtype=np.int64)
+        inside = around >= 0
+        caller = call[around[inside]]
+        waited[inside] = events.start[fetch[inside]] - events.start[caller]
+        loader[inside] = np.where(loader[inside] == 0, events.site[caller], loader[inside])
+        value, start = events.value[fetch], events.start[fetch]
+        tables.append(
+            FetchTable(
+                loader=np.where(loader == 0, only_loader, loader),
+                pid=np.full(len(fetch), pid, dtype=np.int32),
+                thread=np.full(len(fetch), thread, dtype=np.int32),
+                worker=events.flags[fetch].astype(np.int32),
+                start_ns=start,
+                samples=(value & ((1 << COLLATE_SHIFT) - 1)).astype(np.int32),
+                waited_ns=waited,
+                wall_ns=events.end[fetch] - start,
+                collate_ns=value >> COLLATE_SHIFT,
+                **_measured(details[details["thread"] == thread], start),
+            )
+        )
+    return FetchTable.joined(tables)
+
+
+def _measured(details: Details, start: Int64) -> dict[str, Any]:
+    """Returns the columns that were measured, for fetches of one thread that began at `start`."""
+
+    def column(kind: Kind) -> tuple[Details, Int64]:
+        rows = details[details["kind"] == kind]
+        order = np.argsort(rows["start"], kind="stable")
+        rows = rows[order]
+        place = np.minimum(np.searchsorted(rows["start"], start), max(len(rows) - 1, 0))
+        if len(rows) == 0:
+            return rows, np.full(len(start), -1)
+        return rows, np.where(rows["start"][place] == start, place, -1)
+
+    def values(place: Int64, told: npt.NDArray[Any]) -> Float64:
+        found = np.full(len(place), np.nan)
+        found[place >= 0] = told[place[place >= 0]]
+        return found
+
+    def from_us(told: npt.NDArray[Any]) -> Float64:
+        return np.where(told == NOT_TOLD, np.nan, told.astype(np.float64) * 1000)
+
+    def or_nothing(found: Float64) -> Float64:
+        return np.where(np.isnan(found) & (of_cpu >= 0), 0.0, found)
+
+    cpu, of_cpu = column(Kind.FETCH_CPU)
+    io, of_io = column(Kind.FETCH_IO)  # written where there was any
+    reading, of_reading = column(Kind.FETCH_READING)
+    batch, of_batch = column(Kind.FETCH_BATCH)
+    return {
+        "stands_for": np.nan_to_num(values(of_cpu, cpu["flags"])),
+        "cpu_ns": values(of_cpu, cpu["end"] - cpu["start"]),
+        "process_cpu_ns": values(of_cpu, cpu["value"]),
+        "delay_ns": values(of_cpu, from_us(cpu["site"])),
+        "throttled_ns": or_nothing(values(of_io, from_us(io["site"]))),
+        "reading_ns": values(of_reading, reading["end"] - reading["start"]),
+        "read_bytes": or_nothing(values(of_io, io["value"] & ((1 << FAULTS_SHIFT) - 1))),
+        "major_faults": or_nothing(values(of_io, io["value"] >> FAULTS_SHIFT)),
+        "batch_bytes": values(of_batch, batch["value"]),
+    }
+
+
+def copying_loaders(events: Events, fetches: FetchTable) -> set[int]:
+    """Returns the loaders in whose fetches something was copied to a device, or from one.
+
+    Args:
+        events: Of one process.
+        fetches: Of the same.
+    """
+    copies = events.where(events.is_kind(Kind.TRANSFER))
+    found: set[int] = set()
+    for thread in np.unique(copies.thread).tolist():
+        begun = np.sort(copies.start[copies.thread == thread])
+        start, own = fetches.start_ns, fetches.thread == thread
+        before = np.searchsorted(begun, start)
+        copied = np.searchsorted(begun, start + fetches.wall_ns) > before
+        found.update(fetches.loader[own & copied].tolist())
+    return found
+
+
+def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
+    """Returns for each stretch of time the place of the innermost outer one around it, or -1.
+
+    Args:
+        end: Of the inner ones.
+        outer_end: Of the outer ones, in order of start.
+        begun: For each inner one the place of the last outer one that had begun before it, or -1.
+    """
+    found: Int64 = begun.copy()
+    is_past = found[:0]
+    for _ in range(_MAX_DEPTH):
+        # Where one ended before, an earlier one may reach over it: a loader in a dataset.
+        is_past = np.flatnonzero(found >= 0)
+        is_past = is_past[outer_end[found[is_past]] < end[is_past]]
+        if len(is_past) == 0:
+            return found
+        found[is_past] -= 1
+    found[is_past] = -1
+    return found

@@ -1,0 +1,206 @@
+"""The loaders of a summary, with the making of their batches and what bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.loading.batch_preparation import DEFAULT_SLOW_SAMPLES, SlowSamples
+from trainprof.analysis.loading.delivery import worker_table
+from trainprof.analysis.loading.fetches import Details, FetchTable, copying_loaders, fetch_table
+from trainprof.analysis.loading.loaders import BatchMaking, loaders_in_loop, loaders_of
+from trainprof.analysis.loading.reading_states import StateSamples, with_sampled_reading
+from trainprof.analysis.loading.recreated_loaders import renumbered
+from trainprof.analysis.loading.stream_samples import recorded_stream
+from trainprof.analysis.loading.worker_threads import told_threads
+from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
+from trainprof.analysis.pipeline.bounds import PipelineInputs
+from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
+from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.run.metadata import Facts, integer, number
+from trainprof.analysis.run.training_part import trained_samples
+from trainprof.analysis.run.training_process import is_of_loader
+from trainprof.analysis.stacks.lines_by_part import LooksAtMaking, looks_at_making
+from trainprof.analysis.stacks.samples import LineNames, line_names, looked_at, looks_of
+from trainprof.analysis.summary.loader import Loader, LoaderBound, WorkerThreads
+from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.record.schema import Kind, Topic
+
+_LOADERS_MODELLED: Final = 8
+MAX_BOUNDS: Final = 4
+_OF_WORKER: Final = (Topic.ENVIRONMENT, Topic.SITE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPart:
+    """The loaders of a run.
+
+    Attributes:
+        loaders: As all of the run has them.
+        in_loop: As its training phase has them, without those that have no pass in it.
+        samples: How many were trained on, None where that is not told.
+        known_of: Returns the model of a loader, by its id.
+        making_of: What stack samples met while its workers made batches, by id of a loader
+            that feeds training.
+    """
+
+    loaders: list[Loader]
+    in_loop: list[Loader]
+    samples: int | None
+    known_of: Callable[[int], LoaderModel | None]
+    making_of: Mapping[int, LooksAtMaking]
+
+
+def loader_part(run: Analysed) -> LoaderPart:
+    """Returns what is known of a run's loaders."""
+    timeline, making = run.timeline, _batch_making(run)
+    loaders = loaders_of(run, making)
+    costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
+    known = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
+    samples = trained_samples(timeline, making.fetches, run.facts)
+    known_of = cache(lambda number: model_of(known.get(number)))
+    loaders = with_bounds(loaders, known_of)
+    in_loop = loaders_in_loop(run, making, loaders)
+    making_of = {
+        one.id: looks_at_making(making.fetches, one.id, making.looks)
+        for one in in_loop
+        if one.num_workers and one.role == TRAINING
+    }
+    return LoaderPart(loaders, in_loop, samples, known_of, making_of)
+
+
+def with_bounds(
+    loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
+) -> list[Loader]:
+    """Returns the loaders, those that were waited for most with what bounds them.
+
+    Args:
+        loaders: All of the run.
+        known_of: Returns the model of a loader, by its id.
+    """
+    eligible = [
+        one
+        for one in loaders
+        if one.role in (TRAINING, EVALUATION) and one.iterations >= MIN_STEADY_STEPS
+    ]
+    ranked = sorted(eligible, key=lambda one: (one.role != TRAINING, -one.wait_total_s))
+    bounds = {one.id: _bound_of(known_of(one.id)) for one in ranked[:MAX_BOUNDS]}
+    return [replace(one, bound=bounds.get(one.id)) for one in loaders]
+
+
+def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
+    """The model is not exact: where the run went below a limit, what it came to is told for it."""
+    if model is None:
+        return None
+    bound, measured_s = model.now.bound, model.measured.step_s
+    return LoaderBound(
+        by=bound.name,
+        wait_cause=bound.wait_cause,
+        parts_s=bound.parts_s,
+        limits_s={name: min(s, measured_s) for name, s in bound.limits_s.items()},
+        step_s=model.now.step_s.mid,
+        measured_step_s=measured_s,
+    )
+
+
+def _batch_making(run: Analysed) -> BatchMaking:
+    first_of, process = run.timeline.first_of, run.process
+    with_workers = {first_of.get(number, number) for number in run.facts.loaders_with_workers()}
+    only = with_workers.pop() if len(with_workers) == 1 else 0
+    own = _in_window(process.details, run)
+    if first_of:
+        own, of_loader = own.copy(), is_of_loader(own)
+        own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
+    workers = worker_table(own)
+    tables, slow = [], []
+    copying: set[int] = set()
+    if process.logs:
+        table = fetch_table(run.timeline.all_events, own, process.pid, 0)
+        tables.append(replace(table, loader=renumbered(table.loader, first_of)))
+        copying |= copying_loaders(run.timeline.all_events, tables[-1])
+        slow.append(SlowSamples.of_process(own, tables[-1]))
+    threads: dict[int, WorkerThreads | None] = {}
+    streams = {process.pid or 0: recorded_stream(run.facts.environment())}
+    looks = {
+        (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
+        for thread in looked_at(own)
+    }
+    window = run.timeline.window
+    for log in process.workers:
+        events = log.events
+        if run.part is not None:
+            inside = (events.start >= window.start) & (events.start < window.end)
+            events = events.where(inside)
+        pid = log.pid or 0
+        of_worker = _in_window(log.details, run)
+        table = fetch_table(events, of_worker, pid, 0)
+        known = renumbered(table.loader, first_of)
+        told = workers.loader_of(pid, table.start_ns)
+        loader = np.where(told > 0, told, np.where(known > 0, known, only))
+        tables.append(replace(table, loader=loader))
+        copying |= copying_loaders(events, tables[-1])
+        slow.append(SlowSamples.of_process(of_worker, tables[-1]))
+        cwd = run.recording.manifest.get("cwd")
+        facts = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
+        of_itself, sites = facts.environment(), facts.sites(cwd)
+        threads[pid] = told_threads(of_itself, sites)
+        streams[pid] = recorded_stream(of_itself)
+        for thread in looked_at(of_worker):
+            names = line_names(log, cwd)
+            looks[pid, thread] = looks_of(of_worker, thread), names
+    fetches = FetchTable.joined(tables)
+    ticks = ticks_of(run.recording.process_lines)
+    fetches = with_sampled_reading(
+        fetches,
+        lambda pids: StateSamples.of(pids, ticks, run.recording.state_lines),
+        process.main_thread,
+    )
+    in_workers = fetches.pid[fetches.worker > 0]
+    asked = integer(run.recording.section("options").get("slow_samples"))
+    return BatchMaking(
+        fetches=fetches,
+        slow=SlowSamples.joined(slow),
+        details=own,
+        ticks=ticks,
+        samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
+        origin_ns=run.origin_ns,
+        slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
+        looks=looks,
+        copying=frozenset(copying),
+        threads=threads,
+        streams=streams,
+    )
+
+
+def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
+    """None where lines were timed or devices waited for: parts are slowed, and not alike."""
+    host = run.recording.section("host")
+    cores = run.host.cores.usable or number(host.get("cores"), 0.0)
+    if cores <= 0 or run.has_timed_lines() or run.synchronized() is not None:
+        return None
+    return pipeline_inputs(
+        run.timeline,
+        making.fetches,
+        run.facts,
+        loader,
+        cores=cores,
+        ranks=run.host.ranks,
+        details=making.details,
+        ticks=making.ticks,
+        pid=run.process.pid,
+    )
+
+
+def _in_window(details: Details, run: Analysed) -> Details:
+    if run.part is None:
+        return details
+    window, start = run.timeline.window, details["start"]
+    is_inside = (start >= window.start) & (start < window.end)
+    is_worker = details["kind"] == Kind.WORKER
+    found: Details = details[is_inside | is_worker]
+    return found

@@ -1,0 +1,42 @@
+"""With how many threads torch computes in a loader's workers, as these told it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from trainprof.analysis.run.metadata import integer, last_note
+from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.summary.loader import Fetch, WorkerThreads
+
+_KEY: Final = "worker_threads"
+
+
+def told_threads(environments: Iterable[Any], sites: Sites) -> WorkerThreads | None:
+    """Returns what one worker told last, None where it told nothing; nothing in it is trusted.
+
+    Args:
+        environments: What it told of itself.
+        sites: Names of its places.
+    """
+    told = last_note((x for x in environments if isinstance(x, dict)), _KEY).get(_KEY)
+    if not isinstance(told, dict):
+        return None
+    threads = integer(told.get("torch"))
+    if threads is None or threads < 1:
+        return None
+    return WorkerThreads(threads, sites.known(integer(told.get("set_at"))))
+
+
+def threads_of(
+    told: Mapping[int, WorkerThreads | None], fetch: Fetch | None
+) -> WorkerThreads | None:
+    """Returns what the workers of a loader have; of those that differ the fewest threads of torch.
+
+    Args:
+        told: By the pid of each worker of the run.
+        fetch: Of the loader.
+    """
+    pids = [row["pid"] for row in fetch.per_worker] if fetch is not None else []
+    known = [one for pid in pids if (one := told.get(pid)) is not None]
+    return min(known, key=lambda one: one.torch, default=None)

@@ -1,0 +1,276 @@
+"""The script's process tree over the run: CPU time, memory, and the state before the end."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.statistics.time_weighted import (
+    NS_PER_S,
+    Floats,
+    Line,
+    Spans,
+    Times,
+    Window,
+    column,
+    gauge_statistics,
+    number,
+    spans_between,
+    statistics,
+)
+
+Key = tuple[int, int]  # pid and start time
+Samples = list[tuple[int, Line]]  # of one process: time in ns, and its counters
+
+# Only the biggest are listed: a run may start thousands of short processes.
+MAX_PROCESSES: Final = 64
+# "Grown" compares with the first third: fewer samples have none.
+MIN_SAMPLES_FOR_GROWTH: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The process tree at one sample; zombies are in it, with their CPU time."""
+
+    t_ns: int
+    processes: dict[Key, Line]
+
+    @property
+    def rss_bytes(self) -> float | None:
+        """Memory of the processes that live; None when none does."""
+        sizes = [_rss_bytes(process) for process in self.processes.values()]
+        return sum(size for size in sizes if size is not None) if any(sizes) else None
+
+    @property
+    def pss_bytes(self) -> float | None:
+        """Memory with shared pages counted once; None unless all living processes told it."""
+        living = [p for p in self.processes.values() if _rss_bytes(p) is not None]
+        sizes = [number(process.get("pss_bytes")) for process in living]
+        told = [size for size in sizes if size is not None]
+        return sum(told) if told and len(told) == len(living) else None
+
+
+def ticks_of(process_lines: Sequence[Line]) -> list[Tick]:
+    """Returns the samples in which there is a process with pid and start time."""
+    ticks = []
+    for line in process_lines:
+        processes = {}
+        for process in entries(line, "processes"):
+            pid, started_ns = number(process.get("pid")), number(process.get("started_ns"))
+            if pid is not None and started_ns is not None:
+                processes[int(pid), int(started_ns)] = process
+        if processes:
+            ticks.append(Tick(line["t_ns"], processes))
+    return ticks
+
+
+def entries(line: Line, name: str) -> Iterator[Line]:
+    """Yields the objects in a line's list `name`, if it is one."""
+    told = line.get(name)
+    if isinstance(told, list):
+        yield from (entry for entry in told if isinstance(entry, dict))
+
+
+def tree_percent(ticks: list[Tick], window: Window) -> Spans:
+    """Returns the CPU use of the whole tree, 100 = one core; processes that ended included."""
+    used_ns = column(_tree_cpu_ns(before, after) for before, after in pairwise(ticks))
+    return _percent(used_ns, tick_times(ticks), window)
+
+
+def tick_times(ticks: list[Tick]) -> Times:
+    """Returns the samples' times, in ns."""
+    return np.array([tick.t_ns for tick in ticks], dtype=np.int64)
+
+
+def _tree_cpu_ns(before: Tick, after: Tick) -> float:
+    """Returns the CPU time that the tree took from one sample to the next, in ns.
+
+    A process that ended in between is found in what its parent reaped, together with what was
+    counted for it before; one that started and ended in between is found there alone.
+    """
+    own = reaped = 0.0
+    for key, process in after.processes.items():
+        earlier = before.processes.get(key, {})
+        own += max(0.0, _own_cpu_ns(process) - _own_cpu_ns(earlier))
+        reaped += max(0.0, _reaped_cpu_ns(process) - _reaped_cpu_ns(earlier))
+    counted = sum(
+        _own_cpu_ns(process) + _reaped_cpu_ns(process)
+        for key, process in before.processes.items()
+        if key not in after.processes
+    )
+    return own + max(0.0, reaped - counted)
+
+
+def _own_cpu_ns(process: Line) -> float:
+    return (number(process.get("user_ns")) or 0.0) + (number(process.get("system_ns")) or 0.0)
+
+
+def _reaped_cpu_ns(process: Line) -> float:
+    return number(process.get("reaped_ns")) or 0.0
+
+
+def _rss_bytes(process: Line) -> float | None:
+    """Returns a living process's memory; one that is ending has given its memory back already."""
+    return None if process.get("state") in ("Z", "X") else number(process.get("rss_bytes")) or None
+
+
+@dataclass(slots=True)
+class _Lifetime:
+    """One process over the run.
+
+    Attributes:
+        since_ns: The sample before its first one, or the run's start: its first gauges hold from
+            here on.
+        samples: (time in ns, the process's counters).
+    """
+
+    since_ns: int
+    samples: list[tuple[int, Line]]
+
+    @property
+    def cpu_ns(self) -> float:
+        """Its own CPU time at its last sample."""
+        return _own_cpu_ns(self.samples[-1][1])
+
+
+def processes_of(ticks: list[Tick], window: Window, main_pid: int | None) -> list[dict[str, Any]]:
+    """Returns the processes by CPU time, at most MAX_PROCESSES of them and the main one always."""
+    lifetimes = _lifetimes(ticks, window)
+    main = next((key for key in lifetimes if key[0] == main_pid), None)
+    order = sorted(lifetimes, key=lambda key: lifetimes[key].cpu_ns, reverse=True)
+    shown = [key for i, key in enumerate(order) if i < MAX_PROCESSES or key == main]
+    return [_process(lifetimes[key], window, is_main=key == main) for key in shown]
+
+
+def _lifetimes(ticks: list[Tick], window: Window) -> dict[Key, _Lifetime]:
+    lifetimes: dict[Key, _Lifetime] = {}
+    before_ns = window.start_ns
+    for tick in ticks:
+        for key, process in tick.processes.items():
+            lifetime = lifetimes.setdefault(key, _Lifetime(before_ns, []))
+            lifetime.samples.append((tick.t_ns, process))
+        before_ns = tick.t_ns
+    return lifetimes
+
+
+def _process(lifetime: _Lifetime, window: Window, *, is_main: bool) -> dict[str, Any]:
+    samples = [process for _, process in lifetime.samples]
+    times_ns = np.array([t_ns for t_ns, _ in lifetime.samples], dtype=np.int64)
+    cpu_percent = _percent(np.diff(column(map(_own_cpu_ns, samples))), times_ns, window)
+    rss = column(map(_rss_bytes, samples))
+    threads = [number(process.get("threads")) for process in samples]
+    last = samples[-1]
+    return {
+        "pid": last["pid"],
+        "name": last.get("name"),
+        "role": "main" if is_main else "child",
+        "cpu_percent": statistics(cpu_percent),
+        "rss_bytes": gauge_statistics(rss, times_ns, window, since_ns=lifetime.since_ns),
+        "threads": max((int(count) for count in threads if count is not None), default=None),
+        "first_s": (int(times_ns[0]) - window.start_ns) / NS_PER_S,
+        "last_s": (int(times_ns[-1]) - window.start_ns) / NS_PER_S,
+    }
+
+
+def _percent(used_ns: Floats, times_ns: Times, window: Window) -> Spans:
+    """Returns CPU time taken from one sample to the next as a share of that time, in percent."""
+    passed_ns = np.diff(times_ns)
+    is_good = (passed_ns > 0) & (used_ns >= 0)
+    percent = np.full(len(used_ns), np.nan)
+    percent[is_good] = 100 * used_ns[is_good] / passed_ns[is_good]
+    return spans_between(percent, times_ns, window)
+
+
+def samples_by_pid(ticks: list[Tick], pids: Collection[int]) -> dict[int, Samples]:
+    """Returns the samples of some processes, in order of time."""
+    found: dict[int, Samples] = {pid: [] for pid in pids}
+    for tick in ticks:
+        for (pid, _), process in tick.processes.items():
+            if pid in found:
+                found[pid].append((tick.t_ns, process))
+    return found
+
+
+def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Returns what samples tell of one process in a stretch of time; {} without any.
+
+    Highest memory and threads, and of the counters what was added from first to last sample.
+    """
+    begin = bisect_left(samples, start_ns, key=_time)
+    samples = samples[begin : bisect_right(samples, end_ns, key=_time)]
+    if not samples:
+        return {}
+    told: dict[str, Any] = {}
+    for key in ("rss_bytes", "pss_bytes", "threads"):
+        values = [value for _, p in samples if (value := number(p.get(key))) is not None]
+        told[key] = int(max(values)) if values else None
+    passed_s = (samples[-1][0] - samples[0][0]) / NS_PER_S
+    if passed_s > 0:
+        for key in ("voluntary_switches", "involuntary_switches", "read_bytes", "read_calls"):
+            first, last = (number(samples[at][1].get(key)) for at in (0, -1))
+            if first is not None and last is not None:
+                told[f"{key}_per_s"] = max(0.0, last - first) / passed_s
+        used_ns = _own_cpu_ns(samples[-1][1]) - _own_cpu_ns(samples[0][1])
+        told["cpu_percent"] = max(0.0, used_ns) / NS_PER_S / passed_s * 100
+    return told
+
+
+def _time(sample: tuple[int, Line]) -> int:
+    return sample[0]
+
+
+def last_sample(
+    host_lines: Sequence[Line], ticks: list[Tick], window: Window, main_pid: int | None
+) -> dict[str, Any] | None:
+    """Returns the tree's memory at the last sample in which the main process lived."""
+    alive = [
+        (tick.t_ns, *sizes)
+        for tick in ticks
+        if tick.t_ns <= window.end_ns and (sizes := _sizes(tick, main_pid)) is not None
+    ]
+    if not alive:
+        return None
+    t_ns, main_bytes, children_bytes = alive[-1]
+    first_third = alive[: len(alive) // MIN_SAMPLES_FOR_GROWTH]
+    return {
+        "at_s": (t_ns - window.start_ns) / NS_PER_S,
+        "main_rss_bytes": main_bytes,
+        "children_rss_bytes": children_bytes,
+        "host_available_bytes": _host_available(host_lines, t_ns),
+        "grown_bytes": {
+            "main": _growth(main_bytes, [main for _, main, _ in first_third]),
+            "children": _growth(children_bytes, [children for _, _, children in first_third]),
+        },
+    }
+
+
+def _sizes(tick: Tick, main_pid: int | None) -> tuple[float, float] | None:
+    """Returns (main, children) memory in bytes, or None when the main process does not live."""
+    main = None
+    children = 0.0
+    for (pid, _), process in tick.processes.items():
+        size = _rss_bytes(process)
+        if pid == main_pid:
+            main = size
+        else:
+            children += size or 0.0
+    return None if main is None else (main, children)
+
+
+def _growth(last: float, early: list[float]) -> float | None:
+    return last - sum(early) / len(early) if early else None
+
+
+def _host_available(host_lines: Sequence[Line], t_ns: int) -> float | None:
+    """Returns the host's available bytes at the sample nearest to `t_ns`."""
+    told = [
+        (abs(line["t_ns"] - t_ns), size)
+        for line in host_lines
+        if (size := number(line.get("memory_available_bytes"))) is not None
+    ]
+    return min(told)[1] if told else None

@@ -1,0 +1,320 @@
+"""The machine over the run and inside short windows, from the sampler's raw lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.machine.gpus import energy_of, gpus_of
+from trainprof.analysis.machine.processes import (
+    Tick,
+    last_sample,
+    processes_of,
+    tick_times,
+    ticks_of,
+    tree_percent,
+)
+from trainprof.analysis.run.samples_file import read_samples
+from trainprof.analysis.statistics.time_weighted import (
+    Floats,
+    Line,
+    Spans,
+    Window,
+    column,
+    field_column,
+    gauge,
+    gauge_statistics,
+    lines_around,
+    number,
+    rates,
+    spans_between,
+    statistics,
+    times_of,
+)
+from trainprof.analysis.summary.run import System
+
+__all__ = ["read_samples", "samples_between", "system_summary"]
+
+US_PER_S: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+# Samples whose spans lie mostly outside a window say nothing about it.
+MIN_WINDOW_SHARE: Final = 0.5
+
+_IDLE_MODES: Final = ("idle_ns", "iowait_ns")
+
+
+def system_summary(
+    host_lines: Sequence[Line],
+    process_lines: Sequence[Line],
+    gpu_lines: Sequence[Line],
+    *,
+    start_ns: int,
+    end_ns: int,
+    main_pid: int | None,
+    interval_s: float,
+    usable_cores: float | None,
+    memory_limit_bytes: int | None,
+    trained_samples: int | None = None,
+    gpus_not_observed: str | None = None,
+    physical_cores: float | None = None,
+    core_numbers: Sequence[int] = (),
+) -> System | None:
+    """Returns the machine over the run, or None when nothing was sampled.
+
+    Args:
+        host_lines: As `read_samples` gives them, in time order; so the two below.
+        process_lines: One line a sample, with all processes of the tree.
+        gpu_lines: One line a sample, with all devices.
+        start_ns: The run's start on the samples' clock, in ns.
+        end_ns: Its end.
+        main_pid: The script's own process.
+        interval_s: The sampler's nominal interval, in s.
+        usable_cores: What affinity and cgroups leave of the machine's cores.
+        memory_limit_bytes: The cgroup's limit.
+        trained_samples: Trained on, None where not known.
+        gpus_not_observed: Why no (more) samples of GPUs came.
+        physical_cores: `usable_cores` with the hyper-threads of a core counted as one.
+        core_numbers: Of the cores that the run may be on; () where they are not known.
+
+    Returns:
+        Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
+    """
+    if not (host_lines or process_lines or gpu_lines):
+        return None
+    window = Window(start_ns, end_ns)
+    ticks = ticks_of(process_lines)
+    gpus = gpus_of(gpu_lines, window, _pids(ticks, main_pid) if gpu_lines else ())
+    return System(
+        interval_s=interval_s,
+        samples=len(host_lines),
+        cpu=_cpu(host_lines, ticks, window, usable_cores)
+        | {"cores_physical": physical_cores, "core_numbers": list(core_numbers) or None},
+        memory=_memory(host_lines, ticks, window, memory_limit_bytes),
+        disk={
+            **_byte_rates(host_lines, "disk", ("read", "write"), window),
+            "pressure_some_share": _stalled_share(host_lines, "io", window),
+        },
+        network=_byte_rates(host_lines, "network", ("received", "sent"), window),
+        processes=processes_of(ticks, window, main_pid),
+        gpus=gpus,
+        cost=_cost(host_lines),
+        last_sample=last_sample(host_lines, ticks, window, main_pid),
+        energy=energy_of(gpus, trained_samples),
+        gpus_not_observed=gpus_not_observed,
+    )
+
+
+def samples_between(
+    host_lines: Sequence[Line], process_lines: Sequence[Line], start_ns: int, end_ns: int
+) -> dict[str, float] | None:
+    """Returns what the machine did inside a short window, as means.
+
+    Args:
+        host_lines: As `read_samples` gives them, in time order; so `process_lines`.
+        process_lines: One line a sample, with all processes of the tree.
+        start_ns: The window's start on the samples' clock, in ns.
+        end_ns: Its end.
+
+    Returns:
+        host_cpu_percent (100 = all cores), tree_cpu_percent (100 = one core), iowait_share,
+        disk_read_bytes_per_s, tree_rss_bytes, those that were observed; None when none was, also
+        when the window is so short that its samples tell mostly of the time around it.
+    """
+    window = Window(start_ns, end_ns)
+    host = lines_around(host_lines, window)
+    ticks = ticks_of(lines_around(process_lines, window))
+    busy, iowait = _cpu_shares(host, window)
+    series = {
+        "host_cpu_percent": busy,
+        "tree_cpu_percent": tree_percent(ticks, window),
+        "iowait_share": iowait,
+        "disk_read_bytes_per_s": _host_rates(host, window, "disk_read_bytes"),
+        "tree_rss_bytes": _tree_rss_between(ticks, window),
+    }
+    means = {
+        name: mean
+        for name, spans in series.items()
+        if (mean := spans.mean) is not None and (spans.share_inside or 0) >= MIN_WINDOW_SHARE
+    }
+    return means or None
+
+
+def _cpu(
+    host_lines: Sequence[Line], ticks: list[Tick], window: Window, usable_cores: float | None
+) -> dict[str, Any]:
+    busy, iowait = _cpu_shares(host_lines, window)
+    return {
+        "cores_usable": usable_cores,
+        "host_percent": statistics(busy),
+        "tree_percent": statistics(tree_percent(ticks, window)),
+        "per_core_percent": _per_core_percent(host_lines, window),
+        "iowait_share": iowait.mean,
+        "pressure_some_share": _stalled_share(host_lines, "cpu", window),
+        "stolen_share": _stolen_share(host_lines, window),
+        "throttled_share": _throttled_share(host_lines, window),
+        "cpu_mhz": _host_gauge(host_lines, "cpu_mhz", window),
+        "context_switches_per_s": _host_rates(host_lines, window, "context_switches").mean,
+    }
+
+
+def _memory(
+    host_lines: Sequence[Line],
+    ticks: list[Tick],
+    window: Window,
+    memory_limit_bytes: int | None,
+) -> dict[str, Any]:
+    # PSS is read far less often than the rest: a sample without it does not end a span.
+    with_pss = [tick for tick in ticks if tick.pss_bytes is not None]
+    # It is read every 10 s: the one reading of a short run, at its start, tells nothing.
+    with_pss = with_pss if len(with_pss) > 1 else []
+    return {
+        "host_total_bytes": _last(host_lines, "memory_total_bytes"),
+        "host_available_bytes": _host_gauge(host_lines, "memory_available_bytes", window),
+        "tree_rss_bytes": _tree_gauge(ticks, column(tick.rss_bytes for tick in ticks), window),
+        "tree_pss_bytes": _tree_gauge(
+            with_pss, column(tick.pss_bytes for tick in with_pss), window
+        ),
+        "swap_used_bytes": _host_gauge(host_lines, "swap_used_bytes", window),
+        "shm_used_bytes": _host_gauge(host_lines, "shm_used_bytes", window),
+        "shm_total_bytes": _last(host_lines, "shm_total_bytes"),
+        "limit_bytes": memory_limit_bytes,
+        "pressure_some_share": _stalled_share(host_lines, "memory", window),
+    }
+
+
+def _last(host_lines: Sequence[Line], name: str) -> float | None:
+    """Returns what the last sample that tells it says."""
+    told = (number(line.get(name)) for line in reversed(host_lines))
+    return next((value for value in told if value), None)
+
+
+def _host_gauge(host_lines: Sequence[Line], name: str, window: Window) -> dict[str, float] | None:
+    values, times_ns = field_column(host_lines, name), times_of(host_lines)
+    return gauge_statistics(values, times_ns, window, since_ns=window.start_ns)
+
+
+def _tree_gauge(ticks: list[Tick], values: Floats, window: Window) -> dict[str, float] | None:
+    return gauge_statistics(values, tick_times(ticks), window, since_ns=window.start_ns)
+
+
+def _tree_rss_between(ticks: list[Tick], window: Window) -> Spans:
+    """Returns the tree's memory in spans between two samples alone."""
+    times_ns = tick_times(ticks)
+    since_ns = int(times_ns[0]) if ticks else window.start_ns
+    return gauge(column(tick.rss_bytes for tick in ticks), times_ns, window, since_ns=since_ns)
+
+
+def _host_rates(host_lines: Sequence[Line], window: Window, *names: str) -> Spans:
+    return rates(field_column(host_lines, *names), times_of(host_lines), window)
+
+
+def _byte_rates(
+    host_lines: Sequence[Line], what: str, directions: tuple[str, ...], window: Window
+) -> dict[str, Any]:
+    return {
+        f"{direction}_bytes_per_s": statistics(
+            _host_rates(host_lines, window, f"{what}_{direction}_bytes")
+        )
+        for direction in directions
+    }
+
+
+def _pids(ticks: list[Tick], main_pid: int | None) -> set[int]:
+    pids = {pid for tick in ticks for pid, _ in tick.processes}
+    return pids if main_pid is None else {*pids, main_pid}
+
+
+def _cost(host_lines: Sequence[Line]) -> dict[str, Any]:
+    """Returns the sampler's own CPU time per second, from its first sample to its last."""
+    told = [
+        (line["t_ns"], cpu_ns)
+        for line in host_lines
+        if (cpu_ns := number(line.get("sampler_cpu_ns"))) is not None
+    ]
+    share = None
+    if told and told[-1][0] > told[0][0]:
+        share = (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])
+    return {"share_of_core": share, "samples": len(host_lines)}
+
+
+def _cpu_shares(host_lines: Sequence[Line], window: Window) -> tuple[Spans, Spans]:
+    """Returns busy percent, 100 = all cores, and the share of waiting for I/O.
+
+    Both are shares of the kernel's own total, so its ticks need not agree with the clock.
+    """
+    told = [_cpu_times(line) for line in host_lines]
+    # The kernel's iowait may step back by a tick.
+    busy, iowait, idle = (
+        np.maximum(np.diff(column(None if times is None else times[mode] for times in told)), 0)
+        for mode in range(3)
+    )
+    total = busy + iowait + idle
+    total[~(total > 0)] = np.nan
+    times_ns = times_of(host_lines)
+    return (
+        spans_between(100 * busy / total, times_ns, window),
+        spans_between(iowait / total, times_ns, window),
+    )
+
+
+def _cpu_times(line: Line) -> tuple[float, float, float] | None:
+    """Returns (busy, waiting for I/O, idle) since boot in ns, or None where not told."""
+    modes = line.get("cpu")
+    if not isinstance(modes, dict):
+        return None
+    times = {mode: number(ns) for mode, ns in modes.items()}
+    idle = times.get("idle_ns")
+    busy = [ns for mode, ns in times.items() if mode not in _IDLE_MODES]
+    if idle is None or not busy or any(ns is None for ns in busy):
+        return None
+    return sum(ns for ns in busy if ns is not None), times.get("iowait_ns") or 0.0, idle
+
+
+def _per_core_percent(host_lines: Sequence[Line], window: Window) -> list[float | None]:
+    """Returns each core's mean over the run, from its first and last sample inside."""
+    inside = lines_around(host_lines, window)
+    cores = max((len(_cores(line)) for line in inside), default=0)
+    return [_core_percent(inside, core) for core in range(cores)]
+
+
+def _core_percent(lines: Sequence[Line], core: int) -> float | None:
+    def busy_ns(line: Line) -> float | None:
+        told = _cores(line)
+        return number(told[core]) if core < len(told) else None
+
+    first = next((line for line in lines if busy_ns(line) is not None), None)
+    last = next((line for line in reversed(lines) if busy_ns(line) is not None), None)
+    if first is None or last is None or first is last:
+        return None
+    used_ns = (busy_ns(last) or 0.0) - (busy_ns(first) or 0.0)
+    span_ns: int = last["t_ns"] - first["t_ns"]
+    if used_ns < 0 or span_ns <= 0:
+        return None
+    # Ticks of 10 ms may add up to a little more than the time.
+    return min(100.0, 100 * used_ns / span_ns)
+
+
+def _cores(line: Line) -> list[Any]:
+    told = line.get("cores_busy_ns")
+    return told if isinstance(told, list) else []
+
+
+def _stolen_share(host_lines: Sequence[Line], window: Window) -> float | None:
+    """Returns the share of all cores' time that other virtual machines had (Linux steal time)."""
+    cores = max((len(_cores(line)) for line in host_lines), default=0)
+    ns_per_s = _host_rates(host_lines, window, "cpu", "steal_ns").mean
+    return None if ns_per_s is None or not cores else ns_per_s / NS_PER_S / cores
+
+
+def _throttled_share(host_lines: Sequence[Line], window: Window) -> float | None:
+    """Returns for which share of the time a CPU quota stopped the cgroup, summed over its tasks."""
+    us_per_s = _host_rates(host_lines, window, "throttled_us").mean
+    return None if us_per_s is None else us_per_s / US_PER_S
+
+
+def _stalled_share(host_lines: Sequence[Line], resource: str, window: Window) -> float | None:
+    """Returns the share of time in which some task waited for the resource (Linux PSI)."""
+    us_per_s = _host_rates(host_lines, window, "pressure", resource, "some_us").mean
+    return None if us_per_s is None else us_per_s / US_PER_S

@@ -1,0 +1,105 @@
+"""What torch.compile spent on compiling."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.summary.code import Compilation
+from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.ledger import within
+from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.schema import CompileFlag, Kind
+
+# What a later version was compiled for.
+NUMBER: Final = "number"
+SHAPE: Final = "shape"
+
+
+def compilations_of(
+    details: npt.NDArray[np.void],
+    timeline: Timeline,
+    sites: Sites,
+    worked: Coverage | None = None,
+) -> list[Compilation]:
+    """Returns them by line, most time first.
+
+    Args:
+        details: Of the training process.
+        timeline: Of its training thread, or a part of it.
+        sites: Names of its places.
+        worked: When a device surely did; None without one.
+    """
+    rows = _rows(details, timeline)
+    starts, took_ns = _starts_and_lengths(rows)
+    idle_ns = took_ns if worked is None else took_ns - worked.inside_ns(starts, starts + took_ns)
+    is_first_part = (rows["flags"] & CompileFlag.LATER_PART) == 0
+    is_again = _in_training(starts, timeline) & _are_again(rows)
+    names = np.array([sites[number] for number in rows["site"].tolist()], dtype=object)
+    found = []
+    for name in dict.fromkeys(names.tolist()):
+        here = names == name
+        found.append(
+            Compilation(
+                site=name,
+                count=int((here & is_first_part).sum()),
+                seconds=int(took_ns[here].sum()) / 1e9,
+                again=int((here & is_again & is_first_part).sum()),
+                again_s=int(took_ns[here & is_again].sum()) / 1e9,
+                most_versions=int(rows["value"][here].max()) + 1,
+                again_for=_reasons(rows["flags"][here & is_again & is_first_part].astype(np.int64)),
+                again_idle_s=None if worked is None else int(idle_ns[here & is_again].sum()) / 1e9,
+            )
+        )
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _are_again(rows: npt.NDArray[np.void]) -> Bool:
+    """Tells versions of code that had been compiled for the same mode; with their later parts.
+
+    The first version for training after one for evaluation is none, nor the other way round. Its
+    later parts have the version's number, and no reason of their own.
+    """
+    is_first = (rows["flags"] & CompileFlag.LATER_PART) == 0
+    is_other_mode = is_first & ((rows["flags"] & CompileFlag.OTHER_MODE) > 0)
+    of_mode = {(row["site"], row["value"]) for row in rows[is_other_mode]}
+    known = np.array([(row["site"], row["value"]) in of_mode for row in rows], dtype=bool)
+    again: Bool = (rows["value"] > 0) & ~known
+    return again
+
+
+def _reasons(flags: Int64) -> list[str]:
+    """Returns what changed, most often first; what torch doesn't say is left out."""
+    names = {CompileFlag.OTHER_NUMBER: NUMBER, CompileFlag.OTHER_SHAPE: SHAPE}
+    counts = {name: int(np.count_nonzero(flags & flag)) for flag, name in names.items()}
+    return sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
+
+
+def compiling_in_training(details: npt.NDArray[np.void], timeline: Timeline) -> Coverage:
+    """Returns when the training thread compiled in its loop, evaluation left out."""
+    starts, took_ns = _starts_and_lengths(_rows(details, timeline))
+    spans = np.stack((starts, starts + took_ns), axis=1)[_in_training(starts, timeline)]
+    return Coverage.of(spans, (timeline.window.loop_start, timeline.window.loop_end))
+
+
+def _rows(details: npt.NDArray[np.void], timeline: Timeline) -> npt.NDArray[np.void]:
+    """Returns what the training thread compiled in the run, in order."""
+    rows = details[(details["kind"] == Kind.COMPILE) & (details["thread"] == timeline.thread)]
+    rows = rows[(rows["end"] > timeline.window.start) & (rows["start"] < timeline.window.end)]
+    found: npt.NDArray[np.void] = rows[np.argsort(rows["start"], kind="stable")]
+    return found
+
+
+def _starts_and_lengths(rows: npt.NDArray[np.void]) -> tuple[Int64, Int64]:
+    starts = rows["start"].astype(np.int64)
+    return starts, np.maximum(rows["end"].astype(np.int64) - starts, 0)
+
+
+def _in_training(starts: Int64, timeline: Timeline) -> Bool:
+    window = timeline.window
+    inside: Bool = (starts >= window.loop_start) & (starts < window.loop_end)
+    return inside & ~within(timeline.segments, starts)

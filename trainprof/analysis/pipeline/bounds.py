@@ -1,0 +1,515 @@
+"""What bounds a loader's throughput, and what other settings of it would give.
+
+The recorded fetches and computations are played through torch's pipeline again. What a recording
+does not tell is an interval of what it may be, and so the answer is an interval too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from trainprof.analysis.pipeline.model import USUAL_PREFETCH, Float64, Flow, Pipeline, simulate
+from trainprof.analysis.summary.bounds import (
+    BLOCKED,
+    COMPUTE,
+    CPU,
+    LATENCY,
+    MAIN_PROCESS,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+)
+from trainprof.analysis.verdict.least_gain import LEAST_GAIN
+
+Scenario: TypeAlias = Literal["low", "mid", "high"]
+
+# What the model leaves out (wake-ups, the pipe, the feeder thread), of the step:
+# benchmarks/pipeline_model.py prints what it is.
+MODEL_ERROR: Final = 0.05
+_HIGHEST_ERROR: Final = 0.25
+# Cores that all have work take longer over each piece of it: caches, hyper-threads, clock rates.
+BUSY_CORES_SLOWDOWN: Final = 1.25
+_MAYBE: Final = {"low": 0.0, "mid": 0.5, "high": 1.0}
+# A worker collates into shared memory, or copies there, whose pages are new; the main process into
+# its own. 0.3 to 1.6 ns were seen (benchmarks/pipeline_model.py --only large, virtual machine).
+_SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.7e-9, "high": 2e-9}
+# Cores that computing keeps busy, from which on it is the work of threads that wait for one
+# another. Beside two busy workers on two cores such computing was seen to take 3.6 times as long.
+_SEVERAL_THREADS: Final = 1.5
+# Below this share of the step nobody would call the loader slow: XProf's "moderately input bound".
+BLOCKED_SHARE: Final = 0.05
+# Of the fetch, from which on it is said to wait for storage.
+READING_SHARE: Final = 0.5
+# Of the next limit: cores that have so much more to do are what bounds it.
+CROWDED_FROM: Final = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What something may be: at best, most likely, at worst."""
+
+    low: float
+    mid: float
+    high: float
+
+    @staticmethod
+    def exactly(value: float) -> Interval:
+        return Interval(value, value, value)
+
+    def at(self, scenario: Scenario) -> float:
+        value: float = getattr(self, scenario)
+        return value
+
+    def ends(self) -> tuple[float, float, float]:
+        return self.low, self.mid, self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A DataLoader's arguments that matter here.
+
+    Attributes:
+        prefetch: `prefetch_factor`, batches ahead per worker.
+        is_persistent: `persistent_workers`.
+    """
+
+    workers: int
+    prefetch: int = USUAL_PREFETCH
+    is_persistent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineInputs:
+    """What a recording tells about one loader; arrays of shape (n,), in s, pass after pass.
+
+    Attributes:
+        setting: It was recorded with.
+        batches: Per pass.
+        left: That a pass would go on with, were it not left after those, by `break` say.
+        fetch_s: Wall time of the making of each batch, in the sampler's order.
+        running_s: Part of it on a core; NaN where not measured, None where nowhere.
+        runnable_s: Part of it spent waiting for a core; likewise.
+        cpu_s: CPU time of all threads of the process meanwhile; likewise.
+        reading_s: Part of it spent waiting for storage; likewise.
+        compute_s: From being handed the k-th batch to asking for the next.
+        wait_s: Inside the `next` that gave the k-th batch; None where not recorded.
+        workers_busy: How many workers made batches while the k-th was computed with, as a mean;
+            None where not recorded, and without any.
+        compute_cores: Cores that the main process keeps busy while it computes.
+        receive_s: Taking a batch over in the main process.
+        sampler_s: Drawing the indices of one batch; without workers all of `next` but the fetch.
+        turnaround_s: From having an index and being free until a worker begins the fetch.
+        spawn_s: Starting one worker, in the main process.
+        boot_s: From its start until a worker can take an index.
+        reset_s: Resuming persistent workers for another pass.
+        end_s: The end of a pass: workers shut down.
+        cores: That can be used; of several ranks on a host, what each has of them, one at least.
+        ranks: That share the host's cores, this one among them: what one is given, all are.
+        ranks_per_core: That each of `cores` is for; over 1 where there are more ranks than cores.
+        read_bytes: Of all fetches, from storage; None where not observed.
+        batch_bytes: Of the tensors and arrays of a mean batch; None where not observed.
+        others: Threads of other processes that wanted a core all the time.
+        taken_cores: Of `cores`, those that other programs kept busy, as sampled.
+        fetch_slowdown: What the recorded fetches took longer because cores were shared, as a share
+            of their running parts.
+        main_slowdown: The same of what the main process does, as a share of what it would take.
+        shards: Of a stream that gives them to workers as a whole; None of other data.
+    """
+
+    setting: Setting
+    batches: int
+    fetch_s: Float64
+    compute_s: Float64
+    cores: float
+    left: int = 0
+    ranks: int = 1
+    ranks_per_core: float = 1.0
+    running_s: Float64 | None = None
+    runnable_s: Float64 | None = None
+    cpu_s: Float64 | None = None
+    reading_s: Float64 | None = None
+    wait_s: Float64 | None = None
+    workers_busy: Float64 | None = None
+    compute_cores: Interval = Interval(1.0, 1.0, 1.0)
+    receive_s: Interval = Interval(0.0, 0.0, 0.0)
+    sampler_s: float = 0.0
+    turnaround_s: float = 0.0
+    spawn_s: Interval = Interval(0.0, 0.0, 0.0)
+    boot_s: Interval = Interval(0.0, 0.0, 0.0)
+    reset_s: float = 0.0
+    end_s: float = 0.0
+    read_bytes: int | None = None
+    batch_bytes: float | None = None
+    others: Interval = Interval(0.0, 0.0, 0.0)
+    taken_cores: float = 0.0
+    fetch_slowdown: float = 0.0
+    main_slowdown: float = 0.0
+    shards: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Means over steps of filled pipelines, in s."""
+
+    step_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a step's time goes to, and what it cannot get below.
+
+    Attributes:
+        name: What bounds throughput: one of limit_names.py.
+        wait_cause: What most of the wait goes to: the same names but "compute".
+        parts_s: Of a mean step: blocked, receive, sampler, compute; they add up to it.
+        limits_s: What a step would take at least, were nothing but this in the way: a worker (or
+            storage), the CPU, the main process.
+    """
+
+    name: str
+    wait_cause: str
+    parts_s: dict[str, float]
+    limits_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A setting played through; in s.
+
+    Attributes:
+        step_s, wait_s: Of a batch once the pipeline is filled, over whole cycles of the workers.
+        first_batch_s: The first `next` of a pass.
+        reset_s: Resuming workers that live on for another pass, and what they still make of one
+            that was left; 0 of others.
+        epoch_s: A pass from making the iterator to its end; with persistent workers a later one.
+        bound: At the most likely.
+    """
+
+    setting: Setting
+    step_s: Interval
+    wait_s: Interval
+    first_batch_s: Interval
+    reset_s: Interval
+    epoch_s: Interval
+    bound: Bound
+
+    def speedup_over(self, step_s: float) -> Interval:
+        """Returns how many times faster it is than steps of `step_s`; low is the worst."""
+        step = self.step_s
+        return Interval(step_s / step.high, step_s / step.mid, step_s / step.low)
+
+
+def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Prediction:
+    """Plays the recorded series through a setting, by default the one it was recorded with.
+
+    Args:
+        inputs: With at least one fetch and as many computations.
+        setting: What to predict.
+    """
+    setting = setting or inputs.setting
+    mid = _play(inputs, setting, "mid")
+    played = (_play(inputs, setting, "low"), mid, _play(inputs, setting, "high"))
+    error = min(MODEL_ERROR + _sampling_error(inputs, mid), _HIGHEST_ERROR)
+    slack = error * mid.rates.step_s
+
+    def interval(values: list[float], slack_s: float | None = None) -> Interval:
+        least, most = min(values), max(values)
+        around = (error * least, error * most) if slack_s is None else (slack_s, slack_s)
+        return Interval(max(least - around[0], 0.0), values[1], most + around[1])
+
+    return Prediction(
+        setting=setting,
+        step_s=interval([x.rates.step_s for x in played]),
+        wait_s=interval([x.rates.wait_s for x in played], slack),
+        first_batch_s=interval([x.first_batch_s for x in played], slack),
+        reset_s=interval([mid.reset_s] * 3),
+        epoch_s=interval([x.epoch_s for x in played]),
+        bound=bound_of(inputs, mid.pipeline, mid.parts_s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """The passes of a setting; `pipeline` is the first of them."""
+
+    pipeline: Pipeline
+    rates: Rates
+    parts_s: dict[str, float]
+    first_batch_s: float
+    reset_s: float
+    epoch_s: float
+
+
+def _play(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> _Played:
+    pipelines = pipelines_of(inputs, setting, scenario)
+    flows = [simulate(pipeline) for pipeline in pipelines]
+    is_resumed = setting.is_persistent and setting.workers > 0
+    reset_s = _reset_s(inputs, setting) if is_resumed else 0.0
+    borders_s = reset_s if is_resumed else inputs.end_s if setting.workers else 0.0
+    return _Played(
+        pipeline=pipelines[0],
+        rates=rates_of(setting, [x.wait_s for x in flows], [x.step_s for x in flows]),
+        parts_s=_parts(setting, flows),
+        first_batch_s=float(np.mean([flow.wait_s[0] for flow in flows])),
+        reset_s=reset_s,
+        epoch_s=sum(flow.ended_s for flow in flows) / len(flows) + borders_s,
+    )
+
+
+def _reset_s(inputs: PipelineInputs, setting: Setting) -> float:
+    """Returns what it takes to resume workers that live on.
+
+    Where passes are left they first make, and it throws away, what the one before had asked for.
+    """
+    recorded = inputs.setting
+    if recorded.is_persistent and recorded.workers:
+        return inputs.reset_s
+    asked = min(setting.prefetch * setting.workers, inputs.left)
+    made_s = float(inputs.fetch_s.mean()) / setting.workers
+    return inputs.reset_s + asked * max(made_s, inputs.receive_s.mid)
+
+
+def _sampling_error(inputs: PipelineInputs, played: _Played) -> float:
+    """Two standard errors of the fetches' and computations' means, as a share of the step."""
+    if played.rates.step_s <= 0 or len(inputs.fetch_s) < 2:
+        return 0.0
+    spreads = (inputs.fetch_s.std() / max(played.pipeline.workers, 1), inputs.compute_s.std())
+    return float(2 * np.hypot(*spreads) / np.sqrt(len(inputs.fetch_s)) / played.rates.step_s)
+
+
+# Means over steps of a filled pipeline
+
+
+def rates_of(setting: Setting, waits: list[Float64], steps: list[Float64]) -> Rates:
+    """Returns the means over passes.
+
+    Args:
+        setting: Of the loader.
+        waits, steps: Of each pass, shape (n_batches,).
+    """
+    window = _filled(setting, len(waits[0]))
+    return Rates(step_s=_mean_of(steps, window), wait_s=_mean_of(waits, window))
+
+
+def measured_rates(inputs: PipelineInputs) -> Rates | None:
+    """Returns what the recording itself shows in the same windows, None without its waits."""
+    wait_s = inputs.wait_s
+    if wait_s is None:
+        return None
+    # What a pass that was cut off would have been filled up with was not measured.
+    inputs = replace(inputs, batches=min(inputs.batches, len(inputs.fetch_s)))
+    waits, computes = _passes_of(inputs, wait_s), _passes_of(inputs, inputs.compute_s)
+    steps = [wait + compute for wait, compute in zip(waits, computes, strict=True)]
+    return rates_of(inputs.setting, waits, steps)
+
+
+def _filled(setting: Setting, batches: int) -> slice:
+    """Returns the steps of a filled pipeline, whole cycles of the workers; all but one if none.
+
+    At its end a pass draws on what was made ahead, as at its beginning: where it is long enough,
+    both are left out.
+    """
+    cycle = max(setting.workers, 1)
+    ahead = setting.prefetch * setting.workers
+    first, last = max(ahead, 1), batches - ahead
+    cycles = (last - first) // cycle if last - first >= cycle else (batches - first) // cycle
+    if cycles > 0:
+        return slice(first, first + cycles * cycle)
+    return slice(1 if batches > 1 else 0, None)
+
+
+def _mean_of(parts: list[Float64], window: slice) -> float:
+    return float(np.concatenate([one[window] for one in parts]).mean())
+
+
+def _parts(setting: Setting, flows: list[Flow]) -> dict[str, float]:
+    """What a mean step consists of."""
+    window = _filled(setting, len(flows[0].wait_s))
+    step_s, wait_s = (
+        _mean_of([getattr(flow, name) for flow in flows], window) for name in ("step_s", "wait_s")
+    )
+    blocked_s = _mean_of([flow.blocked_s for flow in flows], window)
+    receive_s = _mean_of([flow.receive_s for flow in flows], window)
+    return {
+        BLOCKED: blocked_s,
+        RECEIVE: receive_s,
+        SAMPLER: max(wait_s - blocked_s - receive_s, 0.0),
+        COMPUTE: step_s - wait_s,
+    }
+
+
+# The pipelines that a recording may stand for
+
+
+def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> list[Pipeline]:
+    """Returns the recorded passes in another setting.
+
+    Args:
+        inputs: Of the recording.
+        setting: To play them in.
+        scenario: Which end of what is not known.
+    """
+    asleep, running = _fetch_parts(inputs, setting, scenario)
+    main_slowdown = 1 + inputs.main_slowdown
+    receive = inputs.receive_s.at(scenario) / (main_slowdown if inputs.setting.workers else 1.0)
+    compute, starts = inputs.compute_s / main_slowdown, not setting.is_persistent
+    if scenario == "high" and inputs.setting.workers == 0 < setting.workers:
+        compute = compute * _waiting_for_one_another(inputs, setting)
+    whole = Pipeline(
+        asleep_s=asleep,
+        running_s=running,
+        compute_s=compute,
+        receive_s=np.full(len(asleep), receive if setting.workers else 0.0),
+        compute_cores=min(inputs.compute_cores.at(scenario), inputs.cores),
+        sampler_s=inputs.sampler_s / main_slowdown,
+        turnaround_s=inputs.turnaround_s,
+        workers=setting.workers,
+        prefetch=setting.prefetch,
+        cores=inputs.cores,
+        others=inputs.others.at(scenario),
+        spawn_s=inputs.spawn_s.at(scenario) if starts else 0.0,
+        boot_s=inputs.boot_s.at(scenario) if starts else 0.0,
+    )
+    if scenario == "high" and whole.highest_demand + whole.others > whole.cores:
+        whole = replace(
+            whole,
+            running_s=running * BUSY_CORES_SLOWDOWN,
+            compute_s=compute * BUSY_CORES_SLOWDOWN,
+        )
+    names = ("asleep_s", "running_s", "compute_s", "receive_s")
+    cut = zip(*(_passes_of(inputs, getattr(whole, name)) for name in names), strict=True)
+    return [replace(whole, **dict(zip(names, one, strict=True))) for one in cut]
+
+
+def _passes_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
+    """Cuts a series into passes.
+
+    One that was not recorded to its end is filled up with what followed its first batch, which
+    alone bears what is paid once.
+    """
+    batches = inputs.batches
+    if len(series) < batches:
+        followed = series[1:] if len(series) > 1 else series
+        return [np.concatenate([series[:1], np.resize(followed, batches - 1)])]
+    return [series[k : k + batches] for k in range(0, len(series) - batches + 1, batches)]
+
+
+def _waiting_for_one_another(inputs: PipelineInputs, setting: Setting) -> float:
+    """Returns how many times as long computing may take for threads that wait for one another.
+
+    Beyond what sharing cores makes it: one that has lost its core to a worker holds up the rest.
+    """
+    threads, made_s = inputs.compute_cores.mid, float(inputs.fetch_s.sum())
+    if threads < _SEVERAL_THREADS or made_s <= 0:
+        return 1.0
+    running = float(running_of(inputs, "mid").sum()) / made_s
+    return max((threads + setting.workers * running) / inputs.cores, 1.0)
+
+
+def _fetch_parts(
+    inputs: PipelineInputs, setting: Setting, scenario: Scenario
+) -> tuple[Float64, Float64]:
+    """Splits the fetches into time asleep and running, were there cores to spare."""
+    wall, running = inputs.fetch_s, running_of(inputs, scenario)
+    asleep = np.maximum(wall - running * (1 + inputs.fetch_slowdown), 0.0)
+    if inputs.setting.workers == 0 < setting.workers:
+        cpu = filled(inputs.cpu_s, inputs.fetch_s)
+        if cpu is not None:
+            # Torch's threads worked on it; a worker has one, unless they are a decoder's own.
+            running = running + np.maximum(cpu - asleep - running, 0.0) * _MAYBE[scenario]
+        running = running + (inputs.batch_bytes or 0.0) * _SHARED_MEMORY_S_PER_BYTE[scenario]
+    return asleep, running
+
+
+def running_of(inputs: PipelineInputs, scenario: Scenario) -> Float64:
+    """Returns the running part of each fetch."""
+    told = filled(inputs.running_s, inputs.fetch_s)
+    if told is None:
+        return inputs.fetch_s * _MAYBE[scenario]
+    return np.minimum(told, inputs.fetch_s)
+
+
+def filled(
+    part: Float64 | None, whole: Float64, stands_for: Float64 | None = None
+) -> Float64 | None:
+    """Gives the fetches that were not measured the share that those have which stand for them.
+
+    Args:
+        part: Of each fetch, NaN where that was not measured; None where nowhere.
+        whole: The fetches.
+        stands_for: How many fetches each measured one stands for; None: for itself.
+    """
+    if part is None:
+        return None
+    is_measured = ~np.isnan(part)
+    weight = np.ones_like(whole) if stands_for is None else stands_for
+    stand_in = is_measured & (weight > 1)
+    if not whole[stand_in].sum() > 0:
+        stand_in = is_measured
+    total = (whole * weight)[stand_in].sum()
+    if total <= 0:
+        return None
+    return np.where(is_measured, part, whole * ((part * weight)[stand_in].sum() / total))
+
+
+# What bounds the throughput
+
+
+def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bound:
+    """Names what bounds a loader.
+
+    Args:
+        inputs: Where it comes from.
+        p: A pass of it, as is most likely.
+        parts: Of its mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE, in s.
+    """
+    slow_side = _slow_side(inputs, p)
+    limits = _limits(p, STORAGE if slow_side == STORAGE else LATENCY)
+    is_blocked = parts[BLOCKED] > BLOCKED_SHARE * sum(parts.values())
+    # Kept from the cores, the main process is slow in whatever it does: they bound it, not that.
+    is_crowded = limits[CPU] > CROWDED_FROM * max(s for k, s in limits.items() if k != CPU)
+    in_main = {name: parts[name] for name in (RECEIVE, SAMPLER, COMPUTE)}
+    in_wait = {slow_side: parts[BLOCKED], RECEIVE: parts[RECEIVE], SAMPLER: parts[SAMPLER]}
+    return Bound(
+        name=slow_side if is_blocked else CPU if is_crowded else _largest(in_main),
+        wait_cause=_largest(in_wait),
+        parts_s=parts,
+        limits_s=limits,
+    )
+
+
+def _largest(seconds: dict[str, float]) -> str:
+    return max(seconds, key=lambda name: seconds[name])
+
+
+def _limits(p: Pipeline, of_a_worker: str) -> dict[str, float]:
+    """Returns what each resource alone would need for a step."""
+    running, fetch = float(p.running_s.mean()), float((p.asleep_s + p.running_s).mean())
+    compute, receive = float(p.compute_s.mean()), float(p.receive_s.mean())
+    main = compute + receive + p.sampler_s
+    latency = (fetch + p.turnaround_s) / p.workers if p.workers else fetch + main
+    used = running + compute * p.compute_cores + receive + p.sampler_s
+    return {of_a_worker: latency, CPU: used / p.cores, MAIN_PROCESS: main}
+
+
+def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:
+    """Returns why batches do not come faster."""
+    now = _step(p)
+    more = replace(p, workers=max(2, 2 * p.workers))
+    if _step(more) > (1 - LEAST_GAIN) * now:
+        with_cores = replace(more, cores=float("inf"))
+        if _step(with_cores) <= (1 - LEAST_GAIN) * now:
+            return CPU
+    reading = filled(inputs.reading_s, inputs.fetch_s)
+    is_read = reading is not None and reading.sum() >= READING_SHARE * inputs.fetch_s.sum()
+    return STORAGE if is_read and inputs.read_bytes else LATENCY
+
+
+def _step(p: Pipeline) -> float:
+    """Returns the mean step of a filled pipeline, without the workers' start."""
+    flow = simulate(replace(p, spawn_s=0.0, boot_s=0.0))
+    return rates_of(Setting(p.workers, p.prefetch), [flow.wait_s], [flow.step_s]).step_s

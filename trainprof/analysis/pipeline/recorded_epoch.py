@@ -1,0 +1,238 @@
+"""The passes over a loader as they were recorded: each batch with the fetch that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.loading.fetches import FetchTable
+from trainprof.analysis.pipeline.bounds import Setting
+from trainprof.analysis.timeline.collector_pauses import EVER, collections_on
+from trainprof.analysis.timeline.events import Events, Int64
+from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.iterations import LEARNING, Passes
+from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.schema import Kind
+
+# Enough for any mean.
+_MAX_PASSES: Final = 64
+# Of a loop that makes an iterator for each batch: they are told as one pass.
+_MAX_JOINED: Final = 1_000
+# Batches of a pass: fewer are an iterator for each.
+_FEW: Final = 1.5
+
+
+# Loops that copy ahead have no more batches than that in hand before they compute with the first.
+_IN_HAND: Final = 4
+# Of what the loop does between later calls: with batches that are left it does next to nothing.
+_IDLE_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPass:
+    """One pass as recorded; arrays of shape (n_batches,), ns.
+
+    Without the first batches where a loop took them only to leave them.
+
+    Attributes:
+        number: In the loader's `Passes`.
+        boot_ns: From when its workers were started until each had begun a fetch; None without any.
+        starts, ends: Of each `next` that gave a batch.
+        wait_ns: What each took, without garbage collection.
+        compute_ns: From its end to the following call, without that and evaluation in between.
+        drawn_ns: Part of each spent drawing indices.
+        fetch: Rows of the fetch table, in the sampler's order.
+        fetch_starts, fetch_ends: Of each batch's fetch.
+        fetch_ns: What it took; in the main process without garbage collection.
+    """
+
+    number: int
+    boot_ns: int | None
+    starts: Int64
+    ends: Int64
+    wait_ns: Int64
+    compute_ns: Int64
+    drawn_ns: Int64
+    fetch: Int64
+    fetch_starts: Int64
+    fetch_ends: Int64
+    fetch_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def begun(self, batches: int) -> RecordedPass:
+        """Returns so many of its batches, from the first on."""
+        return self._cut(slice(batches))
+
+    def without_first(self, batches: int) -> RecordedPass:
+        """Returns it without so many of its batches."""
+        return self._cut(slice(batches, None)) if batches else self
+
+    def _cut(self, kept: slice) -> RecordedPass:
+        series: dict[str, Any] = {
+            one.name: value[kept]
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), np.ndarray)
+        }
+        return replace(self, **series)
+
+
+def recorded_passes(
+    timeline: Timeline,
+    fetches: FetchTable,
+    p: Passes,
+    setting: Setting,
+    told: Mapping[str, Any],
+) -> list[RecordedPass]:
+    """Finds the last passes of a loader of which the fetches are known, in order of time.
+
+    Where the training process makes an iterator for each batch, and the batch itself, they are told
+    as one pass, without what iterators take to begin.
+
+    Args:
+        timeline: Of the training process.
+        fetches: Of it and its workers.
+        p: The loader's passes; those that trained, where any did.
+        setting: Of the loader.
+        told: The loader's facts.
+    """
+    chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
+    events = timeline.events.where(timeline.events.site == p.loader)
+    nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
+    draws = events.where(events.is_kind(Kind.SAMPLER))
+    by_workers = (fetches.worker > 0) == (setting.workers > 0)
+    own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
+    own = own[np.argsort(fetches.start_ns[own], kind="stable")]
+    until = np.append(p.start[1:], np.iinfo(np.int64).max)
+    pauses = collections_on(timeline.thread, timeline.events)
+    learns = timeline.events.is_kind(Kind.FORWARD, *LEARNING)
+    computing = timeline.events.start[learns]
+    inits = events.where(events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET))
+    begins = np.stack((inits.start, inits.end), axis=1)
+    no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
+    are_joined = setting.workers == 0 and _are_each_a_batch(p, chosen)
+    found = []
+    for number, last in _told_as_one(chosen, are_joined=are_joined):
+        span = np.array([p.start[number], until[last]])
+        mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
+        rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
+        rows = _in_sampler_order(fetches, rows, setting)
+        if told.get("is_iterable") and p.is_ended[number] and setting.workers:
+            rows = _without_the_last_of_each_worker(fetches, rows)
+        if len(mine) == 0 or len(rows) < len(mine):
+            continue
+        rows = rows[: len(mine)]
+        asked_again = int(p.end[last] - p.end_ns[last]) if p.is_ended[last] else None
+        compute_ns = _compute_ns(mine, asked_again, no_computing)
+        left = 0 if are_joined else skipped_first(mine, computing)
+        if number == chosen[0] and len(mine) > left + 1:
+            # A run's first step pays once for imports and kernels: that is no computing of a batch.
+            compute_ns[left] = min(compute_ns[left], compute_ns[left + 1 :].max())
+        begun, took_ns = fetches.start_ns[rows], fetches.wall_ns[rows]
+        is_own = setting.workers == 0
+        made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
+        wait_ns = mine.end - mine.start - pauses.inside_ns(mine.start, mine.end)
+        found.append(
+            RecordedPass(
+                number=number,
+                boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
+                starts=mine.start,
+                ends=mine.end,
+                wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
+                compute_ns=compute_ns,
+                drawn_ns=_inside(draws, mine),
+                fetch=rows,
+                fetch_starts=begun,
+                fetch_ends=begun + took_ns,
+                fetch_ns=made_ns,
+            ).without_first(left)
+        )
+    return found
+
+
+def skipped_first(nexts: Events, computing: Int64) -> int:
+    """Returns how many of a pass's first batches were left, and nothing computed with them.
+
+    As training does that is resumed, until it is where it left off.
+
+    Args:
+        nexts: The pass's calls that gave a batch, in order of time.
+        computing: Starts of forwards, backwards and updates of the same thread, in order, ns.
+    """
+    if len(nexts) < 2:
+        return 0
+    ends, following = nexts.end[:-1], nexts.start[1:]
+    is_used = np.searchsorted(computing, ends) < np.searchsorted(computing, following)
+    count = int(np.argmax(is_used)) if is_used.any() else 0
+    if count <= _IN_HAND:
+        return 0
+    between = following - ends
+    is_idle = between[:count].mean() <= _IDLE_SHARE * between[count:].mean()
+    return count if is_idle else 0
+
+
+def _boot_ns(begun: Int64, started_ns: int, setting: Setting) -> int | None:
+    """Returns when the last of the workers began its first fetch, ns from their start."""
+    if not 0 < setting.workers <= len(begun):
+        return None
+    return int(begun[setting.workers - 1]) - started_ns
+
+
+def _told_as_one(chosen: Int64, *, are_joined: bool) -> list[tuple[int, int]]:
+    """Returns the first and the last of passes that are told as one: each, or all of them."""
+    if are_joined:
+        numbers = chosen[-_MAX_JOINED:].tolist()
+        return [(numbers[0], numbers[-1])]
+    return [(number, number) for number in chosen[-_MAX_PASSES:].tolist()]
+
+
+def _are_each_a_batch(p: Passes, chosen: Int64) -> bool:
+    """Whether an iterator is made for each batch, and left before it has ended."""
+    is_one = p.batches[chosen].sum() < _FEW * len(chosen)
+    return len(chosen) > 1 and bool(is_one) and bool(p.is_ended[chosen].mean() < 0.5)
+
+
+def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
+    """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
+
+    Args:
+        fetches: Of all loaders.
+        rows: The pass's, in order of start.
+        setting: Of the loader.
+    """
+    if setting.workers == 0:
+        return rows
+    worker = fetches.worker[rows]
+    turn = np.empty(len(worker), dtype=np.int64)
+    for number in np.unique(worker).tolist():
+        own = worker == number
+        turn[own] = np.arange(np.count_nonzero(own))
+    return rows[np.lexsort((worker, turn))]
+
+
+def _without_the_last_of_each_worker(fetches: FetchTable, rows: Int64) -> Int64:
+    """Leaves out the fetches in which a worker's share of an iterable dataset came to its end."""
+    pairs = {int(worker): place for place, worker in enumerate(fetches.worker[rows].tolist())}
+    return np.delete(rows, list(pairs.values()))
+
+
+def _compute_ns(nexts: Events, asked_again: int | None, left_out: Coverage) -> Int64:
+    """Returns the time between the calls; that after the last is the median where none followed."""
+    following = np.append(nexts.start[1:], nexts.end[-1] if asked_again is None else asked_again)
+    length = following - nexts.end
+    length -= left_out.inside_ns(nexts.end, following)
+    if asked_again is None and len(length) > 1:
+        length[-1] = int(np.median(length[:-1]))
+    return np.maximum(length, 0)
+
+
+def _inside(inner: Events, outer: Events) -> Int64:
+    """Returns what of each outer event is covered by inner ones, ns."""
+    place = np.searchsorted(outer.start, inner.start, side="right") - 1
+    is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
+    length = (inner.end - inner.start)[is_inside]
+    return np.bincount(place[is_inside], weights=length, minlength=len(outer)).astype(np.int64)

@@ -1,0 +1,165 @@
+"""What the texts of a process's logs tell: loaders, places, versions, the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainprof.analysis.run.place_names import Sites
+from trainprof.record.schema import Topic
+
+# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
+# below it a time and its difference to another fit an int64.
+MAX_NUMBER: Final = 1 << 62
+# More than anybody's memory holds; a damaged log may tell any number.
+MAX_BATCHES_AHEAD: Final = 1 << 20
+# Classes of the modules that torch.compile makes have this in their names.
+_GRAPH_CLASS = "GraphModule"
+_DATA_PARALLEL: Final = "DistributedDataParallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Decoded texts, id to value, per topic; nothing in them is trusted."""
+
+    texts: Mapping[Topic, Mapping[int, Any]]
+
+    def loader(self, number: int) -> Mapping[str, Any]:
+        """Returns a loader's facts as inside/loading/loader_metadata.py has them, {} where lost."""
+        told = self.texts[Topic.LOADER].get(number)
+        return told if isinstance(told, dict) else {}
+
+    def loaders_with_workers(self) -> list[int]:
+        return [n for n in self.texts[Topic.LOADER] if integer(self.loader(n).get("num_workers"))]
+
+    def batches_ahead(self, number: int) -> int:
+        """How many batches the loader's workers pile up, 0 without workers."""
+        facts = self.loader(number)
+        workers = integer(facts.get("num_workers")) or 0
+        ahead = workers * (integer(facts.get("prefetch_factor")) or 2)
+        return min(max(ahead, 0), MAX_BATCHES_AHEAD)
+
+    def changed_attributes(self, loader: int) -> list[str]:
+        """Returns the attributes of a loader's dataset that training changes between passes."""
+        told = [x.get("changed_dataset") for x in self.environment()]
+        own = [x for x in told if isinstance(x, dict) and x.get("loader") == loader]
+        return words([x.get("attribute") for x in own])
+
+    def loaders_of_device_batches(self) -> set[int]:
+        """Returns the loaders that give batches which are on a device."""
+        told = (integer(x.get("batch_on_device")) for x in self.environment())
+        return {number for number in told if number is not None}
+
+    def device(self) -> str | None:
+        """Returns the first accelerator that was seen in use, with its number if known, or None."""
+        told = [x["device"] for x in self.environment() if isinstance(x.get("device"), str)]
+        numbered = [name for name in told if name.startswith(f"{told[0]}:")]
+        return next(iter(numbered or told), None)
+
+    def launch_blocking(self) -> bool:
+        """Whether the script ran under CUDA_LAUNCH_BLOCKING=1."""
+        told = self.texts[Topic.ENVIRONMENT].values()
+        return any(isinstance(x, dict) and x.get("launch_blocking") is True for x in told)
+
+    def environment(self) -> list[dict[str, Any]]:
+        """Returns all that the process said of its environment."""
+        return [x for x in self.texts[Topic.ENVIRONMENT].values() if isinstance(x, dict)]
+
+    def environment_text(self, key: str) -> str | None:
+        """Returns what the process said under a key of its environment, if it did."""
+        told = self.texts[Topic.ENVIRONMENT].values()
+        found = (x.get(key) for x in told if isinstance(x, dict))
+        return next((text for text in found if isinstance(text, str)), None)
+
+    def looked_s(self) -> float | None:
+        """Returns what probes took for closer looks at loaders and calls; None where untold."""
+        told = (integer(x.get("looked_ns")) for x in self.environment())
+        return next((ns / 1e9 for ns in told if ns is not None), None)
+
+    def reads_counted_until(self) -> dict[int, int]:
+        """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
+        found: dict[int, int] = {}
+        for facts in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(facts, dict):
+                flag, until = integer(facts.get("flag")), integer(facts.get("reads_counted_until"))
+                if flag is not None and until is not None:
+                    found[flag] = until
+        return found
+
+    def versions(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for facts in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(facts, dict):
+                told = {k: v for k, v in facts.items() if k in ("torch", "cuda", "hip") and v}
+                found.update({k: str(v) for k, v in told.items()})
+        return found
+
+    def graph_classes(self) -> list[int]:
+        """Returns ids of module classes that torch.compile made."""
+        return [n for n, name in self.texts[Topic.CLASS].items() if _GRAPH_CLASS in str(name)]
+
+    def is_data_parallel(self) -> bool:
+        """Whether a model is wrapped in DistributedDataParallel."""
+        return any(str(name) == _DATA_PARALLEL for name in self.texts[Topic.CLASS].values())
+
+    def sites(self, cwd: Any) -> Sites:
+        return Sites(self.texts[Topic.SITE], cwd if isinstance(cwd, str) else None)
+
+
+def words(value: Any) -> list[str]:
+    """Returns those of a list that are words."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def integers(value: Any) -> list[int]:
+    """Returns the integers of a list, [] if it is none."""
+    told = value if isinstance(value, list) else []
+    return [one for item in told if (one := integer(item)) is not None]
+
+
+def integer(value: Any) -> int | None:
+    """Returns `value` if it is an int that something can have measured, else None."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
+
+
+def share_in(value: object) -> float:
+    """Returns `value` as a share, 0 where it is no number."""
+    return min(max(float(value), 0.0), 1.0) if isinstance(value, (int, float)) else 0.0
+
+
+def dicts_in(value: object) -> list[dict[str, Any]]:
+    """Returns the dicts of a list, none where it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def last_note(told: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+    """Returns the note of a key that was written last; an empty one where there is none."""
+    notes = [note for note in told if key in note]
+    return max(notes, key=lambda note: integer(note.get("number")) or 0, default={})
+
+
+def number(value: Any, default: float) -> float:
+    """Returns `value` if it is a number that something can have measured, else the default."""
+    found = known(value)
+    return default if found is None else float(found)
+
+
+def known(value: Any) -> float | None:
+    """Returns a number that something can have measured, None for anything else."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and -MAX_NUMBER < value < MAX_NUMBER else None
+
+
+def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
+    """Returns the number under a path of keys, None where there is none.
+
+    The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
+    """
+    found: Any = mapping
+    for key in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return known(found)

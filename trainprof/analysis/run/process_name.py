@@ -1,0 +1,71 @@
+"""What a run's processes are called: main, rank 1, worker 0, process 4711."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainprof.analysis.run.lineage import ancestors_of, rank_and_size
+from trainprof.analysis.timeline.events import ProcessLog
+from trainprof.record.schema import Kind, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessName:
+    """A process by what it does; several may have one name: workers are started anew each epoch.
+
+    Attributes:
+        rank: In its group, or of the process that started it; None outside one.
+        worker: Its number in its loader, or None.
+        pid: Of a process that is none of these; else None.
+    """
+
+    rank: int | None = None
+    worker: int | None = None
+    pid: int | None = None
+
+    @property
+    def label(self) -> str:
+        parts = (("rank", self.rank), ("worker", self.worker), ("process", self.pid))
+        told = [f"{kind} {number}" for kind, number in parts if number is not None]
+        return " ".join(told) or "main"
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Main first, then ranks, each before its workers."""
+        numbers = (self.rank, self.worker, self.pid)
+        rank, worker, pid = (-1 if number is None else number for number in numbers)
+        return rank, pid, worker
+
+
+def process_names(logs: Sequence[ProcessLog]) -> list[ProcessName]:
+    """Returns the name of each log's process."""
+    by_pid = {log.pid: log for log in logs if log.pid is not None}
+    return [_name(log, by_pid) for log in logs]
+
+
+def _name(log: ProcessLog, by_pid: Mapping[int, ProcessLog]) -> ProcessName:
+    above = [by_pid[pid] for pid in ancestors_of(log) if pid in by_pid and by_pid[pid] is not log]
+    own = _rank(log)
+    rank = next((found for found in (own, *map(_rank, above)) if found is not None), None)
+    worker = _worker(log)
+    if worker is not None:
+        return ProcessName(rank, worker)
+    is_rank = own is not None and own not in map(_rank, above)
+    if log.role == "script" or is_rank:
+        return ProcessName(rank)
+    return ProcessName(rank, None, log.pid or 0)
+
+
+def _worker(log: ProcessLog) -> int | None:
+    """A worker's fetches carry its number, counted from 1."""
+    numbers = log.events.flags[log.events.is_kind(Kind.FETCH)]
+    worker = int(numbers[0]) if len(numbers) else 0
+    return worker - 1 if worker and np.all(numbers == worker) else None
+
+
+def _rank(log: ProcessLog) -> int | None:
+    rank, _ = rank_and_size(log.texts_of(Topic.ENVIRONMENT).values(), [log])
+    return rank

@@ -1,0 +1,221 @@
+"""Several training processes as one run: ranks, and processes that train apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, Final
+
+from trainprof.analysis.run.ending import ending, recorded_ending
+from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.analysis.run.training_process import TrainingProcess
+from trainprof.analysis.summary.code import Collective, PythonInModel, UnsharedData
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.memory import MemoryGrowth
+from trainprof.analysis.summary.run import Exit, Ledger, Phases, Training, Verdict
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.verdict.device_headline import DeviceEvidence
+from trainprof.analysis.verdict.headline import Evidence
+from trainprof.record.run_directory import RunDirectory
+
+# A rank's directory, as launch/placement.py names it.
+_RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
+
+
+def rank_recordings(directory: RunDirectory) -> list[Recording]:
+    """Returns the recordings of ranks that each had a trainprof of its own, in order.
+
+    Of a rank that was restarted, the last attempt. [] where the run is not one of ranks.
+    """
+    found: dict[int, tuple[int, RunDirectory]] = {}
+    try:
+        paths = [] if directory.ranks.is_symlink() else list(directory.ranks.iterdir())
+    except OSError:
+        return []
+    for path in paths:
+        name = _RANK_NAME.fullmatch(path.name)
+        if name is None or path.is_symlink() or not path.is_dir():
+            continue
+        rank, attempt = int(name[1]), int(name[2] or 0)
+        if rank not in found or attempt > found[rank][0]:
+            found[rank] = attempt, RunDirectory(path)
+    return [read_recording(found[rank][1]) for rank in sorted(found)]
+
+
+def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording) -> dict[str, Any]:
+    """Returns a training process's own figures: {rank, host, pid, steps, step_s, ledger, exit}.
+
+    Args:
+        summary: Of this process alone.
+        process: It.
+        recording: Where it was recorded.
+    """
+    step = summary.training.step_s
+    is_script = process.pid == recording.manifest.get("script_pid")
+    end = ending(recording, process.logs) if is_script else _own_ending(process)
+    host = recording.section("host").get("name")
+    return {
+        "rank": summary.run.rank,
+        "host": host if isinstance(host, str) else None,
+        "pid": process.pid or None,
+        "steps": summary.training.steps,
+        "step_s": dataclasses.asdict(step) if step is not None else None,
+        "ledger": {"wall_s": summary.ledger.wall_s, "seconds": dict(summary.ledger.seconds)},
+        "exit": dataclasses.asdict(end),
+    }
+
+
+def across_ranks(
+    summaries: Sequence[RunSummary], rows: list[dict[str, Any]], told: Verdict
+) -> RunSummary:
+    """Returns the run of several ranks: ledger, phases and a step's parts are means over them.
+
+    Samples and devices are those of all ranks together; the other sections are the first rank's.
+
+    Args:
+        summaries: One per rank, in order.
+        rows: Their rows.
+        told: The verdict on all of them.
+    """
+    first = summaries[0]
+    sizes = [summary.run.world_size for summary in summaries if summary.run.world_size]
+    return replace(
+        first,
+        run=replace(
+            first.run,
+            rank=None,
+            world_size=max([len(summaries), *sizes]),
+            wall_s=max(summary.run.wall_s for summary in summaries),
+            exit=_first_failure([summary.run.exit for summary in summaries]),
+        ),
+        phases=Phases(
+            fmean(summary.phases.initialization_s for summary in summaries),
+            fmean(summary.phases.training_s for summary in summaries),
+            fmean(summary.phases.finalization_s for summary in summaries),
+        ),
+        ledger=Ledger(
+            fmean(summary.ledger.wall_s for summary in summaries),
+            _mean_by_key([summary.ledger.seconds for summary in summaries]),
+            _mean_by_key([summary.ledger.other_by_place for summary in summaries]),
+        ),
+        training=_training([summary.training for summary in summaries]),
+        findings=_common_findings([summary.findings for summary in summaries]),
+        together=None,
+        devices=[device for summary in summaries for device in summary.devices or ()] or None,
+        ranks=rows,
+        out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
+        verdict=told,
+        collectives=_mean_collectives([summary.collectives for summary in summaries]),
+        memory_growth=_most_growth(summaries),
+        unshared=_unshared(summaries),
+        faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
+    )
+
+
+def _most_growth(summaries: Sequence[RunSummary]) -> MemoryGrowth | None:
+    """Returns that of the rank that grows most; all of them fill the room that is left."""
+    grown = [one.memory_growth for one in summaries if one.memory_growth is not None]
+    most = max(grown, key=lambda one: one.bytes_per_step, default=None)
+    return None if most is None else replace(most, room_bytes=None)
+
+
+def _unshared(summaries: Sequence[RunSummary]) -> list[UnsharedData]:
+    """Returns the training loaders of one line that draw all of as long a dataset on all ranks."""
+    drawn = [
+        {one.site: one.draws_all for one in summary.loaders if one.role == TRAINING}
+        for summary in summaries
+    ]
+    return [
+        UnsharedData(site, samples, len(summaries))
+        for site, samples in drawn[0].items()
+        if samples and all(others.get(site) == samples for others in drawn)
+    ]
+
+
+def common_evidence(each: Sequence[Evidence]) -> Evidence:
+    """Returns what a verdict on all ranks rests on: mean times, and the loaders of all."""
+    return replace(
+        each[0],
+        wall_s=fmean(evidence.wall_s for evidence in each),
+        startup_s=fmean(evidence.startup_s for evidence in each),
+        training_s=fmean(evidence.training_s for evidence in each),
+        training=_mean_by_key([evidence.training for evidence in each]),
+        has_device=any(evidence.has_device for evidence in each),
+        steps=_training([evidence.steps for evidence in each]),
+        loaders=[loader for evidence in each for loader in evidence.loaders],
+        loss_in_loop_s=fmean(evidence.loss_in_loop_s for evidence in each),
+        device=_common_device([evidence.device for evidence in each]),
+        collectives=_mean_collectives([evidence.collectives for evidence in each]),
+        python_in_model=_common_python([evidence.python_in_model for evidence in each]),
+        ranks=len(each),
+    )
+
+
+def _common_python(each: Sequence[PythonInModel | None]) -> PythonInModel | None:
+    """None unless all ranks have it; then the first's, with mean times."""
+    told = [one for one in each if one is not None]
+    if not told or len(told) < len(each):
+        return None
+    return replace(told[0], seconds=_mean_by_key([one.seconds for one in told]))
+
+
+def _mean_collectives(each: Sequence[Sequence[Collective]]) -> list[Collective]:
+    """Returns them by line, with their mean time: who is last waits for nobody."""
+    named = {(one.site, one.function): one for collectives in each for one in collectives}
+    spent = dict.fromkeys(named, 0.0)
+    for one in (one for collectives in each for one in collectives):
+        spent[one.site, one.function] += one.seconds / len(each)
+    found = [replace(one, seconds=spent[key]) for key, one in named.items()]
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _common_findings(each: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Returns the first rank's findings that all ranks have: the others hold one of them up."""
+    first, *others = each
+    return [
+        one
+        for one in first
+        if all(any((x.id, x.site) == (one.id, one.site) for x in other) for other in others)
+    ]
+
+
+def _common_device(each: Sequence[DeviceEvidence | None]) -> DeviceEvidence | None:
+    known = [one for one in each if one is not None]
+    return DeviceEvidence.common(known) if len(known) == len(each) else None
+
+
+def _training(each: Sequence[Training]) -> Training:
+    per_step = [training.per_step_s for training in each if training.per_step_s is not None]
+    samples = [training.samples for training in each if training.samples is not None]
+    of_all = sum(samples) if len(samples) == len(each) else None
+    # Where the first evaluates alone the others wait for it: rates of their own would count that.
+    trained_s = each[0].without_evaluation_s
+    return replace(
+        each[0],
+        per_step_s=_mean_by_key(per_step) if per_step else None,
+        samples=of_all,
+        samples_per_s=of_all / trained_s if of_all and trained_s else None,
+    )
+
+
+def _mean_by_key(each: Sequence[dict[str, float]]) -> dict[str, float]:
+    keys = dict.fromkeys(key for one in each for key in one)
+    return {key: fmean(one.get(key, 0.0) for one in each) for key in keys}
+
+
+def _first_failure(exits: Sequence[Exit]) -> Exit:
+    """Returns the end of the first rank that failed, else of one that a limit ended."""
+    failed = [one for one in exits if one.reason not in ("completed", "limit") or one.status]
+    return next(iter([*failed, *(one for one in exits if not one.is_whole)]), exits[0])
+
+
+def _own_ending(process: TrainingProcess) -> Exit:
+    """The end of a process whose parent is not trainprof, from its own last record."""
+    end = recorded_ending(process.logs)
+    if end is not None:
+        return end
+    return Exit(None, None, "unknown", "it recorded no end: killed, left by os._exit, or running")

@@ -1,0 +1,228 @@
+"""The processes that train, out of all that were recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.run.lineage import ancestors_of, rank_and_size
+from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.recording import Recording
+from trainprof.analysis.timeline.events import MAX_PID, RECORD_DTYPE, Events, ProcessLog, no_events
+from trainprof.record.schema import Kind, Topic
+
+# Details whose site is a loader's id.
+_OF_LOADER: Final = (
+    Kind.SLOW_SAMPLE,
+    Kind.NEXT_PARTS,
+    Kind.WORKER,
+    Kind.WORKER_LOST,
+    Kind.LOADER_BUILT,
+    Kind.LOADER_PASS,
+    Kind.FREE_DATA,
+)
+# Those whose site is the id of any text.
+_OF_TEXT: Final = (
+    *_OF_LOADER,
+    Kind.LOOK,
+    Kind.FOUND_SYNC,
+    Kind.COMPILE,
+    Kind.COLLECTIVE,
+    Kind.CACHE_EMPTIED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProcess:
+    """Its logs as one: a script that re-executes itself leaves several under one pid.
+
+    Attributes:
+        logs: As read, oldest first; [] where nothing was recorded.
+        events: Of all threads and logs, in order of start; sites and threads renumbered.
+        details: Of all logs, of RECORD_DTYPE; loader ids and threads renumbered.
+        facts: Their texts.
+        main_thread: Number of the main thread in `events.thread`, or None.
+        workers: Logs of its descendants that do not train themselves.
+        rank: In its process group, or as its launcher told it; None where there is neither.
+        world_size: Of that group, or None.
+    """
+
+    logs: list[ProcessLog]
+    events: Events
+    details: npt.NDArray[np.void]
+    facts: Facts
+    main_thread: int | None
+    workers: list[ProcessLog]
+    rank: int | None
+    world_size: int | None
+
+    @property
+    def stopped_ns(self) -> int | None:
+        """When recording stopped for good, or None: nothing is known of the time after it."""
+        return self.logs[-1].stopped_ns if self.logs else None
+
+    @property
+    def pid(self) -> int:
+        return self.logs[0].pid or 0 if self.logs else 0
+
+
+def training_processes(recording: Recording) -> list[TrainingProcess]:
+    """Returns every process that made updates, else those that ran backward, else one alone.
+
+    Ranks come in their order, each by the process of it that made most updates. Where there are no
+    two ranks, the process with most updates (or backwards) comes first, of equal ones that which
+    was begun first; without any it is the script's own.
+    """
+    processes = _by_process(recording.logs)
+    if not processes:
+        nothing = Facts({topic: {} for topic in Topic})
+        nobody = TrainingProcess(
+            logs=[],
+            events=no_events(),
+            details=np.empty(0, dtype=RECORD_DTYPE),
+            facts=nothing,
+            main_thread=None,
+            workers=[],
+            rank=None,
+            world_size=None,
+        )
+        return [nobody]
+    script_pid = recording.manifest.get("script_pid")
+
+    def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:
+        # Pids are given in order. How many records there are is chance, and so is which of several
+        # that start together comes to its first one before the others.
+        kinds = np.concatenate([log.events.kind for log in logs])
+        counts = np.bincount(kinds, minlength=256)
+        updates = int(counts[Kind.OPTIMIZER_STEP] + counts[Kind.SCALER_STEP])
+        is_script = any(log.role == "script" or log.pid == script_pid for log in logs)
+        backwards = int(counts[Kind.BACKWARD])
+        last = -(logs[0].pid or MAX_PID) if updates or backwards else len(kinds)
+        return (updates, backwards, is_script, last)
+
+    weighed = sorted(((weight(logs), logs) for logs in processes), key=lambda x: x[0], reverse=True)
+    trainers = [logs for (updates, *_), logs in weighed if updates]
+    trainers = trainers or [logs for (_, backwards, *_), logs in weighed if backwards]
+    trainers = trainers or [weighed[0][1]]
+    workers = _workers(recording.logs, trainers)
+    found = [_joined(logs, helpers) for logs, helpers in zip(trainers, workers, strict=True)]
+    of_rank: dict[int, TrainingProcess] = {}
+    for process in found:
+        if process.rank is not None:
+            of_rank.setdefault(process.rank, process)
+    return [of_rank[rank] for rank in sorted(of_rank)] if len(of_rank) > 1 else found
+
+
+def _by_process(logs: list[ProcessLog]) -> list[list[ProcessLog]]:
+    """Groups logs by pid; one whose header is lost stands for itself."""
+    groups: dict[object, list[ProcessLog]] = {}
+    for log in logs:
+        groups.setdefault(log.pid or id(log), []).append(log)
+    return list(groups.values())
+
+
+def _workers(logs: list[ProcessLog], trainers: list[list[ProcessLog]]) -> list[list[ProcessLog]]:
+    """Gives every other log to the nearest training process above it."""
+    number_of = {log.pid: n for n, own in enumerate(trainers) for log in own if log.pid}
+    training = {id(log) for own in trainers for log in own}
+    workers: list[list[ProcessLog]] = [[] for _ in trainers]
+    for log in logs:
+        if id(log) in training:
+            continue
+        line = ancestors_of(log)
+        above = next((number_of[pid] for pid in line if pid in number_of), None)
+        if above is None and not line and len(trainers) == 1:
+            above = 0  # of a damaged log nobody knows better
+        if above is not None:
+            workers[above].append(log)
+    return workers
+
+
+def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProcess:
+    texts: dict[Topic, dict[int, Any]] = {topic: {} for topic in Topic}
+    tables: list[Events] = []
+    details = [np.empty(0, dtype=RECORD_DTYPE)]
+    ids = threads = 0
+    main_thread: int | None = None
+    for log in logs:
+        main = log.main_thread
+        if main is not None and main_thread is None:
+            main_thread = threads + main
+        tables.append(_renumbered(log, ids, threads, main_thread))
+        details.append(_details_renumbered(log, ids, threads, main_thread))
+        for topic in Topic:
+            for number, told in log.texts_of(topic).items():
+                if topic is Topic.LOADER and ids and isinstance(told, dict):
+                    site = told.get("site")
+                    told = {**told, "site": site + ids if isinstance(site, int) else None}
+                if topic is Topic.ENVIRONMENT and ids and isinstance(told, dict):
+                    told = _with_shifted_optimizer(told, ids)
+                if topic is Topic.STACK and ids and isinstance(told, list):
+                    told = [site + ids if site else 0 for site in told if isinstance(site, int)]
+                texts[topic][number + ids] = told
+        ids += max(log.texts, default=0)
+        threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
+    facts = Facts(texts)
+    events = _in_order(tables)
+    rank, world_size = rank_and_size(texts[Topic.ENVIRONMENT].values(), logs)
+    return TrainingProcess(
+        logs, events, np.concatenate(details), facts, main_thread, workers, rank, world_size
+    )
+
+
+def _with_shifted_optimizer(told: dict[str, Any], ids: int) -> dict[str, Any]:
+    """Returns what a later log tells of an optimizer, with its number as its records have it."""
+    number = told.get("optimizer")
+    return {**told, "optimizer": number + ids} if isinstance(number, int) else told
+
+
+def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None) -> Events:
+    """Events with sites and threads moved out of the way of an earlier log's."""
+    events = log.events
+    if ids == 0 and threads == 0:
+        return events
+    site = np.where(events.site > 0, events.site + np.uint32(ids), events.site)
+    thread = events.thread + np.uint16(threads)
+    if log.main_thread is not None and main_thread is not None:
+        thread[events.thread == log.main_thread] = main_thread
+    return Events(events.kind, events.flags, thread, site, events.start, events.end, events.value)
+
+
+def _details_renumbered(
+    log: ProcessLog, ids: int, threads: int, main_thread: int | None
+) -> npt.NDArray[np.void]:
+    """Details likewise; LINE records have no thread."""
+    if ids == 0 and threads == 0:
+        return log.details
+    details: npt.NDArray[np.void] = log.details.copy()
+    names_text = np.isin(details["kind"], _OF_TEXT)
+    details["site"][names_text & (details["site"] > 0)] += np.uint32(ids)
+    of_stack = (details["kind"] == Kind.LOADER_PASS) & (details["value"] > 0)
+    details["value"][of_stack] += ids
+    has_thread = details["kind"] != Kind.LINE
+    is_main = has_thread & (details["thread"] == log.main_thread)
+    details["thread"][has_thread] += np.uint16(threads)
+    if log.main_thread is not None and main_thread is not None:
+        details["thread"][is_main] = main_thread
+    return details
+
+
+def is_of_loader(details: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Returns which details have a loader's id as their site."""
+    mask: npt.NDArray[np.bool_] = np.isin(details["kind"], _OF_LOADER)
+    return mask
+
+
+def _in_order(tables: list[Events]) -> Events:
+    if len(tables) == 1:
+        return tables[0]
+    events = Events(
+        *(
+            np.concatenate([getattr(table, name) for table in tables])
+            for name in ("kind", "flags", "thread", "site", "start", "end", "value")
+        )
+    )
+    return events.where(np.lexsort((-events.end, events.start)))

@@ -1,0 +1,214 @@
+"""Looks at where threads stood, as inside/stacks/sampler.py takes them, and where that is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.loading.fetches import Details
+from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, ProcessLog
+from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, within
+from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
+
+# Fewer looks say little about a part of the run.
+MIN_LOOKS: Final = 8
+# Standard errors of a share of looks.
+CERTAIN: Final = 2.0
+# Python before 3.12 runs them as functions, by these names.
+_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+Texts = Mapping[Topic, Mapping[int, Any]]
+# (site, function) of each of the user's frames, innermost first.
+Stack = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """At one thread, in order; shape (n,).
+
+    Attributes:
+        wanted_ns, taken_ns: When each was to be taken, and when it was.
+        is_known: Whether the thread stood then where it had stood at the wanted moment.
+        stack: Id of a STACK text, 0 where none of the frames was the user's.
+        waits: Whether it waited there for another thread or process.
+        held_ns: For how long after the wanted moment Python code went on that lets nobody else run
+            any; 0 where none ran then.
+        is_alone: Whether no other thread of the process ran Python code that could be it.
+        runs: Whether it had a core, or waited for one, while the interpreter was free.
+        is_operator: Whether it computed without the interpreter, in the user's own code, torch's or
+            that of a library which uses torch.
+        of_arrays: Whether it did so in code of a library that has NumPy or SciPy and no torch.
+    """
+
+    wanted_ns: Int64
+    taken_ns: Int64
+    is_known: Bool
+    stack: Int64
+    waits: Bool
+    held_ns: Int64
+    is_alone: Bool
+    runs: Bool
+    is_operator: Bool
+    of_arrays: Bool
+
+    def __len__(self) -> int:
+        return len(self.taken_ns)
+
+    def where(self, mask: Bool | Int64) -> Looks:
+        """Returns the looks of a mask or an index array."""
+        return Looks(*(getattr(self, column.name)[mask] for column in fields(self)))
+
+
+def looks_of(details: Details, thread: int) -> Looks:
+    """Picks the looks at a thread out of a process's details."""
+    rows = details[(details["kind"] == Kind.LOOK) & (details["thread"] == thread)]
+    rows = rows[np.argsort(rows["end"], kind="stable")]
+
+    def has(flag: LookFlag) -> Bool:
+        found: Bool = (rows["flags"] & flag) > 0
+        return found
+
+    return Looks(
+        wanted_ns=rows["start"].astype(np.int64),
+        taken_ns=rows["end"].astype(np.int64),
+        is_known=has(LookFlag.KNOWN),
+        stack=rows["site"].astype(np.int64),
+        waits=has(LookFlag.WAITS),
+        held_ns=rows["value"].astype(np.int64),
+        is_alone=~has(LookFlag.CROWDED),
+        runs=has(LookFlag.RUNS),
+        is_operator=has(LookFlag.OPERATOR),
+        of_arrays=has(LookFlag.ARRAYS),
+    )
+
+
+def distinct(looks: Looks) -> int:
+    """Returns how many were taken: one that had to wait stands for all that were due meanwhile."""
+    return len(np.unique(looks.taken_ns))
+
+
+def looked_at(details: Details) -> list[int]:
+    """Returns the threads that were looked at."""
+    threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.LOOK]).tolist()
+    return threads
+
+
+class LineNames:
+    """Turns stacks into lines."""
+
+    def __init__(self, texts: Texts, sites: Sites) -> None:
+        self._stacks = texts[Topic.STACK]
+        self._places = texts[Topic.SITE]
+        self._sites = sites
+
+    def stacks(self, ids: Int64, *, of_dataset: bool = False) -> Counter[Stack]:
+        """Counts the stacks of these ids; those whose text is lost are empty.
+
+        Args:
+            ids: Of STACK texts.
+            of_dataset: Only the stacks that make a batch in the user's own code are not empty.
+        """
+        counted = Counter[Stack]()
+        for number, count in Counter(ids.tolist()).items():
+            counted[self._frames(number, of_dataset=of_dataset)] += count
+        return counted
+
+    def _frames(self, stack: int, *, of_dataset: bool) -> Stack:
+        told = self._stacks.get(stack)
+        numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
+        if of_dataset and (FETCHED not in numbers or numbers[0] == FETCHED):
+            return ()
+        frames = [(self._sites[n], self._function(n)) for n in numbers if n != FETCHED]
+        while len(frames) > 1 and _is_part_of(frames[0], frames[1]):
+            frames[:2] = [(frames[0][0], frames[1][1])]
+        return tuple(frames)
+
+    def _function(self, number: int) -> str:
+        place = self._places.get(number)
+        return str(place[2]) if isinstance(place, list) and len(place) > 2 else ""
+
+
+def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
+    """Whether a frame is a comprehension or a lambda in the function that runs it."""
+    if frame[1] == "<lambda>":
+        return frame[0].rpartition(":")[0] == caller[0].rpartition(":")[0]
+    return frame[1] in _COMPREHENSIONS and function_of(*frame)[0] == function_of(*caller)[0]
+
+
+def line_names(log: ProcessLog, cwd: Any) -> LineNames:
+    """Returns the names in a process's log.
+
+    Args:
+        cwd: Where the run was started.
+    """
+    texts = {topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)}
+    return LineNames(texts, Sites(texts[Topic.SITE], cwd if isinstance(cwd, str) else None))
+
+
+@dataclass(frozen=True, slots=True)
+class PartsOfLoop:
+    """Tells what the training thread was doing at any time, by ledger key.
+
+    Attributes:
+        events, nesting, attribution: Its.
+        window: The run.
+    """
+
+    events: Events
+    nesting: Nesting
+    attribution: Attribution
+    window: Window
+
+    def at(self, times: Int64) -> Int64:
+        """Returns the key's number for each time, -1 outside of the training loop."""
+        around = self.nesting.innermost(self.events, times)
+        key = np.full(len(times), KEY["other"], dtype=np.int64)
+        key[around >= 0] = self.attribution.key[around[around >= 0]]
+        key[key < 0] = KEY["other"]
+        key[within(self.attribution.segments, times)] = KEY["evaluation"]
+        key[(times < self.window.loop_start) | (times >= self.window.loop_end)] = -1
+        return key
+
+
+def beside_share(looks: Looks, parts: PartsOfLoop) -> float | None:
+    """Returns which share of the looks at the loop met another thread of the process at work.
+
+    None of too few looks.
+    """
+    inside = parts.at(looks.taken_ns) >= 0
+    if np.count_nonzero(inside) < MIN_LOOKS:
+        return None
+    return float(1 - looks.is_alone[inside].mean())
+
+
+def least_share(share: float, looks: float) -> float:
+    """Returns which share of the time is behind a share of looks at least, with 98 % certainty.
+
+    Args:
+        share: Of the looks.
+        looks: How many there were.
+
+    Source:
+        Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
+    """
+    if looks <= 0:
+        return 0.0
+    square = CERTAIN**2 / looks
+    spread = math.sqrt(share * (1 - share) * square + square**2 / 4)
+    return max((share + square / 2 - spread) / (1 + square), 0.0)
+
+
+def is_more(looks: int, others: int) -> bool:
+    """Whether looks met one thing so much more often than another that it is no chance."""
+    return looks - others > CERTAIN * math.sqrt(looks + others)
+
+
+def function_of(site: str, name: str) -> tuple[str, str]:
+    """Returns what tells a function from others: its file and its name."""
+    return site.rpartition(":")[0], name

@@ -1,0 +1,271 @@
+"""How many times as fast one side trains as the other: a ratio, its 95 % interval, a verdict.
+
+With one run a side a block bootstrap of its steps gives the noise inside the run. That the whole
+run came out fast or slow (clocks, page cache, neighbours) its steps cannot show: the interval is
+widened by `chance`, what two runs of the same script may differ by. Repeated runs are the units of
+Welch's t, and their spread is the noise. Two runs tell little of a spread: theirs is weighed with
+`chance`. One run against three or more takes their spread, and its own `chance` on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Final, TypeVar
+
+import numpy as np
+
+from trainprof.analysis.statistics.step_noise import (
+    NORMAL,
+    Floats,
+    half_split_drift,
+    standard_error,
+)
+from trainprof.analysis.statistics.student_t import t_quantile
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+NO_VISIBLE_DIFFERENCE: Final = "no_visible_difference"
+UNKNOWN: Final = "unknown"
+
+# Runs of the same script on a machine of its own differ by about 1 % (standard deviation), as
+# benchmarks/compare_false_alarms.py measured: two of them by less than 2.8 % in 95 of 100 cases.
+LEAST_CHANCE: Final = 0.035
+# Twice what the halves of a run differ by: two runs are further apart than they are.
+_DRIFT_COUNTS: Final = 2.0
+# An interval so wide says that nothing is known, not that nothing was changed.
+_TOO_WIDE: Final = 1.25
+_WIDEST: Final = 50.0  # of a ratio's logarithm
+# From so many runs on, a side alone tells how much runs vary.
+_TELLING_REPEATS: Final = 3
+# What is known of machines of a kind counts as much as a spread of so many runs and one more.
+_CHANCE_DEGREES: Final = 3.0
+# Starts of passes differ by such a share of what they take (standard deviation): of eight pairs of
+# them, on a virtual machine, by 14 to 45 %.
+_STARTS_WANDER: Final = 0.3
+_UPPER: Final = 0.975
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast one run trained.
+
+    Attributes:
+        mean_s: Of its steady steps, with what starts of passes add.
+        steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
+        cycle: Steps after which waits repeat: workers of the loader that feeds training.
+        disturbance: Share by which other processes may have made the run longer.
+        wandering: Share by which its cores may have changed their pace, out of its sight.
+        starts_s: What starts of passes add to a step, by each of them, shape (n,).
+    """
+
+    mean_s: float
+    steps_s: Floats | None
+    cycle: int = 1
+    disturbance: float = 0.0
+    wandering: float = 0.0
+    starts_s: Floats | None = None
+
+    def error(self) -> float | None:
+        """Returns the relative standard error of the mean; None where no steps tell it."""
+        if self.steps_s is None or len(self.steps_s) == 0:
+            return None
+        error_s = standard_error(self.steps_s, cycle=self.cycle)
+        if self.starts_s is not None and len(self.starts_s):
+            error_s = math.hypot(error_s, _error_of_starts(self.starts_s))
+        return error_s / self.mean_s
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """What two runs of the same script may differ by on a machine like this: a share, and why."""
+
+    share: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How many times as many steps OTHER makes in the same time.
+
+    Attributes:
+        low, mid, high: 1.25 is a quarter more steps; None where it cannot be said.
+        verdict: faster|slower|no_visible_difference|unknown.
+        chance: What one run each may differ by for no reason, or one alone by what it met; None
+            where more runs tell it.
+        why_unknown: Why the verdict is unknown.
+    """
+
+    low: float | None
+    mid: float | None
+    high: float | None
+    verdict: str
+    chance: Chance | None = None
+    why_unknown: str | None = None
+
+    @property
+    def is_certain(self) -> bool:
+        return self.verdict in (FASTER, SLOWER)
+
+    def times(self, factor: float) -> SpeedUp:
+        """Returns the same of work of which OTHER's step has so many times as much as BASE's."""
+        mid = None if self.mid is None else self.mid * factor
+        if self.low is None or self.high is None:
+            return replace(self, mid=mid)
+        low, high = self.low * factor, self.high * factor
+        return SpeedUp(low, mid, high, _verdict(low, high), self.chance)
+
+    def unless_too_noisy(self) -> SpeedUp:
+        """Returns the same, its verdict `unknown` where a difference that matters may hide."""
+        if self.verdict != NO_VISIBLE_DIFFERENCE or self.low is None or self.high is None:
+            return self
+        if self.high <= _TOO_WIDE * self.low:
+            return self
+        why = "runs or their steps vary too much"
+        if self.chance is not None and self.chance.share > LEAST_CHANCE:
+            why = self.chance.why
+        return replace(self, verdict=UNKNOWN, why_unknown=f"too noisy to tell: {why}")
+
+
+def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = False) -> SpeedUp:
+    """Returns how many times as fast OTHER's runs train.
+
+    Args:
+        base: Runs of one setting, one or more.
+        other: Runs of the other.
+        took_turns: The sides were run in turns: a run alone met what those of the other side did.
+    """
+    ratio = fmean(pace.mean_s for pace in base) / fmean(pace.mean_s for pace in other)
+    lengths = [len(pace.steps_s) for pace in (*base, *other) if pace.steps_s is not None]
+    fewest = min(lengths, default=MIN_STEADY_STEPS)
+    if fewest < MIN_STEADY_STEPS:
+        why = f"{fewest} steady steps are not enough, a verdict takes {MIN_STEADY_STEPS}"
+        return SpeedUp(None, ratio, None, UNKNOWN, None, why)
+    chance = chance_of(base, other)
+    if took_turns and lone_of(base, other) is not None:
+        chance = replace(chance, share=0.0)
+    half = _half_width(base, other, math.log1p(chance.share))
+    if half is None:
+        why = "what the single steps took is not known: one run each tells nothing of its noise"
+        return SpeedUp(None, ratio, None, UNKNOWN, None, why)
+    widening = math.exp(min(half, _WIDEST))
+    low, high = ratio / widening, ratio * widening
+    rests_on_chance = min(len(base), len(other)) < _TELLING_REPEATS and chance.share > 0
+    return SpeedUp(low, ratio, high, _verdict(low, high), chance if rests_on_chance else None)
+
+
+def _verdict(low: float, high: float) -> str:
+    return FASTER if low > 1 else SLOWER if high < 1 else NO_VISIBLE_DIFFERENCE
+
+
+def are_repeated(base: int, other: int) -> bool:
+    """Tells whether so many runs a side tell how much runs of the same script vary."""
+    return min(base, other) >= 2 or max(base, other) >= _TELLING_REPEATS
+
+
+def lone_of(base: Sequence[T], other: Sequence[T]) -> T | None:
+    """Returns the run that is alone on its side, where the other side tells how much runs vary."""
+    lone, group = sorted((base, other), key=len)
+    return lone[0] if len(lone) == 1 and are_repeated(len(lone), len(group)) else None
+
+
+def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
+    """Returns what one run each may differ by for no reason.
+
+    LEAST_CHANCE; more where the halves of a run differ by more than their noise explains, where
+    others kept the machine's cores busy, where the cores are virtual ones, or where two runs of a
+    side differ by more. Of a run alone against three or more it is what that one met, 0 where that
+    is no more than LEAST_CHANCE: the others tell it.
+    """
+    lone = lone_of(base, other)
+    if lone is not None:
+        own = max(_met_by(lone), key=lambda chance: chance.share)
+        return own if own.share > LEAST_CHANCE else replace(own, share=0.0)
+    chances = [Chance(LEAST_CHANCE, "as runs on a quiet machine do")]
+    for pace in (*base, *other):
+        chances += _met_by(pace)
+    for side in (base, other):
+        means = [pace.mean_s for pace in side]
+        apart = math.log(max(means) / min(means))
+        chances.append(Chance(_DRIFT_COUNTS * apart, "repeated runs differ so much"))
+    return max(chances, key=lambda chance: chance.share)
+
+
+def _met_by(pace: Pace) -> list[Chance]:
+    """Returns what a run itself shows that may have made it faster or slower."""
+    chances = [
+        Chance(pace.disturbance, "other processes kept the CPU busy"),
+        Chance(pace.wandering, "virtual cores may change their pace"),
+    ]
+    if pace.steps_s is not None and len(pace.steps_s) >= MIN_STEADY_STEPS:
+        drift = half_split_drift(pace.steps_s, cycle=pace.cycle)
+        chances.append(Chance(_DRIFT_COUNTS * drift, "step times drifted inside a run"))
+    return chances
+
+
+def _error_of_starts(starts_s: Floats) -> float:
+    """Returns the standard error of their mean, so wide that 1.96 of it hold 95 %: they are few."""
+    count = len(starts_s)
+    known = (_STARTS_WANDER * float(np.abs(starts_s).mean())) ** 2
+    seen = float(np.var(starts_s, ddof=1)) if count > 1 else 0.0
+    variance, degrees = _weighed(seen, count - 1.0, known)
+    return t_quantile(_UPPER, degrees) / NORMAL * math.sqrt(variance / count)
+
+
+def _half_width(base: Sequence[Pace], other: Sequence[Pace], by_chance: float) -> float | None:
+    """Returns how far the interval of the ratio's logarithm reaches, None where nothing tells it.
+
+    No spread of runs is smaller than the noise inside them makes it: two may agree by luck.
+
+    Args:
+        by_chance: What one run each may differ by for no reason, as a logarithm.
+    """
+    inside = [_inside(side) for side in (base, other)]
+    if not are_repeated(len(base), len(other)):
+        if inside[0] is None or inside[1] is None:
+            return None
+        error = math.sqrt(inside[0] / len(base) + inside[1] / len(other))
+        return math.hypot(NORMAL * error, by_chance)
+    variances = [max(_between(s), i or 0.0) for s, i in zip((base, other), inside, strict=True)]
+    if min(len(base), len(other)) < 2:
+        error = max(variances) * (1 / len(base) + 1 / len(other))
+        by_spread = t_quantile(_UPPER, max(len(base), len(other)) - 1.0) * math.sqrt(error)
+        return math.hypot(by_spread, by_chance)
+    # Two runs differ by as much as chance lets them in 95 of 100 cases.
+    by_machine = (by_chance / NORMAL) ** 2 / 2
+    error = weights = 0.0
+    for side, variance, noise in zip((base, other), variances, inside, strict=True):
+        degrees = len(side) - 1.0
+        if len(side) < _TELLING_REPEATS and by_chance > 0:
+            variance, degrees = _weighed(variance, degrees, by_machine + (noise or 0.0))
+        error += variance / len(side)
+        weights += (variance / len(side)) ** 2 / degrees
+    together = error * error / weights if weights > 0 else 1.0
+    return t_quantile(_UPPER, max(together, 1.0)) * math.sqrt(error)
+
+
+def _weighed(seen: float, degrees: float, known: float) -> tuple[float, float]:
+    """Returns a variance of few figures weighed with one known beforehand, and its degrees.
+
+    Source:
+        Smyth 2004 (limma), moderated t.
+    """
+    together = _CHANCE_DEGREES + degrees
+    return (_CHANCE_DEGREES * known + degrees * seen) / together, together
+
+
+def _between(side: Sequence[Pace]) -> float:
+    """Returns the relative variance of the runs' means."""
+    means = np.array([pace.mean_s for pace in side])
+    return float(np.var(means, ddof=1)) / float(means.mean()) ** 2 if len(side) > 1 else 0.0
+
+
+def _inside(side: Sequence[Pace]) -> float | None:
+    """Returns the relative variance of a mean by the noise inside runs; None: not known of all."""
+    errors = [pace.error() for pace in side]
+    known = [error**2 for error in errors if error is not None]
+    return fmean(known) if len(known) == len(side) else None

@@ -1,0 +1,102 @@
+"""What a run saved and loaded in its training phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.timeline.events import Events, Int64, Nesting
+from trainprof.analysis.timeline.ledger import loads_samples, within
+from trainprof.record.schema import Kind, Writer
+
+_CALLED: Final = {
+    Writer.TORCH: "torch.save",
+    Writer.SAFETENSORS: "safetensors' serialize_file",
+    Writer.TRANSFORMERS: "Trainer._save_checkpoint",
+    Writer.LIGHTNING: "Trainer.save_checkpoint",
+    Writer.ACCELERATE: "Accelerator.save_state",
+    Writer.DISTRIBUTED: "torch.distributed.checkpoint's save",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Calls of torch.save and torch.load, and of what libraries write checkpoints with.
+
+    Attributes:
+        saves, loads: How many there were: one by a library is one, with all that it calls.
+        save_s, load_s: What they took, all together.
+        saved_bytes: Of a mean save of those whose files are known; None where none is.
+        writers: What wrote them, whatever took longest first; empty where that is not known.
+        site: The line whose calls took longest.
+    """
+
+    saves: int = 0
+    loads: int = 0
+    save_s: float = 0.0
+    load_s: float = 0.0
+    saved_bytes: float | None = None
+    site: str | None = None
+    writers: tuple[Writer, ...] = (Writer.TORCH,)
+
+    @property
+    def called(self) -> str:
+        """What wrote them, by the names of functions."""
+        return " and ".join(_CALLED[one] for one in self.writers) or "saving checkpoints"
+
+
+def checkpoints_of(
+    events: Events, nesting: Nesting, sites: Sites, segments: Int64, loop: tuple[int, int]
+) -> Checkpoints:
+    """Counts what was saved and loaded, but for what a dataset loads as samples.
+
+    Args:
+        events: Of the training thread.
+        nesting: Of `events`.
+        sites: Its lines.
+        segments: Evaluation, shape (n, 2), ns: what is saved then is its own.
+        loop: When training was, ns.
+    """
+    is_here = (events.start >= loop[0]) & (events.start < loop[1])
+    is_here &= ~within(segments, events.start)
+    is_call = events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    is_counted = is_call & is_here & ~loads_samples(events, nesting)
+    is_inner = nesting.inside(is_counted)
+    here = events.where(is_counted & ~is_inner)
+    if len(here) == 0:
+        return Checkpoints()
+    is_save, took = here.is_kind(Kind.CHECKPOINT_SAVE), here.end - here.start
+    numbers, which = np.unique(here.site, return_inverse=True)
+    longest = int(numbers[np.bincount(which, weights=took).argmax()])
+    sizes = _sizes(here, events.where(is_counted & is_inner))[is_save]
+    sizes = sizes[sizes > 0]
+    return Checkpoints(
+        saves=int(is_save.sum()),
+        loads=int((~is_save).sum()),
+        save_s=float(took[is_save].sum() / 1e9),
+        load_s=float(took[~is_save].sum() / 1e9),
+        saved_bytes=float(sizes.mean()) if len(sizes) else None,
+        site=sites.known(longest),
+        writers=_writers(here.flags[is_save], took[is_save]),
+    )
+
+
+def _sizes(outer: Events, inner: Events) -> npt.NDArray[np.float64]:
+    """Returns the bytes of each, with those of the files inside; 0 where one is not known."""
+    sizes = outer.value.astype(np.float64)
+    within_which = np.searchsorted(outer.start, inner.start, side="right") - 1
+    np.add.at(sizes, within_which, inner.value)
+    is_file = np.isin(inner.flags, (Writer.TORCH, Writer.SAFETENSORS, Writer.DISTRIBUTED))
+    is_unknown = inner.is_kind(Kind.CHECKPOINT_SAVE) & is_file & (inner.value == 0)
+    sizes[within_which[is_unknown]] = 0
+    return sizes
+
+
+def _writers(flags: npt.NDArray[np.uint8], took_ns: Int64) -> tuple[Writer, ...]:
+    spent_ns = np.bincount(flags, weights=took_ns, minlength=len(Writer))[: len(Writer)]
+    numbers = np.argsort(-spent_ns, kind="stable").tolist()
+    return tuple(Writer(number) for number in numbers if spent_ns[number])

@@ -1,0 +1,312 @@
+"""The stretches of the training thread that are evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.timeline.iterations import (
+    EVALUATION,
+    LEARNING,
+    LOADER_CALLS,
+    TRAINING,
+    Passes,
+)
+from trainprof.analysis.timeline.ledger import within
+from trainprof.record.schema import ForwardFlag, Kind
+
+_NEVER: Final = np.iinfo(np.int64).max
+# Of stretches of forwards that may be rollouts, between them: an environment is at work there. What
+# counts right answers slice by slice was seen to take a fifth beside a small model, what draws
+# samples by diffusion 6 %.
+_PLAYED_FROM_SHARE: Final = 0.25
+
+
+def evaluated(
+    passes: list[Passes],
+    events: Events,
+    nesting: Nesting,
+    update_ends: Int64,
+    built: BuiltLoaders,
+) -> Int64:
+    """Returns the stretches that are evaluation, shape (n, 2), ns, disjoint and ascending.
+
+    A pass reaches to the last forward without gradients before training goes on. Such forwards
+    without a loader are evaluation too (`estimate_loss`) where the model is in evaluation mode,
+    they come between an update and the next batch, and few steps have any: a teacher runs in each.
+    Where a loader feeds training and a loss is computed of them, either may be otherwise: training
+    mode, or most steps. Rollouts are none: where no loader feeds training either, or each only with
+    data that was made behind the last of them, stretches that come ahead of all updates and compute
+    no loss are rollouts if an environment takes its time between the forwards.
+
+    Args:
+        passes: Of the loaders that the training thread consumes.
+        events, nesting: Its own.
+        update_ends: Ends of its updates, ns.
+        built: When loaders were.
+    """
+    marks = _Marks.of(events, nesting)
+    found = [
+        segment
+        for p in passes
+        if p.of_stage(EVALUATION).any()
+        for segment in (_of_passes(p, events, marks), _of_portions(p, events, marks))
+    ]
+    training = [p.loader for p in passes if p.role == TRAINING]
+    asked = events.where(events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training))
+    by_hand = _without_loader(events, marks, asked.start, update_ends)
+    if _may_be_rollouts(by_hand, events, _of_older_data(asked, by_hand, built), update_ends):
+        took_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
+        if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * took_ns:
+            by_hand = by_hand[:0]
+    return _merged(np.concatenate([*found, by_hand]), events, nesting)
+
+
+def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int64, Int64]:
+    """Returns the passes of evaluation and the stretches that have batches of each, in pairs.
+
+    Training goes on between the stretches of an iterator that is asked for a few batches at a time.
+
+    Args:
+        p: Over a loader that the training thread consumes.
+        calls: Its own events, or those of all loaders.
+        segments: The stretches, shape (n, 2), ns.
+
+    Returns:
+        The number of each one's pass, and of the stretch.
+    """
+    taken = calls.start[calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader)]
+    number, stretch = p.number_at(taken), np.searchsorted(segments[:, 0], taken, side="right") - 1
+    chosen = (number >= 0) & (stretch >= 0)
+    chosen[chosen] = p.of_stage(EVALUATION)[number[chosen]]
+    chosen[chosen] = taken[chosen] < segments[stretch[chosen], 1]
+    number, stretch = number[chosen], stretch[chosen]
+    is_first = (np.diff(number, prepend=-1) != 0) | (np.diff(stretch, prepend=-1) != 0)
+    return number[is_first], stretch[is_first]
+
+
+def evaluation_ns(p: Passes, calls: Events, segments: Int64) -> Int64:
+    """Returns what each pass evaluates for, from its first call to its last, shape (n_passes,).
+
+    Args:
+        p, calls, segments: As `evaluated_stretches` has them.
+    """
+    number, stretch = evaluated_stretches(p, calls, segments)
+    begins = np.maximum(segments[stretch, 0], p.start[number])
+    ends = np.minimum(segments[stretch, 1], p.end[number])
+    total = np.bincount(number, weights=np.maximum(ends - begins, 0), minlength=len(p))
+    return total.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """What tells evaluation from training: masks of outermost events, shape (n,).
+
+    Attributes:
+        top: All of them.
+        quiet: Forwards and losses without gradients.
+        barrier: What evaluation does not do.
+    """
+
+    top: Bool
+    quiet: Bool
+    barrier: Bool
+
+    @staticmethod
+    def of(events: Events, nesting: Nesting) -> _Marks:
+        top = nesting.parent < 0
+        no_grad = (events.flags & ForwardFlag.GRAD) == 0
+        grad = events.is_kind(Kind.FORWARD) & ~no_grad
+        learns = events.is_kind(*LEARNING, Kind.ZERO_GRAD, Kind.CHECKPOINT_SAVE)
+        return _Marks(
+            top=top,
+            quiet=top & events.is_kind(Kind.FORWARD, Kind.LOSS) & no_grad,
+            barrier=top & (grad | learns),
+        )
+
+
+def _of_passes(p: Passes, events: Events, marks: _Marks) -> Int64:
+    """Passes with no training inside, each from its iterator to its last forward."""
+    chosen = np.flatnonzero(p.of_stage(EVALUATION) & ~_is_in_portions(p, events))
+    others = marks.top & events.is_kind(*LOADER_CALLS) & (events.site != p.loader)
+    limit = _next_of(events.start[marks.barrier | others], p.last_next[chosen])
+    limit = np.minimum(limit, np.append(p.start[1:], _NEVER)[chosen])
+    ends = _last_quiet_end(events, marks, p.end[chosen], limit)
+    return np.stack([p.start[chosen], ends], axis=1)
+
+
+def _of_portions(p: Passes, events: Events, marks: _Marks) -> Int64:
+    """Passes that training goes on around: each run of their calls, to the last forward after."""
+    chosen = p.of_stage(EVALUATION) & _is_in_portions(p, events)
+    calls = np.flatnonzero(marks.top & events.is_kind(*LOADER_CALLS) & (events.site == p.loader))
+    number = np.searchsorted(p.start, events.start[calls], side="right") - 1
+    calls = calls[(number >= 0) & chosen[np.maximum(number, 0)]]
+    if len(calls) == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    others = marks.top & events.is_kind(*LOADER_CALLS) & (events.site != p.loader)
+    barriers = events.start[marks.barrier | others]
+    firsts, lasts = _runs(np.searchsorted(barriers, events.start[calls]))
+    limit = _next_of(barriers, events.start[calls[lasts]])
+    ends = _last_quiet_end(events, marks, events.end[calls[lasts]], limit)
+    return np.stack([events.start[calls[firsts]], ends], axis=1)
+
+
+def _is_in_portions(p: Passes, events: Events) -> Bool:
+    """Whether a backward or an update lies between the batches of each pass."""
+    learning = events.start[events.is_kind(*LEARNING)]
+    found: Bool = np.searchsorted(learning, p.last_next) > np.searchsorted(learning, p.start)
+    return found
+
+
+def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: Int64) -> Int64:
+    """Forwards that evaluate and that no loader feeds, from the first to the last in a row.
+
+    Args:
+        events: Of the training thread.
+        marks: Of them.
+        batches: When one for training was asked for, ns.
+        update_ends: Ends of its updates, ns.
+    """
+    forward = events.where(marks.quiet & events.is_kind(Kind.FORWARD))
+    calls = marks.top & events.is_kind(*LOADER_CALLS)
+    barriers = events.start[marks.barrier | calls]
+    if len(batches) and len(update_ends):
+        trained = np.unique(events.site[marks.barrier & events.is_kind(Kind.FORWARD)])
+        losses = events.start[marks.quiet & events.is_kind(Kind.LOSS)]
+        is_plain = _next_of(losses, forward.start) < _next_of(barriers, forward.start)
+        learning = events.start[events.is_kind(*LEARNING)]
+        is_plain &= _next_of(batches, forward.start) <= _next_of(learning, forward.start)
+        is_plain &= np.isin(forward.site, trained)
+        found = _between_batches(forward, is_plain, batches, update_ends)
+    else:
+        found = _in_evaluation_mode(forward)
+        found &= _is_in_few_steps(forward, found, update_ends)
+    starts = forward.start[found]
+    if len(starts) == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    firsts, lasts = _runs(np.searchsorted(barriers, starts))
+    limit = _next_of(barriers, starts[lasts])
+    return np.stack([starts[firsts], _last_quiet_end(events, marks, starts[lasts], limit)], axis=1)
+
+
+def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_ends: Int64) -> Bool:
+    """Which forwards come between an update and the next batch, and evaluate.
+
+    A teacher runs between a batch and its update. What is in training mode, or runs in most steps,
+    must plainly be evaluation, and come behind all updates of a batch: else a generator may be made
+    to give what another model learns from, or what is frozen be given a batch part by part.
+
+    Args:
+        forward: Those without gradients.
+        is_plain: Of them, those of models that are trained, for a loss, with which nothing more is
+            learned from a batch.
+        batches, update_ends: As `_without_loader` has them.
+    """
+    starts, in_evaluation_mode = forward.start, _in_evaluation_mode(forward)
+    last_batch = np.searchsorted(batches, starts) - 1
+    last_update = np.searchsorted(update_ends, starts, side="right") - 1
+    is_ahead = last_batch < 0
+    is_behind = (last_update >= 0) & (
+        update_ends[np.maximum(last_update, 0)] > batches[np.maximum(last_batch, 0)]
+    )
+    is_plain = is_plain & is_behind & ~is_ahead
+    usual, as_training = in_evaluation_mode & (is_ahead | is_behind), ~in_evaluation_mode & is_plain
+    if not _is_in_few_steps(forward, usual, update_ends):
+        usual &= is_plain
+    found: Bool = usual | (as_training & _is_in_few_steps(forward, as_training, update_ends))
+    return found
+
+
+def _in_evaluation_mode(forward: Events) -> Bool:
+    found: Bool = (forward.flags & ForwardFlag.TRAINING) == 0
+    return found
+
+
+def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
+    """Whether at most every second step has one of some forwards."""
+    steps_with = len(np.unique(np.searchsorted(update_ends, forward.start[chosen])))
+    return steps_with * 2 <= len(update_ends) + 1
+
+
+def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
+    """When batches were asked for of data that no stretch of forwards ahead of them may have given.
+
+    Args:
+        asked: For batches of training.
+        stretches: As `_may_be_rollouts` has them.
+        built: When loaders were.
+    """
+    before = np.searchsorted(stretches[:, 0], asked.start) - 1
+    since = np.append(stretches[:, 1], _NEVER)[before]
+    return asked.start[~built.are_of_new_data(asked.site.astype(np.int64), asked.start, since)]
+
+
+def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_ends: Int64) -> bool:
+    """Whether training may learn from what stretches of forwards without a loader give.
+
+    What it learns from comes first, updates follow that it goes into, and no loss is computed.
+
+    Args:
+        stretches: Of them, shape (n, 2), ns.
+        events, update_ends: As `_without_loader` has them.
+        batches: When one for training was asked for that is not of what the last of them gave, ns.
+    """
+    if len(stretches) == 0 or len(update_ends) == 0 or update_ends[0] < stretches[0, 0]:
+        return False
+    first, last = stretches[0, 0], stretches[-1, 0]
+    is_in_cycles = bool(((update_ends > first) & (update_ends < last)).any())
+    is_fed = bool(((batches > first) & (batches < last)).any())
+    losses = events.start[events.is_kind(Kind.LOSS)]
+    return is_in_cycles and not is_fed and not within(stretches, losses).any()
+
+
+def _between_forwards_ns(stretches: Int64, events: Events, marks: _Marks) -> int:
+    """What of stretches no event of the training thread's takes, ns."""
+    starts, ends = events.start[marks.top], events.end[marks.top]
+    taken_ns = np.append(0, np.cumsum(ends - starts))
+    first, behind = np.searchsorted(starts, stretches).T
+    return int((stretches[:, 1] - stretches[:, 0] - (taken_ns[behind] - taken_ns[first])).sum())
+
+
+def _runs(number: Int64) -> tuple[Int64, Int64]:
+    """First and last index of each run of equal numbers."""
+    firsts = np.flatnonzero(np.diff(number, prepend=-1))
+    return firsts, np.append(firsts[1:], len(number)) - 1
+
+
+def _next_of(times: Int64, after: Int64) -> Int64:
+    """The first of the sorted `times` later than each of `after`."""
+    return np.append(times, _NEVER)[np.searchsorted(times, after, side="right")]
+
+
+def _last_quiet_end(events: Events, marks: _Marks, ends: Int64, limit: Int64) -> Int64:
+    """Moves each end on to that of the last quiet forward before its limit."""
+    quiet = events.end[marks.quiet]
+    if len(quiet) == 0:
+        return ends
+    last = np.searchsorted(quiet, limit, side="right") - 1
+    return np.where(last >= 0, np.maximum(ends, quiet[np.maximum(last, 0)]), ends)
+
+
+def _merged(segments: Int64, events: Events, nesting: Nesting) -> Int64:
+    """Joins segments that overlap; those that begin or end inside an outermost event are dropped.
+
+    Such a one belongs to what is around it: a loader that runs a model of its own.
+    """
+    top = nesting.top()
+    starts, ends = events.start[top], events.end[top]
+    is_whole = np.ones(len(segments), dtype=bool)
+    for column in (0, 1):
+        around = np.searchsorted(starts, segments[:, column]) - 1
+        is_whole &= (around < 0) | (ends[np.maximum(around, 0)] <= segments[:, column])
+    segments = segments[is_whole]
+    segments = segments[np.argsort(segments[:, 0], kind="stable")]
+    if len(segments) == 0:
+        return segments
+    reach = np.maximum.accumulate(segments[:, 1])
+    firsts = np.flatnonzero(np.append(True, segments[1:, 0] > reach[:-1]))
+    return np.stack([segments[firsts, 0], np.maximum.reduceat(reach, firsts)], axis=1)

@@ -1,0 +1,353 @@
+"""A process's events as columns, and how they nest."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.run.metadata import MAX_NUMBER, integer
+from trainprof.record.log_reader import EventLogFile, join_texts
+from trainprof.record.schema import RECORD_BYTES, Kind, Topic
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+RECORD_DTYPE: Final = np.dtype(
+    [
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("thread", "<u2"),
+        ("site", "<u4"),
+        ("start", "<i8"),
+        ("end", "<i8"),
+        ("value", "<i8"),
+    ]
+)
+FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
+# An event this much later than so many that were written after it cannot be.
+_LATE_NS: Final = 1_000_000_000
+_SUCCESSORS: Final = 3
+FIRST_DETAIL_KIND: Final = int(Kind.FETCH_CPU)
+MAX_PID: Final = (1 << 31) - 1
+_BLOCK_RECORDS: Final = 1 << 18
+# By kind, as many as fit into a byte: a later version may write more.
+_IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])
+_IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= FIRST_DETAIL_KIND)
+_IS_EVENT: Final = _IS_KNOWN & (np.arange(256) >= FIRST_EVENT_KIND) & ~_IS_DETAIL
+_IS_BOOKKEEPING: Final = _IS_KNOWN & ~_IS_EVENT & ~_IS_DETAIL
+# Records of a log cut by a crash may be torn; none lasts longer than a month.
+_MAX_DURATION_NS: Final = 31 * 86_400 * 10**9
+# Nor are two records of a process a year apart.
+MAX_APART_NS: Final = 366 * 86_400 * 10**9
+_TORN_HEADER_EVENTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events in order of start (outer before inner), one row each.
+
+    Attributes:
+        kind, flags, site, value: As in record/schema.py, shape (n,); `value` as int32 if it fits.
+        thread: Number of the thread that wrote the record.
+        start, end: perf_counter ns; `end` >= `start`.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint8]
+    thread: npt.NDArray[np.uint16]
+    site: npt.NDArray[np.uint32]
+    start: Int64
+    end: Int64
+    value: npt.NDArray[np.int32] | Int64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def where(self, mask: Bool | Int64) -> Events:
+        """Returns the rows of a mask or an index array."""
+        return Events(*(getattr(self, name)[mask] for name in _COLUMNS))
+
+    def is_kind(self, *kinds: Kind) -> Bool:
+        """Returns the mask of rows of any of `kinds`."""
+        if len(kinds) == 1:
+            only: Bool = self.kind == int(kinds[0])
+            return only
+        wanted = np.zeros(256, dtype=np.bool_)
+        wanted[[int(kind) for kind in kinds]] = True
+        mask: Bool = wanted[self.kind]
+        return mask
+
+
+_COLUMNS: Final = ("kind", "flags", "thread", "site", "start", "end", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLog:
+    """What one process recorded.
+
+    Attributes:
+        header: Of its log file.
+        events: Kinds from LOADER_INIT on.
+        details: Kinds from FIRST_DETAIL_KIND on, as written, of `RECORD_DTYPE`.
+        texts: Id to (topic, text).
+        marks: Bookkeeping records (THREAD, TORCH_IMPORT, LIMIT, PROCESS_END), as (kind, site,
+            start, end, value).
+        main_thread: Number of the main thread in `events.thread`, or None.
+        records: Written records, bookkeeping included.
+        stopped_ns, stopped_errno: When and why recording stopped early.
+        impossible: Events left out, for they ended later than what was written after them.
+    """
+
+    header: dict[str, Any]
+    events: Events
+    details: npt.NDArray[np.void]
+    texts: dict[int, tuple[Topic, str]]
+    marks: list[tuple[Kind, int, int, int, int]]
+    main_thread: int | None
+    records: int
+    stopped_ns: int | None
+    stopped_errno: int | None
+    impossible: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        pid = self.header.get("pid")
+        return pid if isinstance(pid, int) and 0 < pid <= MAX_PID else None
+
+    @property
+    def role(self) -> str:
+        return str(self.header.get("role", "child"))
+
+    def texts_of(self, topic: Topic) -> dict[int, Any]:
+        """Returns id to decoded JSON (or plain text) of one topic; undecodable ones left out."""
+        plain = topic in (Topic.CLASS, Topic.OPTIMIZER, Topic.EXCEPTION)
+        found = {}
+        for number, (its_topic, text) in self.texts.items():
+            if its_topic is not topic:
+                continue
+            if plain:
+                found[number] = text
+                continue
+            try:
+                found[number] = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+        return found
+
+
+def load_process(log: EventLogFile) -> ProcessLog:
+    """Turns a log file into columns, block by block; holes and torn records are left out."""
+    total = len(log.body) // RECORD_BYTES
+    # Pages of it that are not written to cost nothing.
+    columns = {name: np.empty(total, dtype=RECORD_DTYPE[name]) for name in _COLUMNS}
+    count = 0
+    details: list[npt.NDArray[np.void]] = [np.empty(0, dtype=RECORD_DTYPE)]
+    texts: list[bytes] = []
+    marks: list[tuple[Kind, int, int, int, int]] = []
+    main_thread: int | None = None
+    records = impossible = 0
+    around_ns: int | None = None
+    for first in range(0, total, _BLOCK_RECORDS):
+        piece = log.body[first * RECORD_BYTES : (first + _BLOCK_RECORDS) * RECORD_BYTES]
+        rows = np.frombuffer(piece, dtype=RECORD_DTYPE)
+        kind = rows["kind"]
+        records += int(np.count_nonzero(kind))
+        duration = rows["end"] - rows["start"]
+        is_whole = (
+            (rows["start"] > 0)
+            & (rows["start"] < MAX_NUMBER)
+            & (duration >= 0)
+            & (duration < _MAX_DURATION_NS)
+        )
+        if around_ns is None:
+            around_ns = _around_ns(rows["start"][is_whole & _IS_EVENT[kind]], log.header)
+        if around_ns is not None:
+            is_near = np.abs(rows["start"] - around_ns) < MAX_APART_NS
+            impossible += int(np.count_nonzero(is_whole & _IS_EVENT[kind] & ~is_near))
+            is_whole &= is_near
+        for index in np.flatnonzero(_IS_BOOKKEEPING[kind]).tolist():
+            if kind[index] == Kind.TEXT:
+                texts.append(bytes(piece[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]))
+                continue
+            row = rows[index]
+            if kind[index] == Kind.THREAD and row["site"] == 1:
+                main_thread = int(row["thread"])
+            site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
+            latest_ns = MAX_NUMBER if around_ns is None else around_ns + MAX_APART_NS
+            if 0 <= start < latest_ns and 0 <= end < MAX_NUMBER:
+                marks.append((Kind(int(kind[index])), site, start, end, value))
+        details.append(rows[_IS_DETAIL[kind] & is_whole])
+        good = _IS_EVENT[kind] & is_whole
+        wrong = np.flatnonzero(good)[_end_after_their_successors(rows["end"][good])]
+        good[wrong] = False
+        impossible += len(wrong)
+        here = slice(count, count + int(np.count_nonzero(good)))
+        for name, column in columns.items():
+            column[here] = rows[name][good]
+        count = here.stop
+        del rows, kind, duration, is_whole, good
+        _forget_pages(piece)
+    return ProcessLog(
+        header=log.header,
+        events=_in_order(columns, count),
+        details=np.concatenate(details),
+        texts=join_texts(texts),
+        marks=marks,
+        main_thread=main_thread,
+        records=records,
+        stopped_ns=log.stopped_ns,
+        stopped_errno=log.stopped_errno,
+        impossible=impossible,
+    )
+
+
+def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
+    """Returns a time that a process's events are near, None where nothing tells of one.
+
+    That of its header, unless most of several events are far from it.
+    """
+    opened_ns = integer(header.get("perf_ns"))
+    middle_ns = int(np.median(starts)) if len(starts) else None
+    if opened_ns is None or middle_ns is None or opened_ns < 0:
+        return middle_ns
+    is_far = abs(middle_ns - opened_ns) >= MAX_APART_NS
+    return middle_ns if is_far and len(starts) >= _TORN_HEADER_EVENTS else opened_ns
+
+
+def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
+    """Returns which of the events, in order of writing, end well after several written later.
+
+    Each is written when it ends: a bit of its time has been turned over.
+    """
+    found = np.zeros(len(ends), dtype=bool)
+    inner = len(ends) - _SUCCESSORS
+    if inner > 0:
+        latest = ends[1 : inner + 1]
+        for step in range(2, _SUCCESSORS + 1):
+            latest = np.maximum(latest, ends[step : inner + step])
+        found[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
+    return found
+
+
+def _forget_pages(read: memoryview) -> None:
+    """Tells the kernel that the mapped pages of a log are not needed any more: they count as ours.
+
+    All of the mapping, for blocks and pages do not begin at the same bytes.
+    """
+    if isinstance(read.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        read.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def no_events() -> Events:
+    """Returns a table without rows."""
+    return Events(*(np.empty(0, dtype=RECORD_DTYPE[name]) for name in _COLUMNS))
+
+
+def _in_order(columns: dict[str, npt.NDArray[Any]], count: int) -> Events:
+    """Puts the first `count` rows in order of start, one column at a time: to save memory."""
+    # Records come in order of end: stable by start with later-written (outer) ones first.
+    order = np.argsort(columns["start"][:count][::-1], kind="stable")
+    np.subtract(count - 1, order, out=order)
+    for name in _COLUMNS:
+        columns[name] = columns[name][:count][order]
+    if count and abs(columns["value"]).max() <= np.iinfo(np.int32).max:
+        columns["value"] = columns["value"].astype(np.int32)
+    return Events(**columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """Which event lies inside which, on one thread.
+
+    Attributes:
+        parent: Index of the innermost event around each, -1 at the top, shape (n,).
+        levels: Index arrays, one per depth, outermost first.
+        own_ns: Time of each event not covered by its children, int64 ns. What reaches out of the
+            event around it (a damaged log) is cut off, so that no time counts twice.
+    """
+
+    parent: npt.NDArray[np.int32]
+    levels: list[npt.NDArray[np.int32]]
+    own_ns: Int64
+
+    def inside(self, kinds: Bool) -> Bool:
+        """Returns which events have an ancestor among those of the mask `kinds`."""
+        within = np.zeros(len(self.parent), dtype=bool)
+        for level in self.levels[1:]:
+            parents = self.parent[level]
+            within[level] = within[parents] | kinds[parents]
+        return within
+
+    def nearest(self, kinds: Bool) -> Int64:
+        """Returns the innermost event around each of those in the mask `kinds`, -1 for none."""
+        found = np.full(len(self.parent), -1, dtype=np.int64)
+        for level in self.levels[1:]:
+            parents = self.parent[level]
+            found[level] = np.where(kinds[parents], parents, found[parents])
+        return found
+
+    def innermost(self, events: Events, times: Int64, *, besides: Bool | None = None) -> Int64:
+        """Returns the innermost event around each time, -1 where there is none.
+
+        Args:
+            events: Those whose nesting this is.
+            times: In ns.
+            besides: The mask of events that are looked through.
+        """
+        around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1
+        while len(events):
+            is_over = (around >= 0) & (events.end[np.maximum(around, 0)] <= times)
+            if besides is not None:
+                is_over |= (around >= 0) & besides[np.maximum(around, 0)]
+            if not is_over.any():
+                break
+            around[is_over] = self.parent[around[is_over]]
+        return around
+
+    def top(self) -> npt.NDArray[np.int32]:
+        """Returns the indices of the outermost events."""
+        return self.levels[0] if self.levels else np.empty(0, dtype=np.int32)
+
+
+def nest(events: Events) -> Nesting:
+    """Finds the nesting of one thread's events; they must be in order of start."""
+    n = len(events)
+    parent = np.full(n, -1, dtype=np.int32)
+    if n == 0:
+        return Nesting(parent, [], np.empty(0, dtype=np.int64))
+    depth = _depths(events)
+    levels = [np.flatnonzero(depth == wanted).astype(np.int32) for wanted in range(depth.max() + 1)]
+    del depth
+    own = events.end - events.start
+    # Where an event ends, or the one around it, if that is earlier.
+    end = events.end
+    for above, level in pairwise(levels):
+        parents = above[np.searchsorted(above, level) - 1]
+        parent[level] = parents
+        last, first = end[parents], events.start[level]
+        if (end[level] > last).any():
+            end = end.copy() if end is events.end else end
+            end[level] = np.clip(end[level], np.minimum(first, last), last)
+            own[level] = np.maximum(end[level] - first, 0)
+        np.subtract.at(own, parents, own[level])
+    return Nesting(parent, levels, own)
+
+
+def _depths(events: Events) -> npt.NDArray[np.int32]:
+    """Counts the events around each: those that began before it and have not ended."""
+    ended = np.searchsorted(np.sort(events.end), events.start, side="right")
+    depth = np.arange(len(events), dtype=np.int32)
+    depth -= ended.astype(np.int32)
+    has_no_length = events.end == events.start
+    if has_no_length.any():
+        # Such an event counts as ended at its own start, and at that of its equals before it.
+        last = np.searchsorted(events.start, events.start, side="right")
+        counted = np.concatenate([[0], np.cumsum(has_no_length)])
+        depth += (counted[last] - counted[:-1]).astype(np.int32)
+    return depth

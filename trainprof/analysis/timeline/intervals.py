@@ -1,0 +1,84 @@
+"""Stretches of time that do not overlap, and how much of them lies where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainprof.analysis.timeline.events import Events, Int64, Nesting
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Disjoint stretches in order.
+
+    Attributes:
+        starts, ends: Of each, ns, shape (n,).
+        before_ns: Length of all before each, ns, shape (n,).
+    """
+
+    starts: Int64
+    ends: Int64
+    before_ns: Int64
+
+    @classmethod
+    def of(cls, spans: Int64, window: tuple[int, int]) -> Coverage:
+        """Joins spans that overlap, cut to a window.
+
+        Args:
+            spans: Start and end of each, ns, shape (n, 2), in any order; none where the end is not
+                after the start.
+            window: Start and end, ns.
+        """
+        spans = np.clip(spans, *window)
+        spans = spans[spans[:, 1] > spans[:, 0]]
+        spans = spans[np.argsort(spans[:, 0], kind="stable")]
+        if len(spans) == 0:
+            nothing = np.empty(0, dtype=np.int64)
+            return cls(nothing, nothing, nothing)
+        reach = np.maximum.accumulate(spans[:, 1])
+        begins = np.concatenate([[True], spans[1:, 0] > reach[:-1]])
+        last = np.append(np.flatnonzero(begins)[1:] - 1, len(spans) - 1)
+        starts, ends = spans[begins, 0], reach[last]
+        return cls(starts, ends, np.concatenate([[0], np.cumsum(ends - starts)[:-1]]))
+
+    def spans(self) -> Int64:
+        """Returns the stretches, shape (n, 2), ns."""
+        return np.stack((self.starts, self.ends), axis=1)
+
+    def total_ns(self) -> int:
+        return int((self.ends - self.starts).sum())
+
+    def until(self, times: Int64) -> Int64:
+        """Returns how much lies before each time, ns; of the shape of `times`."""
+        if len(self.starts) == 0:
+            return np.zeros_like(times)
+        place = np.searchsorted(self.starts, times, side="right") - 1
+        at = np.maximum(place, 0)
+        inside = np.clip(times, self.starts[at], self.ends[at]) - self.starts[at]
+        before: Int64 = np.where(place < 0, 0, self.before_ns[at] + inside)
+        return before
+
+    def inside_ns(self, starts: Int64, ends: Int64) -> Int64:
+        """Returns how much lies in each span, ns; shape (n,)."""
+        return self.until(ends) - self.until(starts)
+
+
+def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
+    """Returns how much of each event's own time, which no child covers, lies in the stretches.
+
+    Args:
+        covered: The stretches.
+        events: One thread's.
+        nesting: Of `events`.
+
+    Returns:
+        ns, shape (n,): at most `nesting.own_ns`.
+    """
+    whole = covered.inside_ns(events.start, events.end)
+    own = whole.copy()
+    is_child = nesting.parent >= 0
+    np.subtract.at(own, nesting.parent[is_child], whole[is_child])
+    clipped: Int64 = np.clip(own, 0, np.maximum(nesting.own_ns, 0))
+    return clipped

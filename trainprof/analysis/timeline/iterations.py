@@ -1,0 +1,212 @@
+"""Passes over loaders: from one iterator's creation to the end of its last batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.timeline.collector_pauses import paused_ns
+from trainprof.analysis.timeline.events import Bool, Events, Int64, nest
+from trainprof.record.schema import Kind
+
+TRAINING: Final = "training"
+EVALUATION: Final = "evaluation"
+OTHER: Final = "other"
+
+LOADER_CALLS: Final = (
+    Kind.LOADER_INIT,
+    Kind.LOADER_RESET,
+    Kind.LOADER_NEXT,
+    Kind.LOADER_END,
+    Kind.LOADER_ERROR,
+)
+_STARTS: Final = (Kind.LOADER_INIT, Kind.LOADER_RESET)
+LEARNING: Final = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Passes of one loader, in order of time; arrays of shape (n_passes,).
+
+    Attributes:
+        loader: Its id in the log's texts.
+        start, end: From the creation of the iterator to the end of its last call, ns.
+        after_first: Start of the call that followed the first batch, ns; the latest time of all
+            where none did.
+        last_next: Start of the last `next` that gave a batch (or of the pass, without one), ns.
+        is_ended: A StopIteration was seen.
+        is_resumed: Its iterator was there before, with workers that live on.
+        batches: Batches taken.
+        init_ns: Creating or resetting the iterator.
+        first_ns: The first `next`, without garbage collection; -1 where there was none.
+        wait_ns: All later ones together, likewise.
+        end_ns: The `next` that raised StopIteration.
+        overlaps: It began while an earlier pass went on, which took further batches then.
+        stage: training|evaluation|other per pass.
+        role: Of the loader as a whole.
+    """
+
+    loader: int
+    start: Int64
+    end: Int64
+    after_first: Int64
+    last_next: Int64
+    is_ended: Bool
+    is_resumed: Bool
+    batches: Int64
+    init_ns: Int64
+    first_ns: Int64
+    wait_ns: Int64
+    end_ns: Int64
+    overlaps: Bool
+    stage: npt.NDArray[np.str_]
+    role: str
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def where(self, mask: Bool) -> Passes:
+        """Returns the passes of a mask; the loader keeps its role."""
+        columns: dict[str, Any] = {
+            one.name: value[mask]
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), np.ndarray)
+        }
+        return replace(self, **columns)
+
+    def number_at(self, times: Int64) -> Int64:
+        """Returns the number of the pass that had begun last at each time, -1 ahead of the first.
+
+        Args:
+            times: ns.
+        """
+        found: Int64 = np.searchsorted(self.start, times, side="right") - 1
+        return found
+
+    def of_stage(self, stage: str) -> Bool:
+        mask: Bool = self.stage == stage
+        return mask
+
+    def trained(self) -> Bool:
+        """Returns the training passes that gave a batch: the epochs, where it feeds training."""
+        mask: Bool = self.of_stage(TRAINING) & (self.batches > 0)
+        return mask
+
+
+def with_first_batches(events: Events) -> Events:
+    """Gives the first batch of every iterator the number 1.
+
+    One that resumes from a state (torchdata's StatefulDataLoader) counts on from where that was.
+    """
+    calls = np.flatnonzero(events.is_kind(*LOADER_CALLS))
+    calls = calls[np.argsort(events.site[calls], kind="stable")]
+    kinds, sites = events.kind[calls], events.site[calls]
+    follows = np.isin(kinds[:-1], _STARTS) & (sites[1:] == sites[:-1])
+    resumed = calls[1:][follows & (kinds[1:] == Kind.LOADER_NEXT) & (events.value[calls[1:]] > 1)]
+    if len(resumed) == 0:
+        return events
+    value = events.value.copy()
+    value[resumed] = 1
+    return replace(events, value=value)
+
+
+def find_passes(events: Events) -> list[Passes]:
+    """Finds the passes of every loader, from all threads' events; stages are not decided yet."""
+    calls = events.where(events.is_kind(*LOADER_CALLS))
+    calls = calls.where(~_nested_starts(calls))
+    length = calls.end - calls.start - paused_ns(calls, events)
+    return [
+        _passes_of(int(loader), calls.where(calls.site == loader), length[calls.site == loader])
+        for loader in np.unique(calls.site)
+    ]
+
+
+def _nested_starts(calls: Events) -> Bool:
+    """Marks resets and creations inside another call of the same loader: no pass of their own."""
+    mask = np.zeros(len(calls), dtype=bool)
+    is_start = calls.is_kind(*_STARTS)
+    for thread in np.unique(calls.thread[is_start]).tolist():
+        index = np.flatnonzero(calls.thread == thread)
+        parent = nest(calls.where(index)).parent
+        same = (parent >= 0) & (calls.site[index[parent]] == calls.site[index])
+        mask[index[same]] = is_start[index[same]]
+    return mask
+
+
+def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
+    """Builds the passes of one loader from its calls, and what each took without pauses, ns."""
+    is_start = calls.is_kind(*_STARTS)
+    is_next = calls.is_kind(Kind.LOADER_NEXT)
+    after_start = np.concatenate([[False], is_start[:-1]])
+    # An iterator whose creation was not seen starts with its first batch.
+    is_start |= is_next & (calls.value == 1) & ~after_start
+    is_start[0] = True
+    number = np.cumsum(is_start) - 1
+    count = int(number[-1]) + 1
+    is_first = is_next & (calls.value <= 1)
+    is_later = is_next & ~is_first
+    is_stop = calls.is_kind(Kind.LOADER_END)
+
+    def total(mask: Bool) -> Int64:
+        sums = np.bincount(number[mask], weights=length[mask], minlength=count)
+        return sums.astype(np.int64)
+
+    firsts = np.flatnonzero(is_start)
+    after_first = np.full(count, np.iinfo(np.int64).max)
+    follows = is_later | is_stop
+    np.minimum.at(after_first, number[follows], calls.start[follows])
+    last_next = calls.start[firsts].copy()
+    np.maximum.at(last_next, number[is_next], calls.start[is_next])
+    has_first = np.bincount(number[is_first], minlength=count) > 0
+    return Passes(
+        loader=loader,
+        start=calls.start[firsts],
+        end=np.maximum.reduceat(calls.end, firsts),
+        after_first=after_first,
+        last_next=last_next,
+        is_ended=np.bincount(number[is_stop], minlength=count) > 0,
+        is_resumed=calls.is_kind(Kind.LOADER_RESET)[firsts],
+        batches=np.bincount(number[is_next], minlength=count),
+        init_ns=total(calls.is_kind(*_STARTS)),
+        first_ns=np.where(has_first, total(is_first), -1),
+        wait_ns=total(is_later | calls.is_kind(Kind.LOADER_ERROR)),
+        end_ns=total(is_stop),
+        overlaps=_overlapping(calls, is_start, is_next),
+        stage=np.full(count, OTHER, dtype="<U10"),
+        role=OTHER,
+    )
+
+
+def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
+    """Marks the passes since whose start an iterator that was there before has gone on.
+
+    Iterators number their batches: a number that does not follow the newest one's last, but that of
+    an earlier one, is of that one.
+    """
+    number_of_pass = np.cumsum(is_start) - 1
+    given = np.cumsum(is_next)
+    before: Int64 = (given - is_next)[is_start][number_of_pass]
+    if (calls.value == given - before)[is_next].all():
+        return np.zeros(int(is_start.sum()), dtype=bool)
+    found: list[bool] = []
+    earlier, last = Counter[int](), 0
+    values = calls.value.astype(np.int64).tolist()
+    for starts, gives, number in zip(is_start.tolist(), is_next.tolist(), values, strict=True):
+        if starts:
+            if found:
+                earlier[last] += 1
+            found.append(False)
+            last = 0
+        if not gives:
+            continue
+        if number == last + 1:
+            last = number
+        elif earlier[number - 1] > 0:
+            earlier[number - 1] -= 1
+            earlier[number] += 1
+            found[-1] = True
+    return np.array(found, dtype=bool)

@@ -1,0 +1,461 @@
+"""What two sides do not have in common: how far a comparison holds, and what was changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, Final
+
+from trainprof.analysis.loading.stream_batches import are_as_many, are_other_sizes, exceed
+from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
+from trainprof.analysis.summary.run import Exit
+from trainprof.compare.compared_run import ComparedRun
+
+# Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
+WORK: Final = "work"  # a step is another amount of work
+GROUND: Final = "ground"  # another script, machine or library
+UNUSABLE: Final = "unusable"  # recording slowed a run, or it has too few steps
+UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
+SETTING: Final = "setting"  # what the user may have meant to change
+REMARK: Final = "remark"  # worth knowing when reading the numbers
+UNLIKE: Final = frozenset({WORK, GROUND, UNUSABLE})
+
+SCRIPT: Final = "script"
+SCRIPT_TEXT: Final = "the script's text"
+BATCH_BYTES: Final = "a batch's size"
+DEVICE: Final = "device"
+GPU: Final = "GPU"
+TRAINERS: Final = "training processes"
+CPU_CORES: Final = "CPU cores"
+TORCH: Final = "torch"
+# A last batch that is not full makes no more of a difference than this.
+_SAME_SAMPLES: Final = 0.02
+# Of a training set that lies in memory nothing like this is read.
+_MUCH_READ_BYTES: Final = 16 << 20
+_LITTLE_READ: Final = 0.25
+_FILES_NAMED: Final = 3
+# By the manifest's sections: settings that the command names, and what may be imported.
+_FILES: Final = (("settings", SETTING, ""), ("sources", REMARK, " beside the script"))
+_LOADER_FIELDS: Final = ("num_workers", "pin_memory")
+# These say nothing without workers.
+_WORKER_FIELDS: Final = ("prefetch_factor", "persistent_workers", "start_method")
+_OPTION: Final = re.compile(r"--?[A-Za-z]")
+# What options and settings (`--lr 0.1`, `--lr=0.1`, `optimizer.lr=0.1`) are called by.
+_NAMED: Final = re.compile(r"(--?[A-Za-z][^= ]*)|([+~]{0,2}[A-Za-z_][\w.@/-]*)=")
+
+Runs = Sequence[ComparedRun]
+Fact = Callable[[ComparedRun], Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that the sides do not have in common.
+
+    Attributes:
+        what: Such as "batch size".
+        kind: WORK, GROUND, UNUSABLE, UNFINISHED, SETTING or REMARK.
+        text: One sentence without its full stop.
+        is_between: Between the sides; else runs of one side differ, or one run is not as it should.
+    """
+
+    what: str
+    kind: str
+    text: str
+    is_between: bool = False
+
+
+def _script(run: ComparedRun) -> str | None:
+    """What was run in the end: of torchrun, python or accelerate the script that they start."""
+    name = run.manifest.get("entry") or run.manifest.get("script")
+    return os.path.basename(name.rstrip("/")) if isinstance(name, str) else None
+
+
+def _script_text(run: ComparedRun) -> str | None:
+    return _word(run.manifest.get("script_sha256"))
+
+
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _device(run: ComparedRun) -> str | None:
+    """Such as "cpu" or "cuda"; the number of a device makes no difference."""
+    device = run.summary.run.device
+    return None if device is None else device.split(":")[0]
+
+
+def _gpu(run: ComparedRun) -> str | None:
+    """Such as "NVIDIA H100"; None where nothing tells which of several kinds it was."""
+    system = run.summary.system
+    gpus = [] if system is None or _device(run) in (None, "cpu") else system.gpus
+    used = [gpu for gpu in gpus if gpu.is_used]
+    names = sorted({gpu.name for gpu in used or gpus if gpu.name and (used or gpu.is_visible)})
+    return ", ".join(names) or None if used or len(names) == 1 else None
+
+
+def _cores(host: Mapping[str, Any]) -> str | None:
+    for name in ("usable_cores", "cores"):
+        told = host.get(name)
+        if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
+            return f"{told:.3g}"
+    return None
+
+
+def _platform(host: Mapping[str, Any]) -> str | None:
+    """Such as "linux x86_64": the kernel's version between makes no other machine."""
+    told = host.get("platform")
+    words = told.split() if isinstance(told, str) else []
+    return f"{words[0]} {words[-1]}" if len(words) > 1 else None
+
+
+_OF_HOST: Final = {
+    "platform": _platform,
+    "CPU": lambda host: _word(host.get("cpu")),
+    CPU_CORES: _cores,
+}
+
+
+def _of_host(what: str) -> Fact:
+    return lambda run: _OF_HOST[what](run.section("host"))
+
+
+def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a manifest's host is, by the names of facts, as far as it is known."""
+    told = {what: fact(host) for what, fact in _OF_HOST.items()}
+    return {what: value for what, value in told.items() if value is not None}
+
+
+def ground_of(run: ComparedRun) -> dict[str, str]:
+    """Returns the machine and libraries of a run, by the names of facts, as far as known.
+
+    To which of the machine's cores a script binds itself is its own affair.
+    """
+    told = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
+    told[CPU_CORES] = _cores(run.section("host"))
+    of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS)
+    return {what: str(x) for what, x in told.items() if x is not None and what not in of_script}
+
+
+def _cores_of_run(run: ComparedRun) -> str | None:
+    """Those that training could use: a command or the script may have bound it to fewer."""
+    host = run.section("host")
+    system = run.summary.system
+    bound = None if system is None else number_at(system.cpu, "cores_usable")
+    known = number_at(host, "usable_cores")
+    return _cores(host if bound is None or known is None or bound >= known else {"cores": bound})
+
+
+def _version(package: str) -> Fact:
+    return lambda run: run.summary.run.versions.get(package)
+
+
+FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
+    (SCRIPT, GROUND, _script),
+    (SCRIPT_TEXT, GROUND, _script_text),
+    ("batch size", WORK, lambda run: feeder.batch_size if (feeder := run.feeder()) else None),
+    ("world size", WORK, lambda run: run.summary.run.world_size or 1),
+    ("what counts as a step", WORK, lambda run: run.summary.training.step_source),
+    # Each for itself: ranks are one together.
+    (TRAINERS, GROUND, lambda run: 1 + len(run.summary.trained_apart)),
+    (DEVICE, GROUND, _device),
+    (GPU, GROUND, _gpu),
+    *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
+    (CPU_CORES, GROUND, _cores_of_run),
+    (TORCH, GROUND, _version("torch")),
+    ("CUDA", GROUND, _version("cuda")),
+    # A trial's cost nothing from one step on: they are copies of some that were made.
+    ("free batches", SETTING, lambda run: run.summary.training.free_from_step is not None),
+    ("torch's threads", SETTING, lambda run: run.summary.torch_threads),
+    ("Python", SETTING, _version("python")),
+)
+
+
+def differences(base: Runs, other: Runs) -> list[Difference]:
+    """Returns what the runs of two sides do not have in common, what matters most first."""
+    compared = [_compared(what, kind, fact, base, other) for what, kind, fact in FACTS]
+    listed = [*_arguments(base, other), *_same_script(compared, [*base, *other])]
+    if not any(difference.kind == WORK for difference in listed):
+        listed += _samples_per_step(base, other) or _uncounted_samples(base, other)
+    listed += [*_epochs(base, other), *_loader_settings(base, other)]
+    for side, runs in (("BASE", base), ("OTHER", other)):
+        for run in runs:
+            listed += _of_a_run(side if len(runs) == 1 else f"run {run.name} of {side}", run)
+    listed += [*_caches(base, other), *_edited([*base, *other])]
+    order = (UNUSABLE, WORK, GROUND, UNFINISHED, SETTING, REMARK)
+    return sorted(listed, key=lambda difference: order.index(difference.kind))
+
+
+def _same_script(compared: Sequence[Difference | None], runs: Runs) -> list[Difference]:
+    """Names a script's name or its text, not both; a copy under another name is the same."""
+    listed = {difference.what: difference for difference in compared if difference is not None}
+    if SCRIPT in listed:
+        texts = {_script_text(run) for run in runs}
+        listed.pop(SCRIPT_TEXT if len(texts) > 1 or None in texts else SCRIPT, None)
+    return list(listed.values())
+
+
+def _compared(what: str, kind: str, fact: Fact, base: Runs, other: Runs) -> Difference | None:
+    """None where nothing differs, and where a side does not know the fact."""
+    sides = [
+        list(dict.fromkeys(value for run in runs if (value := fact(run)) is not None))
+        for runs in (base, other)
+    ]
+    for name, values in zip(("BASE", "OTHER"), sides, strict=True):
+        if len(values) > 1 and all(sides):
+            own = "differs" if fact is _script_text else ", ".join(map(str, values))
+            text = f"the runs of {name} are not alike: {what} {own}"
+            return Difference(what, GROUND if kind == SETTING else kind, text)
+    if not all(sides) or sides[0] == sides[1]:
+        return None
+    if fact is _script_text:
+        return Difference(what, kind, f"{what} differs", is_between=True)
+    return _changed(what, kind, str(sides[0][0]), str(sides[1][0]))
+
+
+def _changed(what: str, kind: str, base: str, other: str) -> Difference:
+    return Difference(what, kind, f"{what} {base} -> {other}", is_between=True)
+
+
+def _arguments(base: Runs, other: Runs) -> list[Difference]:
+    """Compares what all runs of a side share: a seed of its own is no change of a run."""
+    commands = [
+        [_named(run.summary.run.command[1:]) for run in side if run.summary.run.command]
+        for side in (base, other)
+    ]
+    if not all(commands):
+        return []
+    own = {name for side in commands for name in _varied(side)}
+    texts = [Counter(text for name, text in side[0] if name not in own) for side in commands]
+    left, added = (" ".join(dict.fromkeys(one - two)) for one, two in (texts, texts[::-1]))
+    if left and added:
+        return [Difference("arguments", SETTING, f"arguments {left} -> {added}", is_between=True)]
+    if left or added:
+        text = f"arguments: {added} added" if added else f"arguments: {left} left out"
+        return [Difference("arguments", SETTING, text, is_between=True)]
+    return []
+
+
+def _named(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns options with their values, and words by their place, each with its name."""
+    texts: list[str] = []
+    for word in words:
+        takes_value = texts and _OPTION.match(texts[-1]) and not re.search("[ =]", texts[-1])
+        if takes_value and not _OPTION.match(word):
+            texts[-1] += f" {word}"
+        else:
+            texts.append(word)
+    places = itertools.count(1)
+    return [
+        (match[1] or match[2] if (match := _NAMED.match(text)) else str(next(places)), text)
+        for text in texts
+    ]
+
+
+def _varied(side: Sequence[Sequence[tuple[str, str]]]) -> set[str]:
+    """Returns the names of arguments that not all runs of a side have alike."""
+    names = {name for run in side for name, _ in run}
+    return {
+        name
+        for name in names
+        if len({tuple(text for known, text in run if known == name) for run in side}) > 1
+    }
+
+
+def _samples_per_step(base: Runs, other: Runs) -> list[Difference]:
+    """Gradients accumulated over more batches, or batches that a sampler makes larger."""
+    known = [
+        [samples for run in runs if (samples := run.samples_per_step()) is not None]
+        for runs in (base, other)
+    ]
+    if not all(known):
+        return []
+    least, most = min(map(min, known)), max(map(max, known))
+    if most <= least * (1 + _SAME_SAMPLES) or _have_short_ends([*base, *other]):
+        return []
+    return [_changed("samples a step", WORK, *(f"{fmean(side):.4g}" for side in known))]
+
+
+def _have_short_ends(runs: Runs) -> bool:
+    """Whether last steps of passes that are not full explain it: runs of other lengths end fewer.
+
+    Those may see no more than a sample, and what is accumulated when a pass ends may lead to none.
+    """
+    bounds = []
+    for run in runs:
+        training = run.summary.training
+        seen, passes = (run.samples_per_step() or 0.0) * training.steps, max(training.epochs, 1)
+        full_steps = max(training.steps - passes, 1)
+        bounds.append((seen / (training.steps + passes), max(seen - passes, 0.0) / full_steps))
+    steps = {run.summary.training.steps for run in runs}
+    return len(steps) > 1 and max(low for low, _ in bounds) <= min(high for _, high in bounds)
+
+
+def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
+    """Streams that make batches of their own, or whose workers each have one that is not full."""
+    sizes = _other_batches(base, other)
+    if sizes is None:
+        return []
+    in_base, in_other = (f"{size / 1024:,.4g} KiB" for size in sizes)
+    text = f"a batch is {in_base} -> {in_other} on average, and its samples are not counted"
+    return [Difference(BATCH_BYTES, WORK, text, is_between=True)]
+
+
+def _epochs(base: Runs, other: Runs) -> list[Difference]:
+    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs."""
+    batches = _other_epochs(base, other)
+    if batches is None:
+        return []
+    changed = _changed("batches an epoch", WORK, *(f"{mean:,.4g}" for mean in batches))
+    return [replace(changed, text=f"{changed.text}: workers share the stream differently")]
+
+
+def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
+    """Returns the bytes of both sides' mean batches, where a step is other work by that.
+
+    None where samples are counted, and where batches may hold other numbers, but as many samples:
+    passes have as many of them, or there is one batch size and no pass that ended.
+    """
+    runs = [*base, *other]
+    if any(run.summary.training.samples for run in runs):
+        return None
+    in_base, in_other = _batch_bytes(base), _batch_bytes(other)
+    if in_base is None or in_other is None:
+        return None
+    means, errors = zip(in_base, in_other, strict=True)
+    if not are_other_sizes(means, errors):
+        return None
+    passes = [[_ended(run) for run in side] for side in (base, other)]
+    if all(ended for side in passes for ended in side):
+        return None if are_as_many(*passes) else means
+    has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
+    return None if has_size else means
+
+
+def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
+    """Returns how many batches an epoch of a stream has on both sides, where it is other data.
+
+    None where the sides have equal numbers of workers, or no run ended an epoch.
+    """
+    loaders = [[run.feeder() for run in side] for side in (base, other)]
+    streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
+    ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
+    workers = [{x.num_workers or 0 for x in side} for side in streams]
+    if not all(ended) or workers[0] == workers[1]:
+        return None
+    most = max(workers[0] | workers[1])
+    if not exceed(ended[0], ended[1], most) and not exceed(ended[1], ended[0], most):
+        return None
+    means = [fmean(map(fmean, side)) for side in ended]
+    return means[0], means[1]
+
+
+def _ended(run: ComparedRun) -> list[int]:
+    feeder = run.feeder()
+    return [] if feeder is None else feeder.ended_batches
+
+
+def _batch_bytes(side: Sequence[ComparedRun]) -> tuple[float, float] | None:
+    """Returns the mean and its standard error, None where one of the runs does not tell it."""
+    sizes = [
+        (fetch.batch_bytes, fetch.batch_bytes_error)
+        for run in side
+        if (feeder := run.feeder()) is not None and (fetch := feeder.fetch) is not None
+        if fetch.batch_bytes and fetch.batch_bytes_error is not None
+    ]
+    if not sizes or len(sizes) < len(side):
+        return None
+    error = math.hypot(*(error for _, error in sizes)) / len(sizes)
+    return fmean(size for size, _ in sizes), error
+
+
+def _loader_settings(base: Runs, other: Runs) -> list[Difference]:
+    changes = (
+        _compared(name, SETTING, _setting(name), base, other)
+        for name in (*_LOADER_FIELDS, *_WORKER_FIELDS)
+    )
+    return [change for change in changes if change is not None]
+
+
+def _setting(name: str) -> Callable[[ComparedRun], Hashable]:
+    def value(run: ComparedRun) -> Hashable:
+        feeder = run.feeder()
+        if feeder is None or (name in _WORKER_FIELDS and not feeder.num_workers):
+            return None
+        setting: Hashable = getattr(feeder, name)
+        return setting
+
+    return value
+
+
+def _of_a_run(called: str, run: ComparedRun) -> list[Difference]:
+    listed = []
+    why = run.why_unusable()
+    if why is not None:
+        listed.append(Difference("steady steps", UNUSABLE, f"{called} {why}"))
+    end = run.summary.run.exit
+    ended = _ended_early(end)
+    if ended is not None:
+        is_judged = end.reason == "interrupted" or end.after_limit is not None
+        listed.append(Difference("end", REMARK if is_judged else UNFINISHED, f"{called} {ended}"))
+    return listed
+
+
+def _ended_early(end: Exit) -> str | None:
+    """Says how a run ended that did not end as it should, None where it did."""
+    if end.reason == "limit" or (end.reason == "completed" and not end.status):
+        return None
+    ended = {
+        "completed": f"ended with exit status {end.status}",
+        "exception": "ended by an exception",
+        "interrupted": "was stopped by Ctrl-C",
+        "signal": f"was ended by signal {end.signal}",
+        "killed": f"was killed by signal {end.signal}" if end.signal else "was killed",
+        "running": "is still running",
+    }.get(end.reason, "ended in a way that is not known")
+    limit = end.after_limit
+    after = f", once training had been ended at the limit ({limit})" if limit else ""
+    return f"{ended}{f' ({end.detail})' if end.detail else ''}{after}"
+
+
+def _caches(base: Runs, other: Runs) -> list[Difference]:
+    """One side read its data from disk, the other from memory: the first run after a copy does."""
+    reads = []
+    for side in (base, other):
+        fetches = [feeder.fetch for run in side if (feeder := run.feeder()) is not None]
+        known = [(f.read_bytes, f.n) for f in fetches if f is not None and f.read_bytes is not None]
+        if not known:
+            return []
+        # By the batch: a longer run reads more.
+        a_batch = fmean(read_bytes / max(n, 1) for read_bytes, n in known)
+        reads.append((a_batch, fmean(read_bytes for read_bytes, _ in known)))
+    (least, _), (most, read_bytes) = sorted(reads)
+    if read_bytes < _MUCH_READ_BYTES or least > _LITTLE_READ * most:
+        return []
+    cold, warm = ("BASE", "OTHER") if reads[0][0] == most else ("OTHER", "BASE")
+    mib = read_bytes / (1 << 20)
+    text = f"{cold} read {mib:,.0f} MiB of its data from disk, {warm} had it in memory already"
+    return [Difference("page cache", REMARK, text)]
+
+
+def _edited(runs: Runs) -> list[Difference]:
+    """Files that are not the same in all runs; those beside the script it may not have used."""
+    listed = []
+    for section, kind, where in _FILES:
+        digests: dict[str, set[str]] = {}
+        for run in runs:
+            for name, digest in run.section(section).items():
+                if isinstance(digest, str):
+                    digests.setdefault(name, set()).add(digest)
+        edited = sorted(name for name, known in digests.items() if len(known) > 1)
+        if edited:
+            more = f" and {len(edited) - _FILES_NAMED} more" if len(edited) > _FILES_NAMED else ""
+            names = f"{', '.join(edited[:_FILES_NAMED])}{more}{where}"
+            text = f"{names} {'was' if len(edited) == 1 else 'were'} edited"
+            listed.append(Difference("files", kind, text))
+    return listed

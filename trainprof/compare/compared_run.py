@@ -1,0 +1,268 @@
+"""A saved run as `compare` reads it: its summary, its steps one by one, and what it ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.run.metadata import integer, number_at
+from trainprof.analysis.run.recording import manifest_of_first
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.saving_steps import CHECKPOINT, few_that_save
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.step_series import StepSeries, read_step_series
+from trainprof.record.run_directory import RunDirectory
+
+# What busy neighbours cost through caches, memory and clocks, where nobody waits for a core: with
+# the other of two cores busy, equal runs of 2 ms steps differed by up to 10 %
+# (benchmarks/compare_false_alarms.py).
+_SHARED_COST: Final = 0.2
+# What it costs when they take the core: torch's threads wait for one another, so that a step takes
+# far longer than the share that was taken. With a third taken from sample_scripts/healthy.py its
+# mean step became four times as long. A single thread waits for no other.
+_STALL_POWER, _STALL_POWER_ALONE = 3, 2
+_MOST_TAKEN: Final = 0.9
+# What a virtual machine's cores may be faster or slower from run to run: neighbours, clocks and
+# hyperthreads that it does not see. Ten equal runs of benchmarks/scripts/two_ms.py took 2.03 to
+# 2.71 ms a step, a standard deviation of 11 %: two of them differ by less than 35 % in 95 of 100
+# cases. Of 9 and 8 equal runs of two threads, without and with two workers, it was 12 and 16 %.
+_VIRTUAL_WANDERS, _VIRTUAL_WANDERS_ALONE = 0.5, 0.35
+_ONE_CORE_PERCENT: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """One run.
+
+    Attributes:
+        summary: Of the run.
+        series: Its steps, None where the events are gone.
+        manifest: {} where it is missing or damaged.
+        directory: Where it lies.
+        checkpoints_s: What checkpoints added to a mean steady step, where steps that save some are
+            left out.
+    """
+
+    summary: RunSummary
+    series: StepSeries | None
+    manifest: Mapping[str, Any]
+    directory: str
+    checkpoints_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.summary.run.name
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Returns an object of the manifest, {} where it is not one."""
+        section = self.manifest.get(name)
+        return section if isinstance(section, Mapping) else {}
+
+    def loaders(self, role: str) -> list[Loader]:
+        """Returns the loaders of a role, that with most batches first."""
+        of_role = [loader for loader in self.summary.loaders if loader.role == role]
+        return sorted(of_role, key=lambda loader: -loader.iterations)
+
+    def feeder(self) -> Loader | None:
+        """Returns the loader that feeds training."""
+        return next(iter(self.loaders(TRAINING)), None)
+
+    def samples_per_step(self) -> float | None:
+        """Returns how many samples an update sees, over all ranks; None where it is not known."""
+        training, feeder = self.summary.training, self.feeder()
+        if training.samples and training.steps:
+            return training.samples / training.steps
+        if feeder is None or not feeder.batch_size or not training.steps:
+            return None
+        ranks = len(self.summary.ranks) or 1
+        return feeder.batch_size * training.iterations / training.steps * ranks
+
+    def steady_steps(self) -> int:
+        if self.series is not None:
+            return len(self.series.steady_s)
+        return self.summary.training.steady_steps
+
+    def why_unusable(self) -> str | None:
+        """Returns why it does not show how fast training is, None where it does."""
+        if self.summary.lines is not None:
+            return "was slowed: its lines were timed"
+        if self.summary.run.device_timing == "synchronized":
+            return "was slowed: --cuda-sync waited for the device"
+        steps = self.steady_steps()
+        if steps < MIN_STEADY_STEPS or self.mean_step_s() is None:
+            return f"has {steps} steady steps; a verdict takes {MIN_STEADY_STEPS}"
+        return None
+
+    def mean_step_s(self) -> float | None:
+        """Returns the mean steady step, in s."""
+        if self.series is not None and len(self.series.steady_s):
+            mean = float(self.series.steady_s.mean())
+            return mean if mean > 0 else None
+        step = self.summary.training.step_s
+        return step.mean if step is not None and step.mean > 0 else None
+
+    def parts_s(self) -> Mapping[str, float]:
+        """Returns what a mean steady step consists of, by the ledger's keys, in s."""
+        if self.series is not None and len(self.series.steady_s):
+            return {key: float(part.mean()) for key, part in self.series.parts_s.items()}
+        return self.summary.training.per_step_s or {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it went to its own end."""
+        return self.summary.run.exit.is_whole
+
+    def pace(self) -> Pace | None:
+        """Returns how fast its steady steps were, None where there is none."""
+        mean_s = self.mean_step_s()
+        if mean_s is None:
+            return None
+        steps_s = self.series.steady_s if self.series is not None else None
+        return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
+
+    def training_pace(self) -> Pace | None:
+        """Returns how fast it trains, with starts of passes spread over their steps.
+
+        Where it went to its end all of them count; else those after the first, which stand for what
+        would have followed; of a run that was ended inside its first pass that one. What else comes
+        between passes (checkpoints, plots) is no part of it: how often it came depends on where a
+        run was ended.
+        """
+        return self._with(self._starts_per_step())
+
+    def later_pace(self) -> Pace | None:
+        """Returns the same by the starts of later passes alone, which runs of any length share."""
+        return self._with(self._later_starts_s())
+
+    def _with(self, starts_s: Floats) -> Pace | None:
+        pace = self.pace()
+        if pace is None or len(starts_s) == 0:
+            return pace
+        mean_s = pace.mean_s + float(starts_s.mean())
+        return replace(pace, mean_s=mean_s, starts_s=starts_s) if mean_s > 0 else pace
+
+    def _starts_per_step(self) -> Floats:
+        """Returns what each start of a pass adds to a step; none where no pass is known whole."""
+        if self.series is None or len(self.series.starts_s) == 0:
+            return np.zeros(0)
+        starts_s, steps = self.series.starts_s, self.series.steps_of_passes
+        if self.is_whole:
+            of_all: Floats = starts_s / max(float(steps.mean()), 1.0)
+            return of_all
+        if len(starts_s) > 1:
+            return self._later_starts_s()
+        length = self._steps_of_a_pass()
+        if length is None:
+            return starts_s[:0]
+        of_first: Floats = starts_s / max(float(steps[0]), length, 1.0)
+        return of_first
+
+    def _later_starts_s(self) -> Floats:
+        """Returns what each pass's start after the first adds to a step, shape (n_passes - 1,).
+
+        The last pass may have been cut short, and counts as long as the longest.
+        """
+        if self.series is None or len(self.series.starts_s) < 2:
+            return np.zeros(0)
+        steps = self.series.steps_of_passes.astype(np.float64)
+        steps[-1] = steps.max()
+        per_step: Floats = self.series.starts_s[1:] / max(float(steps[1:].mean()), 1.0)
+        return per_step
+
+    def _steps_of_a_pass(self) -> float | None:
+        """Returns it by the length of the loader that feeds training, None where it has none."""
+        feeder, training = self.feeder(), self.summary.training
+        if feeder is None or not feeder.length or not training.iterations:
+            return None
+        return feeder.length * training.steps / training.iterations
+
+    def cycle(self) -> int:
+        """Returns after how many steps waits repeat: loader workers take turns."""
+        feeder = self.feeder()
+        workers = integer(feeder.num_workers) if feeder is not None else None
+        return min(max(workers or 1, 1), max(self.steady_steps(), 1))
+
+    def disturbance(self) -> float:
+        """Returns by what share other processes may have made the run longer.
+
+        Taken from it was at most the CPU that others used, and no more of the time than somebody
+        waited for a core. 0 where nothing is known.
+        """
+        system = self.summary.system
+        cpu = None if system is None else shared_cpu(system.cpu)
+        if cpu is None:
+            return 0.0
+        taken = min(cpu.others_share, cpu.waited_share, _MOST_TAKEN)
+        power = _STALL_POWER_ALONE if self._computes_alone() else _STALL_POWER
+        cost = max((1 - taken) ** -power - 1, _SHARED_COST * cpu.others_share)
+        return cost * self._host_share()
+
+    def wandering(self) -> float:
+        """Returns by what share cores that are, or may be, virtual may have changed its pace.
+
+        In the time in which the run computes on them. 0 where nothing was sampled.
+        """
+        system = self.summary.system
+        if system is None or self.section("host").get("is_virtual") is False:
+            return 0.0
+        used = number_at(system.cpu, "tree_percent", "mean")
+        most = _VIRTUAL_WANDERS_ALONE if self._computes_alone() else _VIRTUAL_WANDERS
+        share = 0.0 if used is None else min(used / _ONE_CORE_PERCENT, 1.0)
+        return most * share * self._host_share()
+
+    def _computes_alone(self) -> bool:
+        """Whether one thread trains, and waits for no other, no worker and no rank."""
+        summary = self.summary
+        return summary.torch_threads == 1 and not summary.has_workers and not summary.ranks
+
+    def _host_share(self) -> float:
+        """Returns for how much of its time the host's pace is the run's, 0 to 1.
+
+        That is all of it without a device, else what the device waited.
+        """
+        if not self.summary.run.is_on_device:
+            return 1.0
+        return 1.0 - (self.summary.device_busy_share or 0.0)
+
+
+def without_saves(run: ComparedRun) -> ComparedRun:
+    """Returns a run without those of its steady steps that save checkpoints, where few do."""
+    series = run.series
+    if series is None:
+        return run
+    saving_s = series.parts_s.get(CHECKPOINT, np.zeros(len(series.steady_s)))
+    kept = ~few_that_save(saving_s)
+    if kept.all():
+        return run
+    parts_s = {key: part[kept] for key, part in series.parts_s.items()}
+    left = replace(series, steady_s=series.steady_s[kept], parts_s=parts_s)
+    return replace(run, series=left, checkpoints_s=float(saving_s.mean()))
+
+
+def named_apart(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Returns runs of which those that share a name go by their paths."""
+    names = Counter(run.name for run in runs)
+    return [run if names[run.name] < 2 else _called(run, run.directory) for run in runs]
+
+
+def _called(run: ComparedRun, name: str) -> ComparedRun:
+    return replace(run, summary=replace(run.summary, run=replace(run.summary.run, name=name)))
+
+
+def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:
+    """Reads what `compare` needs of a run besides its summary.
+
+    Raises:
+        OSError: If a file is there but cannot be read.
+    """
+    series = read_step_series(directory)
+    return ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))

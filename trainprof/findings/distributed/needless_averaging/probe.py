@@ -1,0 +1,142 @@
+"""Micro-batches of one update, after each of which ranks average gradients (DDP)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+from dataclasses import dataclass
+from itertools import islice
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.model.module_parts import parameters_of
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.patching.plain_tensors import PlainTensors
+from trainprof.inside.session import BackwardWatch, ModuleCall, Session
+
+_DDP: Final = "torch.nn.parallel.distributed"
+_MOST_PLACES: Final = 16
+# Parameters of a model whose versions are read.
+_MOST_PARAMETERS: Final = 8
+# The first ones are cold.
+_SKIPPED_UPDATES: Final = 2
+_WATCHED_UPDATES: Final = 8
+_ENOUGH_UPDATES: Final = 4
+
+
+@dataclass(slots=True)
+class _Place:
+    """The calls of a model from one line.
+
+    Attributes:
+        updates: After which a call came.
+        added: Calls whose gradients came on top of those of the call before.
+        version: How often parameters had been written by the last call.
+        met_at: The last backward pass before that.
+        written: How often gradients had been written by then; None where there were none.
+        set_back: How often they were since the last update's last call: once more than by a
+            backward pass, where they were set back in place.
+        is_out: Gradients are averaged once an update, or taken away between micro-batches.
+    """
+
+    updates: int = 0
+    added: int = 0
+    version: int = -1
+    met_at: int = -1
+    written: int | None = None
+    set_back: int | None = None
+    is_out: bool = False
+
+
+class GradientSyncsProbe:
+    """Watches the calls of models in DistributedDataParallel over a few updates."""
+
+    name = "gradient_syncs"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._plain = PlainTensors(torch, session)
+        self._process = os.getpid()
+        # By the line and the class's name.
+        self._places: dict[tuple[int, str], _Place] = {}
+        self._thread = self._updates = self._passes = 0
+        self._backward = BackwardWatch(patcher.guarded(self._begins), _nothing)
+        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.at_end.append(patcher.guarded(self._end))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _first_step(self, _: Any) -> None:
+        if self._thread == 0 and _DDP in sys.modules:
+            self._thread = get_ident()
+            self._session.watch_steps(self._steps, is_on=True)
+
+    def _has_stepped(self, _: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        self._updates += 1
+        if self._updates == _SKIPPED_UPDATES:
+            self._session.tell_modules(self._meets, True)
+            self._session.watch_backward(self._backward, is_on=True)
+        elif self._updates == _SKIPPED_UPDATES + _WATCHED_UPDATES:
+            self._end()
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._steps, is_on=False)
+        self._session.watch_backward(self._backward, is_on=False)
+        self._session.tell_modules(self._meets, False)
+        self._places.clear()
+
+    def _end(self) -> None:
+        found = [
+            {"site": site, "class": name, "batches": 1 + place.added / place.updates}
+            for (site, name), place in self._places.items()
+            if not place.is_out and place.updates >= _ENOUGH_UPDATES and place.added > 0
+        ]
+        if found and os.getpid() == self._process:
+            self._session.note_state({self.name: found})
+        self._stop()
+
+    def _begins(self, *_: Any) -> None:
+        self._passes += get_ident() == self._thread
+
+    def _meet(self, call: ModuleCall) -> None:
+        if get_ident() != self._thread or not self._torch.is_grad_enabled():
+            return
+        parallel = getattr(sys.modules.get(_DDP), "DistributedDataParallel", None)
+        if not isinstance(parallel, type) or not issubclass(type(call.module), parallel):
+            return
+        key = call.site, type(call.module).__qualname__
+        if key not in self._places and len(self._places) < _MOST_PLACES:
+            self._places[key] = _Place()
+        place = self._places.get(key)
+        if place is not None and not place.is_out:
+            with self._plain.unseen():
+                self._count(place, call.module)
+
+    def _count(self, place: _Place, module: Any) -> None:
+        learning = (parameter for parameter in parameters_of(module) if parameter.requires_grad)
+        some = list(islice(learning, _MOST_PARAMETERS))
+        is_averaged = module.__dict__.get("require_backward_grad_sync") is True
+        if not some or not is_averaged or module.__dict__.get("_comm_hooks"):
+            place.is_out = True
+            return
+        before, place.version = place.version, sum(parameter._version for parameter in some)
+        passed, place.met_at = self._passes > place.met_at, self._passes
+        gradients = [parameter.grad for parameter in some if parameter.grad is not None]
+        last, place.written = place.written, sum(x._version for x in gradients) or None
+        since = place.written - last if last is not None and place.written is not None else None
+        if before != place.version:
+            place.updates, place.set_back = place.updates + 1, since
+        elif not passed or not gradients:
+            place.is_out = True
+        elif since is not None and place.set_back is not None and since >= place.set_back:
+            place.is_out = True  # set back each time, or never
+        else:
+            place.added += 1
+
+
+def _nothing() -> None:
+    return

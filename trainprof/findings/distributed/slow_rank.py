@@ -1,0 +1,172 @@
+"""Ranks wait for one of them, which does something longer, or alone.
+
+What it means: ranks that average their gradients take each step together, so that it lasts as long
+as that of the slowest. One that waits longer for its batches, computes longer (longer sequences
+than those of the others), or alone evaluates, saves or logs, holds all others up by that time.
+
+How it is measured: step by step, what a rank spends on loading, copies, checkpoints, evaluation and
+collected garbage beyond all others, from a tenth of a usual step on; and Python between the parts
+of a step, where the others' forward, backward and calls of torch.distributed, in which they wait,
+are longer by half of it. So is a forward that is longer, where that rank is as late by all that
+comes ahead of backward, and the others wait in backward: of it mostly one rank has to be the cause,
+and its backward counts in proportion, for whoever waits, waits in the midst of theirs.
+
+When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
+that may be nobody's fault. A rank may compute longer because its core is slower or shared. With
+more ranks than cores only what is mostly one rank's is reported. Where ranks send to one another,
+as stages of a model do, computing is not compared. On a GPU it is not looked for.
+
+What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
+the same disk. What only one of them does: less often, or in a thread or process of its own.
+Evaluation: by all of them, each a part of its samples (DistributedSampler gives some twice where
+they cannot be shared out evenly). What one computes longer the others would have to compute: what
+is left of it when it is shared out is gained.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.timeline.ledger import LOADER_KEYS
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import outside_steps
+from trainprof.findings.loop.python_in_loop import python_line
+from trainprof.findings.loop.slow_validation import called_for_at
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+from trainprof.findings.wording import span, takes_of_it
+
+ID: Final = "slow_rank"
+KEYS: Final[tuple[str, ...]] = ()
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training: as for other waits (XProf)"),
+}
+# Of what all ranks are waited for because of the same thing: who has so much of it is the one.
+_MOSTLY: Final = 0.7
+_LOADING: Final = "loading"
+_COMPUTING: Final = "forward"
+_EVALUATING: Final = "evaluation"
+_FROM_ONE_TO_ONE: Final = ("send", "recv")
+_WORDS: Final = {
+    _LOADING: "loading its batches",
+    _COMPUTING: "computing, forward and backward",
+    "transfer": "copying",
+    "checkpoint": "saving and loading checkpoints",
+    _EVALUATING: "evaluating",
+    "gc": "collecting garbage",
+    "other": "Python code between the parts of a step",
+}
+
+
+def find(case: Case) -> Finding | None:
+    """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    by_cause: dict[str, list[dict[str, Any]]] = {}
+    passes_on = any(one.function in _FROM_ONE_TO_ONE for one in case.summary.collectives)
+    for row in case.summary.stragglers:
+        if passes_on and row["phase"] == _COMPUTING:
+            continue  # stages of one model compute what they are there for
+        by_cause.setdefault(_cause(row), []).append(row)
+    if not by_cause or case.training_s <= 0:
+        return None
+    cause = max(by_cause, key=lambda name: _seconds(by_cause[name]))
+    rows = by_cause[cause]
+    spent_s = _seconds(rows)
+    part = spent_s / case.training_s
+    if part < least:
+        return None
+    rank = case.summary.run.rank
+    own = [row for row in rows if row["rank"] == rank]
+    is_one = _seconds(own) >= _MOSTLY * spent_s
+    if not is_one and _are_cores_short(case):
+        return None
+    told = f"{span(spent_s)}, {percent(part)} of training"
+    if is_one:
+        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
+    else:
+        title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {told}"
+    site, where = _place(case, cause)
+    return plain_finding(
+        ID,
+        title,
+        outside_steps(case, spent_s * _given_up(case, cause)),
+        site=site,
+        advice=_advice(cause, is_one=is_one) + where,
+        evidence={
+            "held_up_s": spent_s,
+            "held_up_share": part,
+            "late_in_share_of_steps": {
+                f"rank {row['rank']}": row["share_of_steps"] for row in rows
+            },
+        },
+    )
+
+
+def _are_cores_short(case: Case) -> bool:
+    """Whether more ranks share the cores than there are, as far as that is known."""
+    cpu, cores = case.summary.system.cpu if case.summary.system else {}, case.cores()
+    ranks = number_at(cpu, "ranks")
+    return ranks is not None and cores is not None and ranks > cores
+
+
+def _given_up(case: Case, cause: str) -> float:
+    """Returns the share that is gained: what one rank computes longer others take over."""
+    ranks = _ranks(case)
+    return (ranks - 1) / ranks if cause == _COMPUTING else 1.0
+
+
+def _ranks(case: Case) -> int:
+    return max(len(case.summary.ranks), case.summary.run.world_size or 0, 2)
+
+
+def _cause(row: dict[str, Any]) -> str:
+    phase = str(row["phase"])
+    return _LOADING if phase in LOADER_KEYS else phase
+
+
+def _seconds(rows: list[dict[str, Any]]) -> float:
+    return float(sum(row["seconds"] for row in rows))
+
+
+def _advice(cause: str, *, is_one: bool) -> str:
+    if cause == _LOADING:
+        if is_one:
+            return "make loading the same on all ranks: shards of one size, workers, disk"
+        return "batches of the same cost on all ranks, or more of them ahead (prefetch_factor)"
+    if cause == _COMPUTING:
+        return (
+            "batches of like cost on all ranks at a time: samples sorted by length dealt out in "
+            "turn (order[rank::world_size]), not in blocks, or batches of like lengths for all"
+        )
+    if is_one and cause == _EVALUATING:
+        return (
+            "let all ranks share it (sampler=DistributedSampler(dataset, shuffle=False)), and add "
+            "up what they find by all_reduce; or do it less often"
+        )
+    return f"do it less often{', or in a thread or process of its own' if is_one else ''}"
+
+
+def _place(case: Case, cause: str) -> tuple[str | None, str]:
+    """Returns the line where that rank spends it, and words to put behind the advice."""
+    if cause == _LOADING and case.feeding:
+        return case.feeding[0].loader.site, ""
+    if cause == _EVALUATING:
+        return _evaluated_at(case), ""
+    if cause == "checkpoint":
+        return case.checkpoints.site, ""
+    line = python_line(case.summary) if cause == "other" else None
+    if line is None or line.is_end:
+        return None, ""
+    return line.site, f"; {takes_of_it(line)}"
+
+
+def _evaluated_at(case: Case) -> str | None:
+    """Returns the line that calls for evaluation; where nobody knows it, that of its loader."""
+    loaders = [fed.loader for fed in (*case.evaluating, *case.feeding) if fed.loader.evaluation_s]
+    longest = max(loaders, key=lambda one: one.evaluation_s, default=None)
+    if longest is None:
+        return called_for_at(case.summary.part_lines)
+    return longest.called_at or longest.site

@@ -1,0 +1,295 @@
+"""What a change would give: of training's steps, and of the whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.pipeline.bounds import (
+    Interval,
+    PipelineInputs,
+    Prediction,
+    Setting,
+    predict,
+)
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.findings.run_context import Case, LoaderCase
+
+# What remains for the host may get faster once the thread no longer waits in between (caches, clock
+# rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host
+# decoded pictures between its steps: the ceiling was 12.4x (10.2 to 15.1), without this 8.8x.
+FASTER_REST: Final = 0.25
+# Nobody can say more of a part that would be nearly all of the time.
+_MOST_REMOVED: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How many times faster, at least and at most.
+
+    Attributes:
+        training: Of training's steps, or of all of it.
+        run: Of the whole run.
+        likely: Of training's steps, or all of it: most likely, or at most.
+        saved_s: Of the whole run: most likely, or at most.
+        is_at_most: Only what cannot be exceeded is known.
+        of_steps: `training` and `likely` are of its steps alone, not of evaluation and the like:
+            of all of them, whichever loader feeds them.
+    """
+
+    training: tuple[float, float]
+    run: tuple[float, float]
+    likely: float
+    saved_s: float
+    is_at_most: bool
+    of_steps: bool
+
+
+def of_setting(
+    case: Case,
+    fed: LoaderCase,
+    setting: Setting,
+    found: Prediction,
+) -> Gain | None:
+    """Returns what another setting of a loader would give, by the pipeline model.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        setting: The new one; its workers may live on from pass to pass.
+        found: The model's answer to it.
+    """
+    if fed.inputs is None or fed.measured is None:
+        return None
+    steps = found.speedup_over(fed.measured.step_s)
+    batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
+    starting = start_of_workers(fed.inputs, setting)
+    later = _resumed(found) if setting.is_persistent else starting
+    # Each of several loaders starts its own workers.
+    firsts = passes - fed.loader.later_passes if fed.loader.is_of_several else 1
+    starts_s = [
+        firsts * one + (passes - firsts) * other
+        for one, other in zip(starting.ends(), later.ends(), strict=True)
+    ]
+    # What was recorded may have waited for longer than the rest of the run.
+    waited_s = fed.loader.wait_total_s + fed.loader.made_first_s
+    recorded_s = batches * fed.measured.wait_s
+    alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
+    wall_s = case.wall_s
+    run_s = [
+        wall_s - alike * batches * fed.measured.step_s * (1 - 1 / times) - (now_starts_s - start_s)
+        for times, start_s in zip(reversed(steps.ends()), starts_s, strict=True)
+    ]
+    best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
+    # A longer queue of the same batches delays none of them.
+    is_safe = replace(setting, prefetch=fed.inputs.setting.prefetch) == fed.inputs.setting
+    least = 1.0 if is_safe else 0.0
+    gain = Gain(
+        training=(
+            fed.of_all_steps(max(steps.low, min(least, steps.mid))),
+            _of_fed(case, fed, steps.high, fed.wait_share / fed.steps_share),
+        ),
+        run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
+        likely=fed.of_all_steps(steps.mid),
+        saved_s=wall_s - wall_s / likely,
+        is_at_most=False,
+        of_steps=True,
+    )
+    return as_a_device_lets(case, fed, gain)
+
+
+def _resumed(found: Prediction) -> Interval:
+    """Returns what a pass takes to begin whose workers have lived on."""
+    pairs = zip(found.reset_s.ends(), found.first_batch_s.ends(), strict=True)
+    return Interval(*(reset + first for reset, first in pairs))
+
+
+def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
+    """Returns what a pass takes to begin that starts its workers: each of them, and a first batch.
+
+    Args:
+        inputs: What a recording tells.
+        setting: With these workers; without any, the first batch alone.
+    """
+    first = predict(inputs, replace(setting, is_persistent=False)).first_batch_s
+    pairs = zip(first.ends(), inputs.spawn_s.ends(), strict=True)
+    return Interval(*(one + setting.workers * spawn for one, spawn in pairs))
+
+
+def of_faster_steps(case: Case, speedup: Interval, wait_share: float) -> Interval:
+    """Returns what training's steps gain of what the pipeline model says of them.
+
+    Args:
+        case: The run.
+        speedup: By the model.
+        wait_share: Of training, that goes.
+    """
+    high = _with_faster_rest(case, speedup.high, wait_share)
+    if not case.is_on_device:
+        return replace(speedup, high=high)
+    most = _without_waits(case, case.idle_s("loader_s") or 0.0)
+    low, mid = (min(one, most.likely) for one in (speedup.low, speedup.mid))
+    return Interval(low, mid, min(high, most.training[1]))
+
+
+def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | None:
+    """Returns what a loader would give at most if its recorded series were others.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        changed: Its inputs without what the change takes away.
+    """
+    if fed.now is None or fed.measured is None:
+        return None
+    pairs = zip(fed.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
+    # Of the same scenario both, so that what is not known about the run is in both.
+    kept = min((then / now for now, then in pairs if now > 0), default=1.0)
+    return of_batches(case, fed, (1 - kept) * fed.measured.step_s)
+
+
+def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
+    """Returns what a loader would give at most if each of its batches took so much less."""
+    assert fed.measured is not None
+    step_s = fed.measured.step_s
+    if not np.isfinite(saved_s) or step_s <= 0:
+        return None
+    kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
+    all_s = fed.loader.iterations * (step_s - kept_s)
+    run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
+    times = step_s / kept_s
+    most = _of_fed(case, fed, times, 1 - kept_s / step_s)
+    likely = fed.of_all_steps(times)
+    gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
+    return as_a_device_lets(case, fed, gain)
+
+
+def of_python(case: Case, seconds: float, *, with_warmup: bool = True) -> Gain | None:
+    """Returns what training would gain at most without some of what its thread does in steps.
+
+    Where workers feed it, they have to keep up: the loader is played again with shorter steps.
+
+    Args:
+        case: The run.
+        seconds: Of the training phase.
+        with_warmup: As `outside_steps` has it, on a device.
+    """
+    fed = case.feeding[0] if case.feeding else None
+    if case.is_on_device:
+        return outside_steps(case, seconds, with_warmup=with_warmup)
+    if fed is None or not fed.loader.num_workers or fed.inputs is None or fed.now is None:
+        return outside_steps(case, seconds)
+    # Nobody knows how much of it lies in the steps that one of several feeds.
+    if fed.steps_share < 1:
+        return outside_steps(case, seconds)
+    batches = max(fed.loader.iterations, 1)
+    mean_s = float(fed.inputs.compute_s.mean())
+    kept = max(1 - seconds / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
+    shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
+    best = predict(shorter)
+    return of_batches(case, fed, fed.now.step_s.mid - best.step_s.mid)
+
+
+def of_looks(case: Case, seconds: float, met: int, looks: int) -> Gain | None:
+    """Returns `of_python` of what looks tell: what is at most gained has a standard error more.
+
+    Args:
+        case: The run.
+        seconds: Of the training phase, by the share of the looks that met it.
+        met: How many did.
+        looks: Of how many.
+    """
+    gain = of_python(case, seconds)
+    if gain is None or met <= 0:
+        return gain
+    error = float(np.sqrt(max(1 - met / max(looks, 1), 0.0) / met))
+    most = of_python(case, seconds * (1 + error))
+    if most is None:
+        return gain
+    return replace(gain, training=(gain.training[0], most.training[1]), run=(1.0, most.run[1]))
+
+
+def times_without(share: float) -> float:
+    """Returns how many times as fast something is without a share of its time."""
+    return 1 / max(1 - share, 1 - _MOST_REMOVED)
+
+
+def outside_steps(case: Case, seconds: float, *, with_warmup: bool = False) -> Gain:
+    """Returns what training would gain at most without some seconds of it.
+
+    Args:
+        case: The run.
+        seconds: Of its training.
+        with_warmup: They may lie in its warm-up, or are compiling; else it gains so much after it.
+    """
+    whole_s = case.training_s if with_warmup else case.settled_s
+    kept = max(1 - seconds / whole_s, 1 - _MOST_REMOVED) if whole_s > 0 else 1.0
+    of_run = max(1 - seconds / case.wall_s, 1 - _MOST_REMOVED) if case.wall_s > 0 else 1.0
+    most = 1 / kept if case.is_on_device else _with_faster_rest(case, 1 / kept, 1 - kept)
+    run = (1.0, 1 / of_run)
+    return Gain((1.0, most), run, 1 / kept, seconds, is_at_most=True, of_steps=False)
+
+
+def larger(one: Gain, other: Gain) -> Gain:
+    """Returns the larger of two gains that cannot be exceeded."""
+    return one if one.likely >= other.likely else other
+
+
+def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
+    """Returns a speed-up with what computes made faster; what then still waits is not.
+
+    Args:
+        case: The run.
+        speedup: Of steps.
+        share: Of a step as it is, that is spent waiting.
+    """
+    works = case.summary.device_busy_share if case.is_on_device else 0.0
+    if works is None or speedup <= 0:
+        return speedup
+    waits, left = min(max(share, 0.0), 1.0), 1 / speedup
+    # What a device works takes as long as before.
+    of_host = min(1 - waits, max(left - works, 0.0))
+    return 1 / (left - FASTER_REST * waits * of_host)
+
+
+def _of_fed(case: Case, fed: LoaderCase, times: float, waits: float) -> float:
+    """Returns how many times as fast all steps are at most, if those are that a loader feeds.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        times: How many times as fast they are by what is taken away.
+        waits: Of those steps as they are, the share that is spent waiting.
+    """
+    return fed.of_all_steps(_with_faster_rest(case, times, waits))
+
+
+def most_of_loading(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what training would gain on a device that was never idle for a loader; else None."""
+    if not case.is_on_device:
+        return None
+    cause = "loader_s" if fed.loader.role == TRAINING else "evaluation_s"
+    return _without_waits(case, case.idle_s(cause) or 0.0)
+
+
+def _without_waits(case: Case, seconds: float) -> Gain:
+    """Returns what training gains at most if a device did not wait so long for batches."""
+    gain = outside_steps(case, seconds)
+    most = _with_faster_rest(case, gain.likely, 1 - 1 / gain.likely)
+    return replace(gain, training=(gain.training[0], most))
+
+
+def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
+    """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
+    most = most_of_loading(case, fed)
+    if most is None:
+        return gain
+    return replace(
+        gain,
+        training=(min(gain.training[0], most.likely), min(gain.training[1], most.training[1])),
+        run=(min(gain.run[0], most.run[1]), min(gain.run[1], most.run[1])),
+        likely=min(gain.likely, most.likely),
+        saved_s=min(gain.saved_s, most.saved_s),
+    )

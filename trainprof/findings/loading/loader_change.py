@@ -1,0 +1,190 @@
+"""What findings about a loader have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from trainprof.analysis.loading.loader_builder import settings_of
+from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
+from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import Gain, of_setting
+from trainprof.findings.loading.loader_call import own_call
+from trainprof.findings.loading.loader_cautions import (
+    cautions_of,
+    needed_first,
+)
+from trainprof.findings.loading.waiting import (
+    WAIT_SHARE,
+    collate_share,
+)
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.wording import (
+    around,
+    place,
+    share_of,
+    span,
+)
+
+# Of the making of batches: from here on it is the dataset that takes it.
+_OF_DATASET: Final = 0.5
+# What all of them have in common.
+WAITED_FROM: Final = {
+    "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
+}
+
+
+def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
+    """Returns the costliest loader for whose batches training waits because of `cause`."""
+    least = case.threshold(rule, "wait_share", WAIT_SHARE)
+    return next(
+        (
+            fed
+            for fed in case.feeding
+            if fed.cause is not None and fed.cause.name == cause and fed.wait_share >= least
+        ),
+        None,
+    )
+
+
+def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what the setting that a loader's cause names would give; None without one."""
+    cause = fed.cause
+    if cause is None or cause.setting is None or cause.found is None:
+        return None
+    return of_setting(case, fed, cause.setting, _no_faster_than_others(case, fed, cause.found))
+
+
+def _no_faster_than_others(case: Case, fed: LoaderCase, found: Prediction) -> Prediction:
+    """Returns steps no shorter than the workers of others take that are asked in the same steps.
+
+    While training waits for this loader they make their batches: a wait hides another's.
+    """
+    if fed.steps_share < 1:
+        return found
+    others = [x for x in case.feeding if x is not fed and x.steps_share == 1 and x.inputs]
+    made_s = [
+        float(x.inputs.fetch_s.mean()) / x.inputs.setting.workers
+        for x in others
+        if x.inputs is not None and x.inputs.setting.workers
+    ]
+    least_s = max(made_s, default=0.0)
+    return replace(found, step_s=Interval(*(max(s, least_s) for s in found.step_s.ends())))
+
+
+def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
+    """Returns the arguments that make a loader's workers those of a setting."""
+    change: dict[str, Any] = {"num_workers": setting.workers}
+    if setting.is_persistent and not fed.loader.persistent_workers:
+        change["persistent_workers"] = True
+    return change
+
+
+def finding(
+    case: Case,
+    fed: LoaderCase,
+    rule: str,
+    title: str,
+    gain: Gain,
+    *,
+    advice: str,
+    change: dict[str, Any] | None = None,
+    alters: dict[str, Any] | None = None,
+    cautions: list[str] | None = None,
+    also: list[str] | None = None,
+    evidence: dict[str, Any] | None = None,
+    site: str | None = None,
+    is_of_making: bool = True,
+) -> Finding:
+    """Returns a finding about a loader, with the numbers that all of them rest on.
+
+    Where it is about the making of batches it says which line that goes to.
+
+    Args:
+        case: The run.
+        fed: The loader.
+        rule: Who finds it.
+        title: What was measured.
+        gain: What the change would give.
+        advice: The change in words.
+        change: Its arguments, where it is a matter of them alone.
+        alters: Those that the advice names, where it takes more than them.
+        cautions: What else than those arguments is to be minded.
+        also: What else there is to say.
+        evidence: More numbers.
+        site: Where it is, if not at the loader.
+        is_of_making: It is about the making of batches.
+    """
+    measured, loader, altered = fed.measured, fed.loader, alters or change or {}
+    numbers = {
+        LOADER_ID: loader.id,
+        "built_by": loader.built_by,
+        "wait_share": fed.wait_share,
+        "wait_total_s": loader.wait_total_s,
+        "wait_per_batch_s": None if measured is None else measured.wait_s,
+        "batch_s": None if measured is None else measured.step_s,
+        "making_a_batch_s": loader.fetch.wall_s.mean
+        if loader.fetch and loader.fetch.wall_s
+        else None,
+        "workers": loader.num_workers,
+        "cores": case.cores(),
+        **(evidence or {}),
+    }
+    return plain_finding(
+        rule,
+        title,
+        gain,
+        site=site or loader.site,
+        advice=advice,
+        evidence=numbers,
+        change=change,
+        cautions=[*(cautions or []), *cautions_of(fed, altered)],
+        also=[
+            *(also or []),
+            *(_where_it_goes(fed) if is_of_making else []),
+        ],
+    )
+
+
+def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns a change in words, and its arguments; none where something is to be done first."""
+    first = needed_first(loader, change)
+    told = "".join(f"{one}, then " for one in first)
+    return f"{told}{call_with(loader, change)}", {} if first else change
+
+
+def call_with(loader: Loader, change: dict[str, Any]) -> str:
+    """Returns the call that gives a loader arguments; where nobody knows it, who has to be told."""
+    if loader.built_by is None:
+        return own_call(loader, {name: repr(value) for name, value in change.items()})
+    settings = settings_of(loader.built_by)
+    named = None if settings is None else settings.named(change)
+    if settings is None or named is None:
+        return (
+            f"{arguments(change)} for this loader, by the settings of {loader.built_by}, which "
+            "builds it"
+        )
+    return f"{settings.call}(..., {arguments(named)})"
+
+
+def arguments(change: dict[str, Any]) -> str:
+    """Returns arguments as one would write them in a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in change.items())
+
+
+def _where_it_goes(fed: LoaderCase) -> list[str]:
+    """Returns which line the making of batches goes to."""
+    line, fetch, share = fed.hot_line(), fed.loader.fetch, 1 - collate_share(fed.loader.fetch)
+    if line is not None:
+        return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
+    if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
+        return []
+    each = span(fetch.dataset_s / fetch.samples)
+    return [
+        f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
+        "which of its lines take it"
+    ]

@@ -1,0 +1,138 @@
+"""Making batches takes more of the CPU than there is: more workers would not help.
+
+What it means: reading, decoding and augmenting keep the cores busy that the run may use, together
+with training where that runs on the CPU too. Whoever makes the batches, they do not come faster; or
+they are there in time, and what training computes takes longer for them.
+
+How it is measured: where training waits, by the recorded making of each batch (its time on a core,
+from the kernel) played through torch's pipeline with more workers on the same cores: the step
+hardly changes. Else by how long computing with a batch takes beside workers that are at work, and
+while they have nothing to do; where they always have, by the model, if they wait for a core for a
+quarter of their time and no other programs have those.
+
+When it is wrong: where other programs held the cores during this run; where the workers' libraries
+started threads of their own that hinder each other (OpenCV, MKL: one thread each is enough).
+
+What to do: make samples cheaper: the named function first. Decode smaller pictures, do on the
+device what it does well, store what is computed again and again (resized pictures, tokens), or ask
+for more cores. Fewer of torch's threads may help as well: trainprof tune measures it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps
+from trainprof.findings.loading.cheaper_samples import cheaper_samples
+from trainprof.findings.loading.crowding import crowding_of
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    finding,
+    of_cause,
+)
+from trainprof.findings.loading.model_inputs import without_running
+from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.wording import number_of, waited_of_batch
+
+ID: Final = "saturated_cpu"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
+THRESHOLDS: Final = {
+    **WAITED_FROM,
+    "runnable_share": Threshold(0.1, "of the making of batches in time, waiting for a core"),
+    "share": Threshold(0.1, "of a batch's time: what computing takes longer beside workers"),
+}
+# Other programs keep no more of the cores busy, where nothing but waiting for cores is known.
+_OTHERS_SHARE: Final = 0.1
+
+
+def find(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, CPU)
+    if fed is not None:
+        return _of_waits(case, fed)
+    # A device computes on no core.
+    fed_by = () if case.is_on_device else case.feeding
+    return next((found for one in fed_by if (found := _of_computing(case, one))), None)
+
+
+def _of_waits(case: Case, fed: LoaderCase) -> Finding | None:
+    if fed.inputs is None or fed.measured is None:
+        return None
+    # Receiving and computing are slow for the same reason: the whole wait may go, and what
+    # computing takes longer beside workers.
+    crowding = None if case.is_on_device else crowding_of(fed.inputs)
+    beside_s = 0.0 if crowding is None else crowding.saved_s
+    gain = outside_steps(case, fed.wait_share * case.training_s)
+    for one in (
+        of_inputs(case, fed, without_running(fed.inputs)),
+        of_batches(case, fed, fed.measured.wait_s + beside_s),
+    ):
+        gain = gain if one is None else larger(gain, one)
+    who = "workers" if fed.loader.num_workers else "the training process, which makes them itself"
+    title = (
+        f"making batches needs more of the CPU than there is{_cores(case)} for {who}: training "
+        f"waits {waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of "
+        "training; more workers would not help"
+    )
+    return _told(case, fed, title, gain)
+
+
+def _of_computing(case: Case, fed: LoaderCase) -> Finding | None:
+    """Returns that workers whose batches are in time take the cores that training computes on."""
+    workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
+    is_explained = fed.cause is not None and fed.cause.name != UNKNOWN
+    if not workers or is_explained or fed.inputs is None or fed.measured is None:
+        return None
+    if waits < case.threshold(ID, "runnable_share", THRESHOLDS["runnable_share"].value):
+        return None
+    gain = _gain(case, fed, waits)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    if gain is None or 1 - 1 / gain.likely < least:
+        return None
+    crowding = crowding_of(fed.inputs)
+    title = (
+        f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(case)}, and "
+        f"a batch waits for one {percent(waits)} of its making"
+    )
+    evidence = {
+        "runnable_share": waits,
+        "alone_s": None if crowding is None else crowding.alone_s,
+        "beside_s": None if crowding is None else crowding.beside_s,
+    }
+    return _told(case, fed, title, gain, evidence)
+
+
+def _gain(case: Case, fed: LoaderCase, waits: float) -> Gain | None:
+    assert fed.inputs is not None
+    crowding = crowding_of(fed.inputs)
+    if crowding is not None:
+        return of_batches(case, fed, crowding.saved_s)
+    cpu = shared_cpu(case.summary.system.cpu) if case.summary.system else None
+    if waits < RUNNABLE_SHARE or cpu is None or cpu.others_share > _OTHERS_SHARE:
+        return None
+    return of_inputs(case, fed, without_running(fed.inputs))
+
+
+def _told(
+    case: Case, fed: LoaderCase, title: str, gain: Gain, evidence: dict[str, Any] | None = None
+) -> Finding:
+    line = fed.hot_line()
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice=cheaper_samples(line, fed.loader),
+        evidence=evidence,
+        site=line.site if line is not None else None,
+    )
+
+
+def _cores(case: Case) -> str:
+    cores = case.cores()
+    return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"

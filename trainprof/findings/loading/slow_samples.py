@@ -1,0 +1,123 @@
+"""A few samples, or batches, take so long that the batches behind them wait.
+
+What it means: on average the workers keep up with training. But batches are handed out in order, so
+that one which takes long holds up all that are made behind it, and what was ready is used up
+meanwhile. Each worker keeps prefetch_factor batches ahead (2, where nothing is said).
+
+How it is measured: the time of single samples in fetches that took long, against the median of all
+samples (those that begin a file of many are none); and the recorded making of batches played again
+without those: the wait is mostly gone. Where no few samples are slow: with the same workers and
+more batches ahead most of the wait goes.
+
+When it is wrong: where the slow ones are slow for another reason than themselves (a disk that
+sleeps, a neighbour that takes the cores for a moment): then other samples are slow the next time.
+Where long batches come close together, no buffer lasts.
+
+What to do: look at the named samples (size, encoding, a retry, a missing file) and mend or leave
+them out; shorten or cache those that are only large. Of long batches: the named prefetch_factor,
+which takes memory for those that wait; or batches of more even cost (lengths sorted into buckets).
+Else `in_order=False` hands out what is ready, in another order.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.loading.loader_hazards import unusual_samples
+from trainprof.analysis.run.metadata import known
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import of_inputs
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    call_with,
+    finding,
+    gain_of_cause,
+    of_cause,
+)
+from trainprof.findings.loading.model_inputs import like_the_usual
+from trainprof.findings.loading.waiting import (
+    SLOW_SAMPLES,
+    SLOW_SAMPLES_SHARE,
+    UNEVEN,
+)
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+from trainprof.findings.wording import span
+
+ID: Final = "slow_samples"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
+THRESHOLDS: Final = {
+    **WAITED_FROM,
+    "excess_share": Threshold(
+        SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
+    ),
+}
+
+
+def find(case: Case) -> Finding | None:
+    return _of_samples(case) or _of_batches(case)
+
+
+def _of_batches(case: Case) -> Finding | None:
+    """Returns that more batches ahead would bridge the long ones."""
+    fed = of_cause(case, ID, UNEVEN)
+    gain = None if fed is None else gain_of_cause(case, fed)
+    if fed is None or fed.inputs is None or fed.cause is None or gain is None:
+        return None
+    assert fed.cause.setting is not None
+    usual_s, long_s = np.quantile(fed.inputs.fetch_s, (0.5, 0.95)).tolist()
+    change = {"prefetch_factor": fed.cause.setting.prefetch}
+    return finding(
+        case,
+        fed,
+        ID,
+        f"batches take unevenly long to make (half of them under {span(usual_s)}, one in twenty "
+        f"over {span(long_s)}), and those kept ready run out: training waits "
+        f"{percent(fed.wait_share)} of its time",
+        gain,
+        advice=call_with(fed.loader, change),
+        change=change,
+        evidence={"usual_batch_s": usual_s, "long_batch_s": long_s},
+    )
+
+
+def _of_samples(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, SLOW_SAMPLES)
+    if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
+        return None
+    gain = of_inputs(case, fed, like_the_usual(fed.inputs))
+    slow, typical_s = unusual_samples(fed.loader.fetch), fed.loader.fetch.typical_sample_s
+    if gain is None or not slow or not typical_s:
+        return None
+    index, slowest_s = known(slow[0].get("index")), known(slow[0].get("seconds")) or 0.0
+    name = "one" if index is None else f"dataset[{index:.0f}]"
+    title = (
+        f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
+        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(fed.wait_share)} of "
+        "its time"
+    )
+    indices = [known(sample.get("index")) for sample in slow]
+    return finding(
+        case,
+        fed,
+        ID,
+        title,
+        gain,
+        advice="mend or leave out the slow samples: "
+        f"trainprof report {_name_of(case)} --loader {fed.loader.id} lists them",
+        evidence={
+            "slowest_s": slowest_s,
+            "typical_sample_s": typical_s,
+            "slow_indices": [int(one) for one in indices if one is not None],
+        },
+    )
+
+
+def _name_of(case: Case) -> str:
+    """Returns how a command names the run."""
+    run = case.summary.run
+    return shlex.quote(run.directory or run.name)

@@ -1,0 +1,85 @@
+"""Workers make batches more slowly than training takes them, and there is room for more of them.
+
+What it means: all workers together make fewer batches a second than training could use, while cores
+are free or the workers mostly sleep (waiting for a disk, a network, a lock).
+
+How it is measured: the time inside `next` on the loader's iterator, as a share of the training
+phase, and the recorded making of each batch played through torch's pipeline with more workers on
+the cores that the run may use, of which several ranks on a host have a part each. Of workers that
+have nothing to do: how many batches each made; the gain is that of batches spread evenly.
+
+When it is wrong: where all workers share what they wait for (one disk, one server, one lock): more
+of them then wait longer. There only the upper end of the gain is told. Each worker takes memory of
+its own.
+
+What to do: give the loader the named number of workers. Where training keeps the cores busy itself,
+more of them may take as much from it as they give: then make samples cheaper, the named function
+first. Where each step asks several loaders, the gain is that with the others as they are. What
+has to be done first, what is minded, and how loaders are counted: as serial_loading says. Of a
+stream: at least as many shards as workers, of one size, or every n-th sample for each worker, by
+get_worker_info().
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.loading.loader_change import WAITED_FROM, finding, gain_of_cause, of_cause
+from trainprof.findings.loading.more_workers import more_workers
+from trainprof.findings.loading.waiting import (
+    FAIR_SHARES,
+    IDLE_WORKERS,
+    TOO_FEW_WORKERS,
+    batches_by_worker,
+)
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+from trainprof.findings.wording import waited_of_batch
+
+ID: Final = "too_few_workers"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
+THRESHOLDS: Final = {
+    **WAITED_FROM,
+    "fair_shares": Threshold(FAIR_SHARES, "of the batches, made by one worker"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    return _of_workers(case) or _of_shares(case)
+
+
+def _of_shares(case: Case) -> Finding | None:
+    """Returns that one worker makes nearly all batches of a stream."""
+    fed = of_cause(case, ID, IDLE_WORKERS)
+    gain = None if fed is None else gain_of_cause(case, fed)
+    if fed is None or gain is None:
+        return None
+    made = batches_by_worker(fed.loader)
+    most = max(made.values()) / sum(made.values())
+    return finding(
+        case,
+        fed,
+        ID,
+        f"one of {fed.loader.num_workers} workers makes {percent(most)} of the batches, the "
+        f"dataset gives the others little: training waits {percent(fed.wait_share)} of its time",
+        gain,
+        advice="share the data out evenly: as many shards as workers, or every n-th sample, by "
+        "get_worker_info()",
+        evidence={"batches_by_worker": {str(number): n for number, n in made.items()}},
+    )
+
+
+def _of_workers(case: Case) -> Finding | None:
+    fed = of_cause(case, ID, TOO_FEW_WORKERS)
+    if fed is None or fed.measured is None:
+        return None
+    workers = fed.loader.num_workers
+    has = "1 worker makes" if workers == 1 else f"{workers} workers make"
+    title = (
+        f"{has} batches more slowly than training takes them: it waits "
+        f"{waited_of_batch(fed.measured, fed.wait_share)}, "
+        f"{percent(fed.wait_share)} of training"
+    )
+    return more_workers(case, fed, ID, KEYS, title)

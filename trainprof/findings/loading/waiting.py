@@ -1,0 +1,475 @@
+"""Why training waits for a loader's batches: one cause, so that one wait is not found twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.loading.loader_cost import starts_s
+from trainprof.analysis.loading.loader_hazards import are_begun_parts, unusual_samples
+from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.pipeline.bounds import (
+    Interval,
+    PipelineInputs,
+    Prediction,
+    Scenario,
+    Setting,
+    measured_rates,
+    predict,
+    running_of,
+)
+from trainprof.analysis.summary.bounds import BLOCKED, RECEIVE, SAMPLER
+from trainprof.analysis.summary.bounds import CPU as CPU_LIMIT
+from trainprof.analysis.summary.loader import Fetch, Loader
+from trainprof.analysis.verdict.least_gain import LEAST_GAIN
+from trainprof.findings.loading.model_inputs import like_the_usual
+
+SERIAL: Final = "serial"
+TOO_FEW_WORKERS: Final = "too few workers"
+CPU: Final = "cpu"
+STORAGE: Final = "storage"
+SLOW_SAMPLES: Final = "slow samples"
+RECEIVING: Final = "receiving"
+SAMPLING: Final = "sampling"
+COLLATING: Final = "collating"
+SAMPLE_BY_SAMPLE: Final = "sample by sample"
+NEEDLESS_WORKERS: Final = "needless workers"
+UNEVEN: Final = "uneven batches"
+IDLE_WORKERS: Final = "idle workers"
+UNKNOWN: Final = "unknown"
+
+# XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
+WAIT_SHARE: Final = 0.05
+# Of the making of batches: what slow samples take beyond typical ones.
+SLOW_SAMPLES_SHARE: Final = 0.15
+# Of a batch's making spent asleep, from which on more workers than cores are tried.
+ASLEEP_SHARE: Final = 0.5
+READING_SHARE: Final = 0.5
+# From here on where nothing else is short.
+MUCH_READING_SHARE: Final = 0.3
+# Of a step: what all that is done in it would take on full cores, from which on they are short.
+FULL_SHARE: Final = 0.75
+# Of the making of batches: so much waiting for a free core tells it, too.
+RUNNABLE_SHARE: Final = 0.25
+# One worker makes so many times the batches that it would if all made as many.
+FAIR_SHARES: Final = 1.6
+# And from here on cores are so short that IPC transfers wait for one.
+_SHORT_SHARE: Final = 0.1
+# A worker that has the index of a batch and nothing else to do begins at once.
+_TURNAROUND_S: Final = 0.0002
+# Of the making of batches: from here on it is the collate function that takes long.
+COLLATE_SHARE: Final = 0.5
+# Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
+RECEIVE_SHARE: Final = 0.05
+RECEIVE_S: Final = 0.005
+# A sample that takes no longer is mostly the asking for it, and putting it into the batch.
+CHEAP_SAMPLE_S: Final = 20e-6
+# Of training; and in batches of so many at least.
+SAMPLE_BY_SAMPLE_SHARE: Final = 0.1
+_MANY_SAMPLES: Final = 8
+# Without workers a step has to be so much shorter at worst, in the model and against the measured
+# one.
+NEEDLESS_GAIN: Final = 0.1
+# Of the waits: with less of it spent without a batch to take, it is not late batches that cost.
+LATE_SHARE: Final = 0.25
+# Of the waits without workers: else it is not for the asking for samples.
+_MOSTLY_FETCHED: Final = 0.5
+# Fetches that take so many times the median one are slow; they are few up to this share of all.
+_FEW_SHARE: Final = 0.25
+# Where free cores limit a step: what other programs take is known to about this share.
+_SHORT_GAIN: Final = 0.1
+TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_MOST_WORKERS: Final = 32
+TRIED_PREFETCH: Final = (4, 8, 16)
+_MORE_CORES: Final = 8.0
+_WORKERS_PER_CORE_ASLEEP: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From which values on something is a cause: shares, unless their names tell otherwise."""
+
+    wait: float = WAIT_SHARE
+    slow_samples: float = SLOW_SAMPLES_SHARE
+    receive: float = RECEIVE_SHARE
+    receive_s: float = RECEIVE_S
+    collate: float = COLLATE_SHARE
+    sample_by_sample: float = SAMPLE_BY_SAMPLE_SHARE
+    cheap_sample_s: float = CHEAP_SAMPLE_S
+    fair_shares: float = FAIR_SHARES
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why training waits.
+
+    Attributes:
+        name: One of those above.
+        setting, found: With more workers or none, more batches ahead or the data shared out evenly,
+            and the model's answer; None where that does not help.
+    """
+
+    name: str
+    setting: Setting | None = None
+    found: Prediction | None = None
+
+
+def cause_of(
+    loader: Loader,
+    inputs: PipelineInputs,
+    now: Prediction,
+    wait_share: float,
+    limits: Limits = Limits(),
+    *,
+    felt: float | None = None,
+) -> Cause | None:
+    """Returns why training waits for a loader; None where it hardly does.
+
+    Args:
+        loader: As the summary has it.
+        inputs: What its recording tells.
+        now: The model of the setting it was recorded with.
+        wait_share: Of training, spent waiting for it.
+        limits: What counts.
+        felt: Share of the waits in which a device had nothing to do; None without one.
+    """
+    if wait_share < limits.wait or _comes_once(inputs, limits):
+        return None
+    is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
+    is_uneven &= loader.fetch is None or not are_begun_parts(unusual_samples(loader.fetch))
+    # No loader makes steps shorter than a device takes for them.
+    paced = inputs if felt is None else _paced_by_device(inputs, felt)
+    if is_uneven and _usual_would_do(inputs, now, limits):
+        return Cause(SLOW_SAMPLES, *(more_ahead(paced, now) or ()))
+    is_by_sample = _is_made_sample_by_sample(loader, limits)
+    without = _without_workers(loader, inputs, now) if loader.num_workers else None
+    if is_by_sample and without is not None:
+        return Cause(NEEDLESS_WORKERS, *without)
+    if is_by_sample and wait_share >= limits.sample_by_sample:
+        return Cause(SAMPLE_BY_SAMPLE)
+    parts = now.bound.parts_s
+    step_s = sum(parts.values())
+    wait_cause = now.bound.wait_cause
+    # A worker that computes answers late: then it is its computing that is waited for.
+    is_handed_over = (
+        bool(loader.num_workers)
+        and (wait_cause == RECEIVE or (wait_cause != SAMPLER and _are_there(loader)))
+        and not _waits_for_busy_worker(loader)
+    )
+    if is_handed_over:
+        received_s = parts[RECEIVE] * _own_share_of_receiving(loader, inputs)
+        if received_s >= max(limits.receive * step_s, limits.receive_s):
+            return Cause(RECEIVING)
+    if without is not None:
+        return Cause(NEEDLESS_WORKERS, *without)
+    if wait_cause == SAMPLER:
+        return Cause(SAMPLING)
+    is_late = not _are_there(loader)
+    # Batches that come late count by themselves, even where taking any over costs more than that.
+    if is_handed_over and not (is_late and parts[BLOCKED] >= limits.wait * step_s):
+        # What it takes to hand over any batch is nobody's fault; the rest of the wait may be.
+        return Cause(SAMPLING) if parts[SAMPLER] >= limits.wait * step_s else None
+    fetch = loader.fetch
+    if fetch is None or fetch.wall_s is None:
+        return Cause(UNKNOWN)
+    made_s = fetch.wall_s.mean * fetch.n
+    if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
+        return Cause(COLLATING)
+    reading = reading_share(fetch) if fetch.read_bytes else 0.0
+    is_read = reading >= READING_SHARE
+    # Workers that read side by side already share what the disk can give.
+    if is_read and (loader.num_workers or 0) > 1:
+        return Cause(STORAGE)
+    if _is_shared_unevenly(loader, limits):
+        even = predict(replace(inputs, turnaround_s=min(inputs.turnaround_s, _TURNAROUND_S)))
+        if even.step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid:
+            return Cause(IDLE_WORKERS, inputs.setting, even)
+    more = more_workers(paced, now, stay=loader.may_keep_workers)
+    ahead = more_ahead(paced, now)
+    if is_late and ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
+        return Cause(UNEVEN, *ahead)
+    if more is not None and (is_late or not loader.num_workers):
+        setting, found = more
+        name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
+        return Cause(name, setting, found)
+    if is_read:
+        return Cause(STORAGE)
+    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
+    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
+    is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
+    busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
+    is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
+    # Cores that have less to do than that are not what is short.
+    is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
+    is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
+    is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
+    if is_crowded and is_busy and is_full:
+        return Cause(CPU)
+    return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
+
+
+def _paced_by_device(inputs: PipelineInputs, felt: float) -> PipelineInputs:
+    """Returns a loader whose batches are used no faster than a device that never waits for it."""
+    measured = measured_rates(inputs)
+    if measured is None:
+        return inputs
+    least_s = measured.step_s - felt * measured.wait_s
+    return replace(inputs, compute_s=np.maximum(inputs.compute_s, least_s))
+
+
+def _is_made_sample_by_sample(loader: Loader, limits: Limits) -> bool:
+    """Whether batches are put together from many samples that take next to nothing each."""
+    fetch = loader.fetch
+    if loader.whole_batches is None or fetch is None or fetch.wall_s is None or not fetch.samples:
+        return False
+    made_s = fetch.wall_s.mean * fetch.n
+    if not loader.num_workers and made_s < _MOSTLY_FETCHED * loader.wait_total_s:
+        return False  # it is the drawing of indices that is waited for
+    is_cheap = made_s <= limits.cheap_sample_s * fetch.samples
+    return is_cheap and fetch.samples >= _MANY_SAMPLES * fetch.n
+
+
+def _without_workers(
+    loader: Loader, inputs: PipelineInputs, now: Prediction
+) -> tuple[Setting, Prediction] | None:
+    """Returns the loader without workers; None where some are worth what they cost.
+
+    With what starting and ending them takes, as a mean over all batches.
+    """
+    found = predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
+    around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
+    around_s = max(around_s, 0.0) / max(loader.iterations, 1)
+    measured = measured_rates(inputs)
+    now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
+    # Starts alone may be saved by workers that live on.
+    is_quicker = found.step_s.high <= (1 - NEEDLESS_GAIN) * (now_s + around_s)
+    if not is_quicker or found.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
+        return None
+    tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
+    others = [now, *(one[1] for one in tried if one is not None)]
+    return (found.setting, found) if all(x.step_s.mid >= found.step_s.mid for x in others) else None
+
+
+def _are_there(loader: Loader) -> bool:
+    """Whether batches mostly were there when they were asked for."""
+    late_s = loader.blocked_s
+    return late_s is not None and late_s < LATE_SHARE * loader.wait_total_s
+
+
+def batches_by_worker(loader: Loader) -> dict[int, int]:
+    """Returns how many batches each worker made, over all passes."""
+    fetch, workers = loader.fetch, loader.num_workers or 0
+    made = dict.fromkeys(range(workers), 0)
+    for worker in worker_totals(fetch.per_worker) if fetch is not None else ():
+        if worker.number in made:
+            made[worker.number] = int(worker.figures["n"] or 0)
+    return made
+
+
+def _is_shared_unevenly(loader: Loader, limits: Limits) -> bool:
+    made = batches_by_worker(loader)
+    if not loader.is_iterable or len(made) < 2:
+        return False
+    return max(made.values()) * len(made) >= limits.fair_shares * max(sum(made.values()), 1)
+
+
+def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
+    """Whether only the first pass waits: from then on the data lies in a cache."""
+    waits, batches = inputs.wait_s, inputs.batches
+    if waits is None or len(waits) < 2 * batches:
+        return False
+    is_later = np.arange(len(waits)) >= batches
+    is_later[::batches] = False  # what a pass begins with is another matter
+    waited_s = float(waits[is_later].sum())
+    return waited_s < limits.wait * (waited_s + float(inputs.compute_s[is_later].sum()))
+
+
+def reading_share(fetch: Fetch | None) -> float:
+    """Returns which share of the making of batches waits for a disk, as far as that is known."""
+    return 0.0 if fetch is None else _share_of_making(fetch, fetch.reading_s)
+
+
+def asleep_share(fetch: Fetch | None) -> float:
+    """Returns for which share of the making of batches it sleeps: for a lock, a server, a disk."""
+    return 0.0 if fetch is None else _share_of_making(fetch, fetch.asleep_s)
+
+
+def runnable_share(fetch: Fetch | None) -> float:
+    """Returns for which share of the making of batches it waits for a free core."""
+    return 0.0 if fetch is None else _share_of_making(fetch, fetch.runnable_s)
+
+
+def _share_of_making(fetch: Fetch, seconds: float | None) -> float:
+    made_s = 0.0 if fetch.wall_s is None else fetch.wall_s.mean * fetch.n
+    return (seconds or 0.0) / made_s if made_s > 0 else 0.0
+
+
+def collate_share(fetch: Fetch | None) -> float:
+    """Returns which share of the making of batches is the collate function's."""
+    if fetch is None or fetch.collate_s is None or fetch.dataset_s is None:
+        return 0.0
+    made_s = fetch.collate_s + fetch.dataset_s
+    return fetch.collate_s / made_s if made_s > 0 else 0.0
+
+
+def more_workers(
+    inputs: PipelineInputs, now: Prediction, *, stay: bool
+) -> tuple[Setting, Prediction] | None:
+    """Returns the fewest workers that do nearly as well as any; None where none help.
+
+    Args:
+        inputs: Of the loader.
+        now: The model of the setting it was recorded with.
+        stay: The workers live on from pass to pass, unless those are left: what they were asked
+            for by then they would make first.
+    """
+    stay = stay and (inputs.setting.is_persistent or not inputs.left)
+    tried: list[tuple[Setting, Prediction]] = []
+    for workers in TRIED_WORKERS:
+        if inputs.setting.workers < workers <= most_workers(inputs):
+            setting = replace(inputs.setting, workers=workers, is_persistent=stay)
+            tried.append((setting, _on_spare_cores(inputs, now, predict(inputs, setting))))
+    if not tried:
+        return None
+    best_s = min(found.step_s.mid for _, found in tried)
+    is_short = best_s <= _least_step_s(inputs, now)
+    if best_s > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
+        return None
+    return tried[fewest_of([found.step_s.mid for _, found in tried])]
+
+
+def _on_spare_cores(inputs: PipelineInputs, now: Prediction, found: Prediction) -> Prediction:
+    """Returns a prediction with steps no shorter than the cores that are free allow.
+
+    The model shares cores fairly among processes: more workers get more of a busy core there, at
+    the expense of other programs. That is not counted as a gain.
+
+    Args:
+        inputs: Of the loader.
+        now: The model of the setting it was recorded with.
+        found: Of more workers.
+    """
+    step, least_s = found.step_s, _least_step_s(inputs, now)
+    best_s = (1 - _SHORT_GAIN) * _least_step_s(inputs, now, "low")
+    bounded = Interval(max(step.low, best_s), max(step.mid, least_s), max(step.high, least_s))
+    return replace(found, step_s=bounded)
+
+
+def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = "mid") -> float:
+    """Returns what a step takes where the cores that are free do nothing else.
+
+    Args:
+        inputs: Of the loader.
+        now: The model of the setting it was recorded with. Cores that it used are free.
+        scenario: Of what the recording does not tell. In the low one other programs, which come and
+            go, leave half of the cores that they took.
+    """
+    computing_s = float(inputs.compute_s.mean()) / (1 + inputs.main_slowdown)
+    core_s = computing_s * inputs.compute_cores.at(scenario) + inputs.receive_s.at(scenario)
+    core_s += float(running_of(inputs, "mid").mean())
+    taken = inputs.taken_cores / 2 if scenario == "low" else inputs.taken_cores
+    return core_s / max(inputs.cores - taken, core_s / now.step_s.mid)
+
+
+def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
+    """Returns the fewest batches ahead of each worker that do nearly as well as any.
+
+    None where none help, and where most of the wait stays.
+    """
+    tried: list[tuple[Setting, Prediction]] = []
+    for prefetch in TRIED_PREFETCH if inputs.setting.workers else ():
+        if prefetch > inputs.setting.prefetch:
+            setting = replace(inputs.setting, prefetch=prefetch)
+            tried.append((setting, predict(inputs, setting)))
+    if not tried:
+        return None
+    best = tried[fewest_of([found.step_s.mid for _, found in tried])]
+    late_s, left_s = (one.bound.parts_s.get(BLOCKED, 0.0) for one in (now, best[1]))
+    helps = best[1].step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid
+    return best if helps and left_s <= late_s / 2 else None
+
+
+def _is_as_good(one: Prediction, other: Prediction) -> bool:
+    return one.step_s.mid <= (1 + LEAST_GAIN) * other.step_s.mid
+
+
+def fewest_of(seconds: Sequence[float]) -> int:
+    """Returns which of some numbers of workers, in rising order, is the first that will do.
+
+    Args:
+        seconds: What a step, or a batch, takes with each of them: nearly as short as any will do.
+    """
+    best_s = min(seconds)
+    return next(k for k, x in enumerate(seconds) if x <= (1 + LEAST_GAIN) * best_s)
+
+
+def most_workers(inputs: PipelineInputs) -> int:
+    """Returns how many workers are worth trying: cores, or more where batches are slept for.
+
+    No more than there are shards of a stream; none more where ranks outnumber the cores already.
+    """
+    if inputs.ranks_per_core > 1:
+        return inputs.setting.workers
+    cores = max(int(inputs.cores), 1)
+    running = inputs.running_s
+    if running is not None:
+        measured = ~np.isnan(running)
+        made_s = float(inputs.fetch_s[measured].sum())
+        runs = float(running[measured].sum())
+        runnable = inputs.runnable_s
+        waits = 0.0 if runnable is None else float(np.nansum(runnable[measured]))
+        if runs <= (1 - ASLEEP_SHARE) * made_s and waits < ASLEEP_SHARE * made_s:
+            cores *= _WORKERS_PER_CORE_ASLEEP
+        elif runs + waits > 0:
+            # As many as keep the cores busy, together.
+            cores = max(cores, round(inputs.cores * made_s / (runs + waits)))
+    return min(cores, inputs.shards or _MOST_WORKERS, _MOST_WORKERS)
+
+
+def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
+    """Returns what a few slow batches take beyond the usual, as a share of all making.
+
+    0 where no single sample is known to be slow: then it is something else that came over them.
+    """
+    if fetch is None or not unusual_samples(fetch):
+        return 0.0
+    usual = like_the_usual(inputs).fetch_s
+    is_slow = usual < inputs.fetch_s
+    if is_slow.mean() > _FEW_SHARE or inputs.fetch_s.sum() <= 0:
+        return 0.0
+    return float((inputs.fetch_s - usual).sum() / inputs.fetch_s.sum())
+
+
+def _waits_for_busy_worker(loader: Loader) -> bool:
+    fetch, took_s, worked_s = loader.fetch, loader.receive_s, loader.receive_cpu_s
+    if fetch is None or fetch.wall_s is None or took_s is None or worked_s is None:
+        return False
+    each_s = took_s / max(loader.wait_s.n if loader.wait_s else 1, 1)
+    return worked_s < took_s / 2 and fetch.wall_s.mean >= each_s
+
+
+def _own_share_of_receiving(loader: Loader, inputs: PipelineInputs) -> float:
+    """Returns which share of the IPC transfers is not explained by waiting for a CPU core.
+
+    Where cores are short, by other programs or by the run itself, only the CPU time of the training
+    process is: its thread waits for a core as well, and for the worker, which waits for one, too.
+    """
+    took_s, worked_s = loader.receive_s, loader.receive_cpu_s
+    is_short = inputs.taken_cores > 0 or runnable_share(loader.fetch) >= _SHORT_SHARE
+    if not took_s or worked_s is None or not is_short:
+        return 1.0
+    return min(worked_s / took_s, 1.0)
+
+
+def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> bool:
+    """Whether batches would mostly be there in time were all of them like the usual ones.
+
+    What it takes to hand over a batch that is there is another matter.
+    """
+    late_s, step_s = now.bound.parts_s.get(BLOCKED, 0.0), sum(now.bound.parts_s.values())
+    if late_s < limits.wait * step_s:
+        return False
+    return predict(like_the_usual(inputs)).bound.parts_s.get(BLOCKED, 0.0) <= late_s / 2

@@ -1,0 +1,318 @@
+"""Workers, or passes over the data, cost training what they need not: to begin, or to hand over.
+
+What it means: without persistent_workers=True each pass ends its workers, and the next one starts
+new ones. Ahead of the first batch of each pass something may be worked out or read anew: by a
+sampler, or by the __iter__ of a stream. The first batch of the run may take long by itself. Or
+batches are made sooner than workers can hand them over, so that all of the workers cost more than
+they save.
+
+How it is measured: making the iterator, waiting for the first batch and ending the workers, in all
+passes after the first, less what the first batch of a pass takes where workers live on (by the
+pipeline model), or what a usual batch takes. The first pass of a run, against the later ones; not
+in a part of a run. Whether workers save anything: the recorded making of each batch played without
+them, with what it takes to start them.
+
+When it is wrong: where the dataset must be opened anew in each epoch; where a pass has to begin
+with what takes long, as a new shuffle of shards does. What comes once is no matter in a run of
+hours.
+
+What to do: persistent_workers=True, for a loader that is built once, ahead of all passes. The
+workers then keep their memory between epochs, and their copies of the dataset: a change made to it
+in the training process does not reach them, nor one to what collate_fn uses. Where each pass has
+another sampler, collate_fn or dataset: one that is changed in place, in shared memory. Work out
+once what a sampler or a stream begins each pass with (torch.argsort of lengths, not sorted with a
+key), and draw anew what is random in it. Keep one iterator instead of next(iter(loader)). For the
+first batch: a dataset object that opens its data lazily, fewer imports that spawned workers repeat.
+Where workers save nothing: num_workers=0, without the arguments that are for workers alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from trainprof.analysis.pipeline.bounds import Prediction, predict, running_of
+from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.finding import COMES_ONCE, Finding
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.timeline.iterations import EVALUATION
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import Gain, as_a_device_lets, outside_steps
+from trainprof.findings.loading.loader_cautions import (
+    DRAWN_ANEW,
+    needed_first,
+    one_iterator,
+)
+from trainprof.findings.loading.loader_change import WAITED_FROM, advised, finding
+from trainprof.findings.loading.model_inputs import like_the_usual
+from trainprof.findings.loading.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.wording import caller, place, share_of, span, waited_of_batch
+
+ID: Final = "worker_restart"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", "loader_start")
+THRESHOLDS: Final = {
+    **WAITED_FROM,
+    "share": Threshold(0.03, "of training: what starts are worth a change"),
+    "once_share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
+    "once_s": Threshold(2.0, "nobody changes a script for less that comes once"),
+}
+# The changes themselves.
+KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
+WITHOUT: Final[dict[str, Any]] = {"num_workers": 0}
+# Batches as quick as these are made up to so many times as fast one after the other, by code and
+# from data that no step has driven out of the caches meanwhile (sample_scripts/python_heavy.py: 3).
+QUICK_BATCH_S: Final = 0.001
+WARM_TIMES: Final = 4.0
+# Of what is lost: a part that is most of it is the one to change.
+_MOST: Final = 0.5
+# The making of a batch, while all workers make their first: on fewer cores, as a rule.
+_AT_ONCE: Final = 2.0
+_BUILD_ONCE: Final = (
+    "if its dataset, sampler and collate_fn may stay the same, build it once, ahead of all passes, "
+    "with persistent_workers=True"
+)
+
+
+def find(case: Case) -> Finding | None:
+    fed_by = (*case.feeding, *case.evaluating)
+    found = [one for fed in fed_by for one in _of_loader(case, fed) if one is not None]
+    return max(found, key=lambda one: one.recoverable_s or 0.0, default=None)
+
+
+def _of_loader(case: Case, fed: LoaderCase) -> list[Finding | None]:
+    cause = None if fed.cause is None else fed.cause.name
+    if cause == NEEDLESS_WORKERS:
+        return [_needless(case, fed), _of_starts(case, fed)]
+    first = _of_first_batch(case, fed) if any(fed is one for one in case.feeding) else None
+    # Workers that are to go are not to be kept.
+    restart = None if cause == SAMPLE_BY_SAMPLE else _of_restarts(case, fed)
+    return [first, restart, _of_starts(case, fed)]
+
+
+def _needless(case: Case, fed: LoaderCase) -> Finding | None:
+    found, loader = fed.cause.found if fed.cause is not None else None, fed.loader
+    made_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else None
+    if found is None or made_s is None or fed.measured is None:
+        return None
+    advice, change = advised(loader, WITHOUT)
+    return finding(
+        case,
+        fed,
+        ID,
+        f"workers cost more than they save: making a batch takes {span(made_s)}, and training "
+        f"waits {waited_of_batch(fed.measured, fed.wait_share)} to be handed one, "
+        f"{percent(fed.wait_share)} of training",
+        _gain_without(case, fed, found),
+        advice=advice,
+        change=change,
+        alters=WITHOUT,
+        is_of_making=False,
+    )
+
+
+def _gain_without(case: Case, fed: LoaderCase, found: Prediction) -> Gain:
+    """Returns what training gains with the starts of workers, and the steps."""
+    assert fed.measured is not None
+    loader, step_s = fed.loader, fed.measured.step_s
+    around_s = fed.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
+    # What the sampler takes meanwhile stays, in all passes.
+    around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
+    around_s = fed.exposed * max(around_s, 0.0)
+    low, mid, high = (
+        outside_steps(case, max(loader.iterations * (step_s - one) + around_s, 0.0))
+        for one in (found.step_s.high, found.step_s.mid, _shortest_step_s(case, fed, found))
+    )
+    gain = replace(
+        mid,
+        training=(low.likely, high.training[1]),
+        run=(low.run[1], high.run[1]),
+        is_at_most=False,
+    )
+    return as_a_device_lets(case, fed, gain)
+
+
+def _shortest_step_s(case: Case, fed: LoaderCase, found: Prediction) -> float:
+    """Returns what a step takes at the least, where batches are quick and the cores were full.
+
+    No recording has by how much workers slowed computing: at most by as many as shared its core.
+    """
+    cores, inputs = case.cores(), fed.inputs
+    if inputs is None or cores is None or case.is_on_device:
+        return found.step_s.low
+    cores = min(cores, inputs.cores / inputs.ranks_per_core)
+    sharing = max(((fed.loader.num_workers or 0) + 1) / cores, 1.0)
+    making_s = float(running_of(inputs, "mid").mean())
+    if making_s >= QUICK_BATCH_S * sharing:
+        return found.step_s.low
+    alone_s = float(inputs.compute_s.mean()) / sharing + making_s / WARM_TIMES
+    return min(found.step_s.low, alone_s)
+
+
+def _of_restarts(case: Case, fed: LoaderCase) -> Finding | None:
+    loader, later = fed.loader, fed.loader.later_passes
+    spent_s = _worth(case, fed, lost_s(fed))
+    if spent_s is None:
+        return None
+    who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
+    when = f"each of {later} later passes" if later > 1 else "a later pass"
+    each_s = _later_s(fed) / later
+    advice, change = _to_keep_them(loader)
+    return finding(
+        case,
+        fed,
+        ID,
+        f"{who} started again for {'each batch' if loader.is_each_step else when}, {span(each_s)} "
+        f"each time: {percent(spent_s / case.training_s)} of training",
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
+        advice=advice,
+        change=change,
+        alters={} if loader.is_each_step else KEPT,
+        evidence={
+            "starts_s": fed.starts_s,
+            "later_starts_s": fed.later_starts_s,
+            "passes": loader.passes,
+        },
+        is_of_making=False,
+    )
+
+
+def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
+    """Returns what has workers live on, and its arguments where it takes no more."""
+    if loader.is_each_step:
+        return one_iterator(loader), {}
+    if not loader.is_rebuilt:
+        return advised(loader, KEPT)
+    first = "".join(f"{one}, then " for one in needed_first(loader, KEPT))
+    return f"{first}{_BUILD_ONCE}", {}
+
+
+def lost_s(fed: LoaderCase) -> float:
+    """Returns what starting workers again took, beyond what a pass begins with anyway."""
+    loader = fed.loader
+    if not loader.num_workers or _live_on(loader) or not loader.later_passes:
+        return 0.0
+    wall_s = loader.fetch.wall_s if loader.fetch else None
+    each_s = wall_s.min if wall_s is not None else 0.0
+    if loader.is_each_step:
+        each_s = wall_s.mean / loader.num_workers if wall_s is not None else 0.0
+    elif fed.inputs is not None:
+        # At least: what is gained is the most that it may be.
+        kept = predict(fed.inputs, replace(fed.inputs.setting, is_persistent=True))
+        each_s = kept.first_batch_s.low + kept.reset_s.low
+    return max(_later_s(fed) - loader.later_passes * each_s, 0.0)
+
+
+def _later_s(fed: LoaderCase) -> float:
+    """Returns what all passes but the first took to begin, and workers to end; not a sampler."""
+    loader = fed.loader
+    ends_s = loader.end_s * loader.later_passes / loader.passes
+    sampler_s = 0.0 if loader.is_each_step else loader.later_share * (loader.sampler_starts_s or 0)
+    return max(fed.later_starts_s + ends_s - sampler_s, 0.0)
+
+
+def _live_on(loader: Loader) -> bool:
+    return bool(loader.persistent_workers) and not loader.is_rebuilt
+
+
+def _of_starts(case: Case, fed: LoaderCase) -> Finding | None:
+    """Returns that passes take long to begin, and not for their workers."""
+    loader, took_s = fed.loader, _slow_starts_s(fed)
+    spent_s = _worth(case, fed, took_s)
+    if spent_s is None:
+        return None
+    is_of_sampler = (loader.sampler_starts_s or 0.0) >= _MOST * took_s
+    line, is_each = _line_of_starts(case, fed, is_of_sampler=is_of_sampler), loader.is_each_step
+    what = "what the sampler needs" if is_of_sampler else "what each of them begins with"
+    where = [] if line is None or is_each else [f"{share_of(line)} of it goes to {place(line)}"]
+    return finding(
+        case,
+        fed,
+        ID,
+        f"each of {loader.passes} passes takes {span(took_s / (loader.passes - 1))} longer to "
+        f"begin than a usual batch takes, {percent(spent_s / case.training_s)} of training",
+        as_a_device_lets(case, fed, outside_steps(case, spent_s)),
+        advice=one_iterator(loader) if is_each else f"work out once, ahead of all passes, {what}",
+        cautions=[] if is_each or loader.draws_in_order else [DRAWN_ANEW],
+        also=["; ".join([*where, *caller(line)])] if line is not None and where else [],
+        evidence={
+            "starts_s": fed.starts_s,
+            "passes": loader.passes,
+            "lost_s": spent_s,
+            "sampler_at_starts_s": loader.sampler_starts_s,
+        },
+        site=line.site if line is not None else None,
+        is_of_making=False,
+    )
+
+
+def _slow_starts_s(fed: LoaderCase) -> float:
+    """Returns what the beginnings of all passes but the first take beyond a usual batch."""
+    loader, fetch = fed.loader, fed.loader.fetch
+    if loader.passes < 2:
+        return 0.0
+    sampler_s = loader.sampler_starts_s or 0.0
+    if loader.num_workers and not _live_on(loader):
+        return 0.0 if loader.is_each_step else sampler_s
+    if fetch is None or fetch.wall_s is None or loader.later_starts_s is None:
+        return sampler_s
+    usual_s = fetch.wall_s.mean
+    if loader.num_workers:
+        usual_s = _AT_ONCE * usual_s + (loader.receive_s or 0.0) / max(loader.iterations, 1)
+        if fed.inputs is not None:
+            # Many on few cores take longer for their first, all at once, than twice a usual one.
+            first = predict(like_the_usual(fed.inputs)).first_batch_s
+            usual_s = max(usual_s, first.high + fed.inputs.reset_s)
+    return max(loader.later_starts_s - (loader.passes - 1) * usual_s, 0.0)
+
+
+def _line_of_starts(case: Case, fed: LoaderCase, *, is_of_sampler: bool) -> HotLine | None:
+    """Returns the line that most of the beginnings goes to, if it is much."""
+    if fed.loader.num_workers and not is_of_sampler:
+        return fed.hot_line()  # the training thread only waits
+    if fed.loader.role == EVALUATION:
+        return None
+    known = [line for part in KEYS[1:] if (line := case.hot_line(part)) is not None]
+    return max(known, key=lambda one: one.seconds or 0.0, default=None)
+
+
+def _of_first_batch(case: Case, fed: LoaderCase) -> Finding | None:
+    loader, first_s = fed.loader, fed.loader.first_start_s
+    if first_s is None and loader.passes == 1:
+        first_s = fed.starts_s
+    # A part does not tell what comes once in the whole run.
+    if first_s is None or case.summary.run.part is not None:
+        return None
+    usual_s = fed.measured.step_s if fed.measured is not None else 0.0
+    later_s = max(fed.starts_s - first_s, 0.0) / max(loader.passes - 1, 1)
+    # A stream that shuffles saves later on for what it read ahead.
+    back_s = (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
+    spent_s = first_s - max(usual_s, later_s) - back_s
+    least_share = case.threshold(ID, "once_share", THRESHOLDS["once_share"].value)
+    least_s = case.threshold(ID, "once_s", THRESHOLDS["once_s"].value)
+    if spent_s < max(least_s, least_share * case.wall_s):
+        return None
+    made = loader.fetch.wall_s if loader.fetch is not None else None
+    is_of_making = made is not None and made.max >= _MOST * first_s
+    return finding(
+        case,
+        fed,
+        ID,
+        f"the first batch came {span(first_s)} after it was asked for: "
+        f"{percent(first_s / case.wall_s)} of the run",
+        outside_steps(case, spent_s),
+        advice="less to open or read before the first sample"
+        if is_of_making
+        else "a smaller dataset object that opens its data lazily, in the worker; fewer imports at "
+        "the top of the script, which spawned workers repeat",
+        evidence={"first_batch_s": first_s, COMES_ONCE: True},
+        is_of_making=is_of_making,
+    )
+
+
+def _worth(case: Case, fed: LoaderCase, seconds: float) -> float | None:
+    """Returns what of some seconds of the host's training felt, None where that is too little."""
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    spent_s = fed.exposed * seconds
+    return spent_s if spent_s > 0 and spent_s >= least * case.training_s else None

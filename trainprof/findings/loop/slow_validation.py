@@ -1,0 +1,212 @@
+"""Evaluation takes a large part of training.
+
+What it means: passes without updates (validation, tests between epochs) hold training up.
+
+How it is measured: the time of evaluation passes inside the training phase, loading included. It is
+named where the code that trains calls for it, and by its loader where that is what it mostly waits
+for. Without a loader, what a model computes without gradients in evaluation mode counts, or for a
+loss behind the updates of a batch, and stack samples tell who calls for it.
+
+When it is wrong: where the evaluation is what the run is for, or what training learns from: the
+labels or features of a pass over all samples, hard samples that it picks, what a policy collects.
+What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer of them
+where they come less often: its patience is to be shortened to match.
+
+What to do: if its loader makes batches in the training process, give it workers, as the finding
+says. Where most of its forwards have gradients enabled, put it under torch.no_grad(). Take larger
+batches: without gradients there is room for them. Where it goes over the samples that train, count
+while training. Else evaluate less often, or on fewer samples. Hugging Face's Trainer keeps all
+logits for compute_metrics: keep less of them (preprocess_logits_for_metrics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trainprof.analysis.loading.loader_builder import settings_of
+from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
+from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import Gain, outside_steps, start_of_workers
+from trainprof.findings.loading.loader_change import advised, finding, with_workers
+from trainprof.findings.loading.waiting import more_workers
+from trainprof.findings.loading.worker_restart import lost_s
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.wording import its_share, number_of, place, span
+
+ID: Final = "slow_validation"
+KEYS: Final[tuple[str, ...]] = ()
+THRESHOLDS: Final = {
+    "share": Threshold(0.2, "of training"),
+    "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
+}
+
+# Of the evaluation, in passes over loaders: else what comes behind them is most of it.
+_OVER_LOADERS_FROM_SHARE: Final = 0.5
+# Of its forwards.
+_MOSTLY_WITH_GRADIENTS: Final = 0.5
+_CAUTION: Final = (
+    "leave it where training learns from it (labels, hard samples, a policy's experience); what "
+    "goes by its figures (ReduceLROnPlateau, early stopping) sees fewer: shorten patience to match"
+)
+
+
+def find(case: Case) -> Finding | None:
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    of_loading = case.threshold(ID, "loading_share", THRESHOLDS["loading_share"].value)
+    spent_s = case.training.get("evaluation", 0.0)
+    if case.share("evaluation") < least or spent_s <= 0:
+        return None
+    what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
+    fed = _fed(case, spent_s)
+    if fed is None or fed.loader.evaluation_s <= 0:
+        return _without_loader(case, spent_s, what)
+    passes = max(_passes(case), fed.loader.passes, 1)
+    is_of_what_trains = fed.loader.role == TRAINING
+    # Where most of it is starting workers, that is what there is to change.
+    if not is_of_what_trains and fed.exposed * lost_s(fed) >= of_loading * spent_s:
+        return None
+    own_s = min(fed.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
+    # An iterator that is asked again and again may have been so outside of training, too.
+    loading = 0.0 if is_of_what_trains else min(fed.cost_s / spent_s, 1.0)
+    is_loading = loading >= of_loading
+    evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
+    slow = f"; {percent(loading)} of it waiting for its loader" if is_loading else ""
+    changed = _with_workers(case, fed, spent_s) if is_loading else None
+    if changed is not None:
+        gain, wanted = changed
+        advice, change = advised(fed.loader, wanted)
+        return finding(
+            case,
+            fed,
+            ID,
+            f"{what}{slow}",
+            gain,
+            advice=advice,
+            change=change,
+            alters=wanted,
+            evidence=evidence,
+        )
+    over = f" over {fed.loader.site}" if fed.loader.called_at else ""
+    most = None if is_loading else hottest(case.summary.part_lines, "evaluation")
+    counted = ["count while training what is wanted of its samples"] if is_of_what_trains else []
+    return finding(
+        case,
+        fed,
+        ID,
+        f"{what} in {number_of(passes, 'pass', 'passes')}{over}{slow}",
+        outside_steps(case, own_s),
+        advice="; ".join([*_no_grad(case), *counted, _less_often(own_s, fed.loader.built_by)]),
+        cautions=[_CAUTION],
+        also=_most_of_it(most, fed.loader.called_at),
+        evidence=evidence,
+        site=fed.loader.called_at,
+        is_of_making=is_loading,
+    )
+
+
+def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:
+    """Whether passes over loaders are most of what evaluation takes."""
+    return sum(one.evaluation_s for one in loaders) >= _OVER_LOADERS_FROM_SHARE * spent_s
+
+
+def called_for_at(lines: Sequence[HotLine]) -> str | None:
+    """Returns the outermost line that leads to evaluation, and to no other part of training.
+
+    Where nothing is known of the others that may be any of them: then it is the line itself. None
+    where samples met none of it.
+    """
+    most = hottest(lines, "evaluation")
+    if most is None:
+        return None
+    elsewhere = {
+        site
+        for line in lines
+        if line.part not in (most.part, MAKING)
+        for site in (line.site, *line.called_from)
+    }
+    leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]
+    return leading[-1] if leading and elsewhere else most.site
+
+
+def _fed(case: Case, spent_s: float) -> LoaderCase | None:
+    """Returns the loader that evaluation goes over for longest; None where most is over none."""
+    if not is_over_loaders(case.loaders, spent_s):
+        return None
+    every = (*case.evaluating, *case.feeding)
+    return max(every, key=lambda one: one.loader.evaluation_s, default=None)
+
+
+def _passes(case: Case) -> int:
+    evaluation = case.summary.evaluation
+    inside = evaluation.passes_in_training
+    return evaluation.passes if inside is None else inside
+
+
+def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
+    passes = max(_passes(case), 1)
+    called = called_for_at(case.summary.part_lines)
+    return plain_finding(
+        ID,
+        f"{what} in {number_of(passes, 'pass', 'passes')}",
+        outside_steps(case, spent_s),
+        site=called,
+        advice="; ".join([*_no_grad(case), _less_often(spent_s)]),
+        cautions=[_CAUTION],
+        also=_most_of_it(hottest(case.summary.part_lines, "evaluation"), called),
+        evidence={"evaluation_s": spent_s, "passes": passes},
+    )
+
+
+def _less_often(spent_s: float, package: str | None = None) -> str:
+    settings = settings_of(package)
+    by = f" (in {settings.call}: {settings.evaluates})" if settings and settings.evaluates else ""
+    return (
+        f"evaluate less often{by} or on fewer samples: every second time saves {span(spent_s / 2)}"
+    )
+
+
+def _no_grad(case: Case) -> list[str]:
+    with_gradients = case.summary.evaluation.with_gradients_share or 0.0
+    return ["put it under torch.no_grad()"] if with_gradients >= _MOSTLY_WITH_GRADIENTS else []
+
+
+def _most_of_it(most: HotLine | None, named: str | None) -> list[str]:
+    if most is None or most.site == named:
+        return []
+    return [f"most of it goes to {place(most)}: {its_share(most)}"]
+
+
+def _with_workers(
+    case: Case, fed: LoaderCase, spent_s: float
+) -> tuple[Gain, dict[str, Any]] | None:
+    """Returns what workers for the loader of evaluation would give; None where they do not help."""
+    if fed.inputs is None or fed.now is None or fed.measured is None:
+        return None
+    more = more_workers(fed.inputs, fed.now, stay=fed.loader.may_keep_workers)
+    if more is None:
+        return None
+    setting, found = more
+    passes = max(fed.loader.passes, 1)
+    started = 1 if setting.is_persistent else passes
+    if fed.loader.is_of_several and setting.is_persistent:
+        started = passes - fed.loader.later_passes
+    longer_s = start_of_workers(fed.inputs, setting).mid - fed.now.first_batch_s.mid
+    starts_s = started * max(longer_s, 0.0) + (passes - started) * found.reset_s.mid
+    saved_s = [
+        min(max(fed.loader.iterations * (fed.measured.step_s - s) - starts_s, 0.0), spent_s)
+        for s in (found.step_s.high, found.step_s.mid, found.step_s.low)
+    ]
+    if saved_s[1] <= 0:
+        return None
+    low, likely, high = (case.training_s / (case.training_s - s) for s in saved_s)
+    run = [case.wall_s / (case.wall_s - s) for s in saved_s]
+    of_run = (run[0], run[2])
+    gain = Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False)
+    return gain, with_workers(fed, setting)

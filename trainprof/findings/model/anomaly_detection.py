@@ -1,0 +1,45 @@
+"""torch looks for NaN in every backward pass.
+
+What it means: torch.autograd.set_detect_anomaly(True) is on. Each operation of the forward then
+keeps the Python stack that it was called from, and each gradient is searched for NaN. That is for
+finding a bug, and slows a model of many small operations to a tenth.
+
+How it is measured: torch is asked after each backward pass whether it is on; twenty passes count.
+
+When it is wrong: where it is meant to stay on. What it costs cannot be told from a run that has it:
+a model of few large operations loses a tenth, one of many small ones most of its time.
+
+What to do: take it out, or turn it on by an argument of the script, for when a NaN has come.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.headline import COMPUTE_KEYS
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.make_finding import unmeasured_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+
+ID: Final = "anomaly_detection"
+KEYS: Final[tuple[str, ...]] = ("forward", "backward")
+THRESHOLDS: Final = {
+    "share": Threshold(0.1, "of training, in forward and backward: what it slows"),
+}
+
+
+def find(case: Case) -> Finding | None:
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    part = case.share(*COMPUTE_KEYS)
+    if not case.torch.detects_anomalies or part < least:
+        return None
+    return unmeasured_finding(
+        ID,
+        "torch's anomaly detection is on: forward and backward, "
+        f"{percent(part)} of training, are slowed by it, and so is what is measured here",
+        site=None,
+        advice="take out torch.autograd.set_detect_anomaly(True) or detect_anomaly()",
+        evidence={"computing_share": part},
+    )

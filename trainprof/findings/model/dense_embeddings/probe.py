@@ -1,0 +1,122 @@
+"""Tables of embeddings that get a whole gradient for the few rows that a batch looks up."""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from collections import Counter
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.model.gradient_reads import reads_gradients
+from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.inside.model.module_parts import held_in, named_modules_of
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.patching.plain_tensors import PlainTensors
+from trainprof.inside.patching.user_texts import lines_with
+from trainprof.inside.session import ModuleCall, Session
+
+# Of a window; the first steps of new optimizers open others.
+_STEPS, _MOST_WINDOWS = 16, 3
+# A smaller table costs nothing to speak of.
+_LARGE_NUMBERS: Final = 100_000
+# Without these, these change only rows that have a gradient.
+_CHANGES_ALL, _CHANGES_SOME = ("momentum", "weight_decay"), ("SGD", "Adagrad")
+# A line that computes with a table's weight, of which then all has a gradient; and one that builds.
+_USED: Final = r"^(?!.*(?:init|\w_\(|\bdata\b|\.requires_grad|\.shape|\.size)).*\b{}\.weight\b"
+_BUILT: Final = r"\b{}\b[\"']?\]?\s*[:=].*\bEmbedding(?:\.from_pretrained)?\("
+
+
+class EmbeddingTablesProbe:
+    """Counts the whole numbers that models with such tables are given, over a few updates."""
+
+    name = "embedding_tables"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
+        self._optimizers = KnownOptimizers(session)
+        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        self._windows = 0
+        self._stop()
+        session.at_parameters.append(patcher.guarded(self._optimizers.note))
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _first_step(self, optimizer: Any) -> None:
+        self._optimizers.note(optimizer)
+        self._stop()
+        if self._windows < _MOST_WINDOWS and not self._plain.has_own_parameters():
+            self._windows += 1
+            self._session.watch_steps(self._steps, is_on=True)
+            self._session.tell_modules(self._meets, True)
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._steps, is_on=False)
+        self._session.tell_modules(self._meets, False)
+        # By id: models with the line that called each; what they were given; updates.
+        self._models: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._given, self._updates = Counter[int](), Counter[int]()
+
+    def _meet(self, call: ModuleCall) -> None:
+        if self._torch.is_grad_enabled():
+            with self._plain.unseen():
+                whole = (x for _, x in held_in(call.inputs) if self._plain.is_whole(x))
+                self._given[id(call.module)] += sum(x.numel() for x in whole)
+            self._models[id(call.module)] = weakref.ref(call.module), call.site
+
+    def _has_stepped(self, optimizer: Any) -> None:
+        self._updates[id(optimizer)] += bool(self._models)
+        if self._updates.total() < _STEPS:
+            return
+        began_ns, alive = self._session.now(), self._optimizers.alive()
+        owned = [(one, parameters_in(one)) for one in alive if self._updates[id(one)]]
+        with self._plain.unseen():
+            tables = [told for key in self._models for told in self._tables(key, owned)]
+            numbers = sum(one.numel() for _, those in owned for one in those.values())
+        if reads_gradients(self._session.sites.is_user_file):  # sparse ones do not take all
+            tables = []
+        self._session.note_state({self.name: {"tables": tables, "numbers": numbers}})
+        self._stop()
+        self._session.looked_since(began_ns)
+
+    def _tables(self, key: int, owned: list[tuple[Any, dict[int, Any]]]) -> list[dict[str, Any]]:
+        """Returns what is told of a model's tables that nothing else of it, or of a text, uses."""
+        (model, site), sites, found = self._models[key], self._session.sites, []
+        alive = model()
+        holders = [*named_modules_of(alive)] if alive is not None else []
+        its: list[dict[str, Any]] = [one.__dict__.get("_parameters", {}) for _, one in holders]
+        uses = Counter(id(weight) for those in its for weight in those.values())
+        for (name, holder), those in zip(holders, its, strict=True):
+            weight: Any = those.get("weight")
+            is_one = type(holder) is self._torch.nn.Embedding and self._plain.is_plain(weight)
+            if not is_one or uses[id(weight)] != 1 or weight.numel() < _LARGE_NUMBERS:
+                continue
+            used, built = (
+                lines_with(sites.is_user_file, re.compile(how.format(re.escape(name))))
+                for how in (_USED, _BUILT)
+            )
+            if used or holder.sparse or holder.scale_grad_by_freq or holder.max_norm is not None:
+                continue
+            found += [
+                {
+                    "rows": weight.shape[0],
+                    "numbers": weight.numel(),
+                    "indices": self._given[key] // self._updates[id(one)],
+                    "site": sites.of_line(*built[0]) if len(built) == 1 else site,
+                    "optimizer": type(one).__qualname__,
+                    "is_plain": _changes_some(one, weight),
+                }
+                for one, parameters in owned
+                if id(weight) in parameters and self._given[key]
+            ]
+        return found
+
+
+def _changes_some(optimizer: Any, weight: Any) -> bool:
+    """Whether an optimizer leaves rows without a gradient as they are, by its settings."""
+    if type(optimizer).__qualname__ not in _CHANGES_SOME:
+        return False
+    own = [one for one in optimizer.param_groups if any(weight is x for x in one["params"])]
+    return not any(group.get(name) for group in own for name in _CHANGES_ALL)

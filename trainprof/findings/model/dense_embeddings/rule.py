@@ -1,0 +1,79 @@
+"""Each step goes through all of a table of embeddings, of which a batch looks up a few rows.
+
+What it means: backward gives an nn.Embedding a gradient as large as its table, zero but for the
+rows of the batch, and the optimizer changes all of it, with its moments.
+
+How it is measured: the optimizer's time, and that of setting gradients back, by the table's share
+of the numbers; told are tables of 100,000 and more of which a step looks up a tenth of the rows at
+most, by how many whole numbers the model was given. Nothing is said of a table that other modules
+share or whose weight the script's files compute with, where gradients are clipped or read, with
+DistributedDataParallel, or on a GPU.
+
+When it is wrong: where the table has to change as a whole (weight decay on all rows).
+
+What to do: nn.Embedding(..., sparse=True), which SGD without momentum, Adagrad and SparseAdam take,
+and change the rows of the batch alone. SparseAdam is Adam for those: training goes another way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainprof.analysis.run.metadata import integer
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import of_python
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+from trainprof.findings.wording import span
+
+ID: Final = "dense_embeddings"
+KEYS: Final[tuple[str, ...]] = ("backward", "optimizer", "zero_grad")
+THRESHOLDS: Final = {
+    "looked_up_share": Threshold(0.1, "of a table's rows, by a step", is_upper=True),
+    "share": Threshold(0.05, "of training: what its update takes"),
+}
+# A number of a sparse update takes so much longer than one of a whole one (torch 2.13, two cores).
+_ROWS_TIMES: Final = 4.0
+_CAUTIONS: Final = (
+    "optimizers with fused=True do not take sparse gradients",
+    "with SparseAdam rows without a gradient keep their moments: compare what training reaches",
+)
+
+
+def find(case: Case) -> Finding | None:
+    most = case.threshold(ID, "looked_up_share", THRESHOLDS["looked_up_share"].value)
+    tables = [
+        one for one in case.torch.tables if 0 < _of(one, "indices") <= most * _of(one, "rows")
+    ]
+    if not tables or case.clips_gradients or case.torch.is_data_parallel or case.is_on_device:
+        return None
+    numbers = sum(_of(one, "numbers") for one in tables)
+    spent_s = sum(case.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
+    spent_s *= min(numbers / max(case.torch.updated_numbers, numbers, 1), 1.0)
+    part = spent_s / case.training_s if case.training_s > 0 else 0.0
+    looked_up = max(_of(one, "indices") / _of(one, "rows") for one in tables)
+    gain = of_python(case, spent_s * (1 - _ROWS_TIMES * looked_up))
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or gain is None:
+        return None
+    is_plain = all(one.get("is_plain") is True for one in tables)
+    first = max(tables, key=lambda one: _of(one, "numbers"))
+    return plain_finding(
+        ID,
+        f"each step changes all {_of(first, 'rows'):,} rows of an nn.Embedding, of which "
+        f"it looks up at most {_of(first, 'indices'):,}: updates of the rest take {span(spent_s)}, "
+        f"{percent(part)} of training, and backward fills their gradients",
+        gain,
+        site=first.get("at"),
+        advice="nn.Embedding(..., sparse=True)"
+        + (
+            "" if is_plain else ", with torch.optim.SparseAdam for its weight and the rest as it is"
+        ),
+        cautions=[*_CAUTIONS[: 1 if is_plain else 2]],
+        evidence={"update_s": spent_s, "share": part, "looked_up_share": looked_up},
+    )
+
+
+def _of(table: dict[str, Any], name: str) -> int:
+    return max(integer(table.get(name)) or 0, 0)

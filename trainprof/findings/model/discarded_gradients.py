@@ -1,0 +1,53 @@
+"""Backward computes gradients that are set back before their optimizer makes a step.
+
+What it means: a pass that is meant for one optimizer goes through what others train: the
+discriminator's goes on into the generator, as nobody called .detach(), or the actor's computes the
+gradients of the critic. zero_grad() throws them away before their optimizer steps.
+
+How it is measured: over some 20 updates, lines whose passes always lose one optimizer's gradients,
+while another uses its own. Of backward's time by that of the modules' forwards: all of a module's
+where nothing before it is trained, else about half.
+
+When it is wrong: where a library reads these gradients; where the script does, nothing is said.
+
+What to do: .detach() what another model gave to the loss; of one that the pass goes through,
+.requires_grad_(False) on its parameters for as long. What is trained stays the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.run.metadata import share_in
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.model.backward_gain import needless_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+
+ID: Final = "discarded_gradients"
+KEYS: Final[tuple[str, ...]] = ("backward",)
+THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
+_CLIPPED: Final = "gradients are clipped: where these are in that norm, updates change"
+
+
+def find(case: Case) -> Finding | None:
+    if not case.torch.discarded:
+        return None
+    first, *others = case.torch.discarded
+    model = first["model"] or "the other model"
+    advice = f"give this loss what {model} gives with .detach()"
+    if share_in(first.get("mixed_share")):
+        advice = (
+            f".requires_grad_(False) on the parameters of {model} for this pass, True behind it"
+        )
+    return needless_finding(
+        case,
+        ID,
+        case.threshold(ID, "share", THRESHOLDS["share"].value),
+        case.torch.discarded,
+        f"this backward also computes gradients of {model}, which are thrown away unused",
+        site=first["at"],
+        advice=advice,
+        cautions=[_CLIPPED] if case.clips_gradients else [],
+        also=[f"so it is at {one['at'] or 'another line'}, of {one['model']}" for one in others],
+    )

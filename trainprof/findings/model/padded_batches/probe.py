@@ -1,0 +1,120 @@
+"""Looks at a few batches for how much of what a model is given is padding."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.model.module_parts import held_in, is_training, modules_of
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.patching.plain_tensors import PlainTensors
+from trainprof.inside.patching.user_texts import any_text, lines_with
+from trainprof.inside.session import ModuleCall, Session
+
+# One of so many steps, so many of those, and of each so many tables that are copied to a device.
+_EVERY, _MOST_STEPS, _MOST_COPIES = 8, 24, 16
+# Others hold no sequences, or take too long.
+_LEAST_WIDTH, _LEAST_ROWS, _MOST_NUMBERS = 16, 2, 1 << 20
+_TO_A_LENGTH: Final = re.compile(
+    r"""padding["']?\s*[=:]\s*["']max_length["']|pad_to_max_length\s*=\s*True"""
+)
+# With these a model leaves padding out of what it computes.
+_LEFT_OUT: Final = re.compile(r"\bpack_(?:padded_)?sequence\b|varlen|\bnested_tensor|\bunpad_")
+
+
+class PaddingProbe:
+    """Counts padding in tables that models are trained on: by their mask, or the pad's number."""
+
+    name = "padding"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
+        self._to_list = torch._C.TensorBase.tolist  # the script's is watched
+        self._meets, self._copies = patcher.guarded(self._meet), patcher.guarded(self._note_copy)
+        self._steps = patcher.guarded(self._has_stepped)
+        self._taken, self._counts, self._texts = 0, Counter[str](), dict[str, Any]()
+        self._look(is_on=False)
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _first_step(self, _: Any) -> None:
+        self._session.watch_steps(self._steps, is_on=self._taken <= _EVERY * _MOST_STEPS)
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._steps, is_on=False)
+        self._look(is_on=False)
+
+    def _look(self, *, is_on: bool) -> None:
+        self._found: Counter[str] = Counter()
+        self._copied: list[Any] = []
+        self._session.tell_modules(self._meets, is_on)
+        self._session.watch_copies(self._copies, is_on=is_on)
+
+    def _has_stepped(self, _: Any) -> None:
+        began_ns = self._session.now()
+        if self._found["rows"]:
+            self._counts.update(self._found, looks=1)
+            sites, is_own = self._session.sites, self._session.sites.is_user_file
+            self._texts = self._texts or {
+                "sites": [sites.of_line(*x) for x in lines_with(is_own, _TO_A_LENGTH)[:1]],
+                "is_left_out": any_text(is_own, lambda text: bool(_LEFT_OUT.search(text))),
+            }
+            self._session.note_state({"padding": {**self._counts, **self._texts}})
+        self._taken += 1
+        if self._taken % _EVERY <= 1:
+            self._look(is_on=self._taken % _EVERY == 0)
+        if self._taken > _EVERY * _MOST_STEPS:
+            self._stop()
+        self._session.looked_since(began_ns)
+
+    def _note_copy(self, source: Any) -> None:
+        with self._plain.unseen():
+            if len(self._copied) < _MOST_COPIES and self._is_table(source):
+                self._copied.append(source)
+
+    def _meet(self, call: ModuleCall) -> None:
+        is_learning = self._torch.is_grad_enabled() and is_training(call.module)
+        if not is_learning or not self._plain.may_compute():
+            return
+        began_ns = self._session.now()
+        self._found["all_ns"] += call.took_ns
+        with self._plain.unseen(), self._torch.no_grad():
+            kept = self._kept_places(call)
+            if kept is not None:
+                columns, (rows, width) = self._to_list(kept.sum(dim=0)), kept.shape
+                self._found.update(
+                    rows=rows,
+                    places=rows * width,
+                    filled=sum(columns),
+                    longest=rows * sum(map(bool, columns)),
+                    reading_ns=call.took_ns,
+                )
+        self._session.looked_since(began_ns)
+
+    def _kept_places(self, call: ModuleCall) -> Any:
+        """Returns where a module's table holds no padding; None where that is not known."""
+        plain = [(name, x) for name, x in held_in(call.inputs) if self._plain.is_plain(x)]
+        tables = [(name, x) for name, x in plain if self._is_table(x)]
+        most = max((x.numel() for _, x in plain if x.is_floating_point()), default=0)
+        pads = (one.__dict__.get("padding_idx") for one in modules_of(call.module))
+        pad = next((one for one in pads if type(one) is int), None)
+        is_mask = any(name == "attention_mask" for name, _ in tables)
+        table = next((x for name, x in tables if not is_mask or name == "attention_mask"), None)
+        # Of larger tables of fractions (pictures, sounds) most is computed.
+        if table is None or most > table.numel() or (pad is None and not is_mask):
+            return None
+        if table.device.type != "cpu":
+            alike = (x for x in self._copied if x.shape == table.shape)
+            same = (x for x in alike if (self._to_list(x.amax()) == 1) == is_mask)
+            table = next(same, None)
+        return None if table is None else table != (0 if is_mask else pad)
+
+    def _is_table(self, tensor: Any) -> bool:
+        if not self._plain.is_whole(tensor) or tensor.is_nested or tensor.dim() != 2:
+            return False
+        is_wide = tensor.shape[0] >= _LEAST_ROWS and tensor.shape[1] >= _LEAST_WIDTH
+        return bool(is_wide and tensor.numel() <= _MOST_NUMBERS)

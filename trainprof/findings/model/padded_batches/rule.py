@@ -1,0 +1,80 @@
+"""Sequences are padded further than the longest of their batch.
+
+What it means: where all batches are filled up to one length (padding="max_length"), the model
+computes for positions that no sequence of the batch has.
+
+How it is measured: tables of whole numbers that models are given in training, a few batches of
+them, by their attention_mask, else by the padding_idx of an nn.Embedding; on a device as they are
+copied there. Where neither is known, or the script's files name packed or nested sequences, nothing
+is said. Saved of forward and backward is the share of positions that no sequence of the batch has,
+or a little more, as attention grows with the square of the length.
+
+When it is wrong: where the model itself cuts its input, or is made for one width.
+
+What to do: pad each batch to its own longest, as it is put together: DataCollatorWithPadding (where
+tokens have labels DataCollatorForSeq2Seq, which pads those too), or tokenizer.pad in collate_fn,
+and no padding="max_length" ahead of it; torch.nn.utils.rnn.pad_sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import of_python
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.model.backward_gain import spent_in
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+
+ID: Final = "padded_batches"
+KEYS: Final[tuple[str, ...]] = ("forward", "backward")
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training, computing for padding that no row of a batch needs"),
+}
+_LEAST_LOOKS: Final = 4
+# What computing grows with, at most: layers with the length, attention with its square.
+_GROWS_WITH: Final = 1.5
+_ADVICE: Final = (
+    "pad each batch to its own longest as it is put together: DataCollatorWithPadding (with labels "
+    'of tokens DataCollatorForSeq2Seq) and no padding="max_length", or '
+    "torch.nn.utils.rnn.pad_sequence in collate_fn"
+)
+_CAUTIONS: Final = (
+    "batches then differ in width: torch.compile compiles for each (pad to a multiple of 32), a "
+    "model that is made for one width fails, and what is not masked or counts positions changes"
+)
+
+
+def find(case: Case) -> Finding | None:
+    told = case.torch.padding
+    names = ("looks", "rows", "places", "filled", "longest")
+    looks, rows, places, filled, longest = (told.get(name, 0) for name in names)
+    if looks < _LEAST_LOOKS or rows <= 0 or not 0 < filled <= longest <= places:
+        return None
+    computing_s = sum(spent_in(case, x) for x in ("forward", "loss", "backward", "recompute"))
+    if case.is_on_device:  # as long as it surely is at work
+        at_work = case.summary.devices[0].busy_share if case.summary.devices else None
+        computing_s = min(computing_s, at_work[0] * case.settled_s) if at_work else 0.0
+    computing_s *= min(told.get("reading_ns", 1) / max(told.get("all_ns", 1), 1), 1.0)
+    spent_s = (1 - longest / places) * computing_s
+    part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
+    gain = of_python(case, spent_s, with_warmup=False)
+    most = of_python(case, computing_s * (1 - (longest / places) ** _GROWS_WITH), with_warmup=False)
+    if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or not (gain and most):
+        return None
+    fed = [case.feeding[0].loader] if case.feeding else []
+    of_rows = {"width": places / rows, "longest": longest / rows, "length": filled / rows}
+    return plain_finding(
+        ID,
+        f"sequences are padded to {of_rows['width']:.0f} positions, of which the longest of a "
+        f"batch fills {of_rows['longest']:.0f} and the average one {of_rows['length']:.0f}: "
+        f"{percent(part)} of {case.summary.time_of_devices} is computing for the rest",
+        replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
+        site=case.torch.padded_at or next((one.collate_site or one.site for one in fed), None),
+        advice=_ADVICE,
+        cautions=[_CAUTIONS],
+        evidence={**of_rows, "computing_s": computing_s, "needless_s": spent_s},
+    )

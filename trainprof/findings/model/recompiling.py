@@ -1,0 +1,91 @@
+"""torch.compile compiles again what it has compiled before.
+
+What it means: compiled code is good for what it was compiled with: shapes, flags, numbers held by
+Python. Where one of these changes, torch compiles another version, while training waits. After
+eight versions of one piece of code (recompile_limit) it gives up and runs that uncompiled. What is
+compiled at all is shown as Compiled, by line; it lies in forward and backward.
+
+How it is measured: torch's compiler reports when it begins and ends, what it compiles, and which
+guard failed. Not counted: the first version of each piece of code, the first for training after one
+for evaluation (grad mode, model.training), what evaluation compiles, and time in which a device
+surely worked.
+
+When it is wrong: a second version is often the last, made for every shape, and is not reported.
+What comes a few times does not matter in a run of hours.
+
+What to do: TORCH_LOGS=recompiles in front of the script says what changed. Where it is a number
+that Python holds (a learning rate): a tensor, lr=torch.tensor(1e-3). Where it is a shape:
+torch.compile(..., dynamic=True), or batches of one size (padding to few lengths, drop_last=True).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.model.compilations import NUMBER
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import outside_steps
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+from trainprof.findings.wording import span
+
+ID: Final = "recompiling"
+KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer")
+THRESHOLDS: Final = {
+    "share": Threshold(0.05, "of training: what comes a few times matters in short runs alone"),
+    "seconds": Threshold(1.0, "nobody changes a script for less"),
+    "times": Threshold(2, "one more version (of state built by the first step, say) comes once"),
+}
+# torch's recompile_limit, unless the script sets another.
+_VERSIONS_KEPT: Final = 8
+_OTHER_DATA: Final = (
+    "drop_last=True leaves samples out (not where a model is evaluated: its figures change), and "
+    "padded places have to be masked, in the loss and in normalization too"
+)
+
+
+def find(case: Case) -> Finding | None:
+    least_share = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least_s = case.threshold(ID, "seconds", THRESHOLDS["seconds"].value)
+    told = case.summary.compilations
+    times, spent_s = sum(one.again for one in told), sum(one.again_s for one in told)
+    if case.is_on_device:
+        spent_s = sum(one.again_idle_s or 0.0 for one in told)
+    if times < case.threshold(ID, "times", THRESHOLDS["times"].value):
+        return None
+    if not told or spent_s < max(least_s, least_share * case.training_s):
+        return None
+    worst = max(told, key=lambda one: one.again_s)
+    changed = worst.again_for
+    versions = max(one.most_versions for one in told)
+    given_up = f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled"
+    return plain_finding(
+        ID,
+        f"torch.compile compiled again what it had compiled before, {times} times: "
+        f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
+        outside_steps(case, spent_s, with_warmup=True),
+        site=worst.site,
+        advice=f"{_advice(changed)}; TORCH_LOGS=recompiles says what changed",
+        cautions=[] if changed == [NUMBER] else [_OTHER_DATA],
+        evidence={
+            "again_s": spent_s,
+            "again_share": spent_s / case.training_s,
+            "again": times,
+            "versions": versions,
+        },
+        also=[f"{given_up}: that was reached"] if versions >= _VERSIONS_KEPT else [],
+    )
+
+
+def _advice(changed: list[str]) -> str:
+    """Returns what to do about what changed; shapes where that is unknown."""
+    if changed[:1] == [NUMBER]:
+        return (
+            "hold the number that changes in a tensor (of an optimizer: lr=torch.tensor(1e-3)), or "
+            "leave it out of what is compiled"
+        )
+    return (
+        "torch.compile(..., dynamic=True), or one shape for all batches (padding, drop_last=True)"
+    )

@@ -1,0 +1,243 @@
+"""The optimizer goes through the parameters one by one, and that takes long.
+
+What it means: on the CPU torch's optimizers make a dozen small operations for each parameter, each
+a pass over its memory. Fused, they are one. An optimizer that the script's author wrote does the
+same, and Python calls each of them.
+
+How it is measured: the time inside the optimizer's own steps, and its settings at the first one.
+What other optimizers, the clipping of gradients, the scaler and the schedule take is not counted.
+A class of the script's own is reported where it is the only one, has ten parameters or more, and
+takes less than 0.2 ms for each: then it is the calls that take the time, and not the numbers. On a
+GPU torch takes all parameters together by itself, unless the optimizer was built with
+foreach=False: then what the device waits for these kernels counts.
+
+When it is wrong: functions that were registered with an optimizer's steps are in their time, and
+fusing saves nothing of them: then the gain is "up to". Sparse gradients cannot be fused: nothing is
+said of them. Results differ in the last digits. Lightning's Trainer refuses fused optimizers where
+precision is mixed and gradients are clipped. load_state_dict() of a state that was saved without
+fused=True takes it back; with a GradScaler the step then fails until each group's 'fused' is True.
+
+What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad; where a package builds the
+optimizer, by its settings. For a class of the script's own, the one of torch's that does the same,
+fused; else torch._foreach_ functions, which take all tensors at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
+from trainprof.analysis.model.torch_settings import LoopedOptimizer
+from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import of_python, outside_steps
+from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+from trainprof.findings.wording import number_of, span
+
+ID: Final = "slow_optimizer"
+KEYS: Final[tuple[str, ...]] = ("optimizer",)
+THRESHOLDS: Final = {
+    "share": Threshold(0.1, "of training: half of it gone would be worth a change"),
+}
+# What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
+# numbers, 60 of 16,000, 4 of a million, and 2 to 80 of 32 to 260,000, torch 2.13 on one core, and
+# two scripts of some ten parameters, embeddings among them.
+_FUSED_SAVES: Final = {
+    "Adam": (0.4, 0.7, 0.9),
+    "AdamW": (0.4, 0.7, 0.9),
+    "Adagrad": (0.3, 0.6, 0.85),
+    "SGD": (0.2, 0.5, 0.75),
+}
+# SGD without momentum has one operation for each parameter; with few of them fused takes longer.
+_PLAIN_SGD_SAVES: Final = (0.0, 0.25, 0.5)
+_FEW: Final = 10
+# Of an optimizer of the script's own: fused ones of torch's took a fifth of the time of ten
+# operations for each of 52 parameters of 64 to 4,096 numbers, torch._foreach_ functions half.
+_OWN_SAVES: Final = 0.9
+_MOST_EACH_S: Final = 200e-6
+# Adagrad can be fused on devices by late versions of torch alone.
+FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
+# Of updates whose kernels a device is done with before the next one comes: 384 parameters of up to
+# 33,000 numbers, AdamW, H100.
+_SAVED_ON_DEVICE: Final = 0.95
+_REFUSED_BY_LIGHTNING: Final = (
+    "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
+    "(16-mixed, bf16-mixed) and gradient_clip_val together"
+)
+
+
+def find(case: Case) -> Finding | None:
+    if case.is_on_device:
+        return _on_device(case)
+    return _of_torchs(case) if case.torch.looped else _of_the_scripts_own(case)
+
+
+def waiting_for_updates_s(case: Case) -> float:
+    """Returns for how long a device waited for updates that the host makes one by one, at most.
+
+    0 where that is too little to be told.
+    """
+    spent_s = sum(one.spent_s for one in _told_to_loop(case))
+    waited_s = min(_SAVED_ON_DEVICE * spent_s, case.launching_s() or 0.0)
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    return waited_s if waited_s >= least * case.settled_s else 0.0
+
+
+def _told_to_loop(case: Case) -> list[LoopedOptimizer]:
+    """Returns those that torch would take together by itself: not so on other devices."""
+    is_cuda = str(case.summary.run.device).startswith("cuda")
+    return [one for one in case.torch.looped if one.is_told_to and is_cuda]
+
+
+def _on_device(case: Case) -> Finding | None:
+    """Returns the finding of optimizers that were told to take parameter by parameter."""
+    waited_s = waiting_for_updates_s(case)
+    looped = _told_to_loop(case)
+    if not looped or waited_s <= 0:
+        return None
+    costliest = max(looped, key=lambda one: one.spent_s)
+    tensors = sum(one.tensors for one in looped)
+    spent_s = sum(one.spent_s for one in looped)
+    names = list(dict.fromkeys(one.name for one in looped))
+    others = [f"{one.name} {one.site}" for one in looped if one.site != costliest.site]
+    calls = [one.call for one in looped if one.name in FUSED_ON_DEVICES]
+    change = " and ".join(with_argument(calls, "fused"))
+    instead = f"{change} in place of foreach=False, or leave both out" if change else ""
+    return plain_finding(
+        ID,
+        f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
+        f"parameters one by one, in {span(spent_s)}, {case.of_settled(spent_s)}, and the device "
+        "waits",
+        outside_steps(case, waited_s),
+        site=costliest.site,
+        advice=f"{instead or 'leave foreach=False out'}: torch takes all of them at once then",
+        cautions=[
+            *(minded_when_fused(case) if change else []),
+            *minded_of(calls),
+        ],
+        evidence={
+            "optimizer_s": spent_s,
+            "optimizer_share": spent_s / case.settled_s,
+            "waited_s": waited_s,
+            "tensors": tensors,
+            "optimizer": costliest.name,
+            OTHER_OPTIMIZERS: others or None,
+        },
+    )
+
+
+def _is_enough(case: Case, spent_s: float) -> bool:
+    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    return spent_s > 0 and spent_s >= least * case.training_s
+
+
+def _of_the_scripts_own(case: Case) -> Finding | None:
+    steps = max(len(case.steps), 1)
+    owns = case.torch.own
+    # A script may build its one again and again.
+    if len(owns) != case.torch.optimizers or len({one.site for one in owns}) != 1:
+        return None
+    own, spent_s = max(owns, key=lambda one: one.tensors), sum(one.spent_s for one in owns)
+    if own.tensors < _FEW or spent_s > _MOST_EACH_S * own.tensors * steps:
+        return None
+    gain = of_python(case, _OWN_SAVES * spent_s)
+    if gain is None or not _is_enough(case, spent_s):
+        return None
+    return plain_finding(
+        ID,
+        f"{own.name}, written in the script, changes {own.tensors} parameters one by one: "
+        f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
+        gain,
+        site=own.site,
+        advice="the class of torch.optim that does the same, with fused=True; else torch._foreach_ "
+        "functions on the tensors of all parameters at once (torch._foreach_mul_, "
+        "torch._foreach_add_)",
+        evidence={
+            "optimizer_s": spent_s,
+            "optimizer_share": spent_s / case.training_s,
+            "tensors": own.tensors,
+            "optimizer": own.name,
+        },
+    )
+
+
+def _of_torchs(case: Case) -> Finding | None:
+    """Returns the finding of those that can be fused, each with its own part of the time."""
+    fusable = [(one, saves) for one in case.torch.looped if (saves := _saves(one)) is not None]
+    fusable.sort(key=lambda each: -each[0].spent_s)
+    spent_s = sum(one.spent_s for one, _ in fusable)
+    if not _is_enough(case, spent_s):
+        return None
+    has_hooks = any(one.has_hooks for one, _ in fusable)
+    low, likely, high = (
+        of_python(case, sum(_saved_s(one, saves, bound) for one, saves in fusable))
+        for bound in range(3)
+    )
+    if low is None or likely is None or high is None:
+        return None
+    gain = replace(
+        high if has_hooks else likely,
+        training=(low.likely, high.likely),
+        run=(low.run[1], high.run[1]),
+        is_at_most=has_hooks,
+    )
+    tensors: dict[tuple[str, str | None], int] = {}  # of one of those that a line builds
+    for one, _ in fusable:
+        call = (one.name, one.site)
+        tensors[call] = max(tensors.get(call, 0), one.tensors)
+    others = [f"{name} {site}" for name, site in [*tensors][1:] if site is not None]
+    calls = list(dict.fromkeys(one.call for one, _ in fusable))
+    names = list(dict.fromkeys(name for name, _ in tensors))
+    change = " and ".join(with_argument(calls, "fused"))
+    return plain_finding(
+        ID,
+        f"{' and '.join(names)} update{'s' if len(names) == 1 else ''} "
+        f"{number_of(sum(tensors.values()), 'parameter')} one by one: {span(spent_s)}, "
+        f"{percent(spent_s / case.training_s)} of training",
+        gain,
+        site=fusable[0][0].site,
+        advice=f"{change}, and so for {' and '.join(others)}" if others else change,
+        change={"fused": True} if _may_be_patched(case, calls) else {},
+        cautions=[*minded_when_fused(case), *minded_of(calls)],
+        evidence={
+            "optimizer_s": spent_s,
+            "optimizer_share": spent_s / case.training_s,
+            "tensors": sum(tensors.values()),
+            "optimizer": fusable[0][0].name,
+            OTHER_OPTIMIZERS: others or None,
+            OPTIMIZER_BUILDERS: {
+                one.site: one.built_by for one in calls if one.site and one.built_by
+            }
+            or None,
+        },
+    )
+
+
+def _may_be_patched(case: Case, calls: list[OptimizerCall]) -> bool:
+    """Whether one of the calls is the user's.
+
+    Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
+    """
+    is_refused = case.torch.trains_by_lightning and case.clips_gradients
+    return not is_refused and any(one.built_by is None for one in calls)
+
+
+def minded_when_fused(case: Case) -> list[str]:
+    """Returns what may refuse optimizers that are fused."""
+    return [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
+
+
+def _saved_s(looped: LoopedOptimizer, saves: tuple[float, float, float], bound: int) -> float:
+    """Returns what of its time goes: nothing is sure to, where that of others is in it."""
+    return 0.0 if looped.has_hooks and bound == 0 else saves[bound] * looped.spent_s
+
+
+def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
+    """Returns what of its time goes once it is fused, None where that is not known, or nothing."""
+    is_plain = looped.name == "SGD" and looped.is_plain
+    if looped.spent_s <= 0 or (is_plain and looped.tensors < _FEW):
+        return None
+    return _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES.get(looped.name)

@@ -1,0 +1,212 @@
+"""Threads are more than there are cores, in training or in workers; or so few that cores idle.
+
+What it means: torch splits an operation among its threads, and each waits for the others. With more
+of them than cores some cannot run, and all wait for those. Inside each loader worker torch has one,
+unless torch.set_num_threads is called there; other libraries start as many as the machine has cores
+(OpenBLAS behind NumPy, MKL, OpenCV, tokenizers), in each worker anew. With fewer threads than cores
+(OMP_NUM_THREADS=1, left from another machine) the other cores stand still while the model computes.
+
+How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
+use, less what workers and other programs keep busy; and the process's threads that the system
+counts. In workers: the CPU time of all their threads beside that of the one that makes the batch,
+and for how long that one waits for a core. Too few are told where an operator of the backward pass
+takes 0.2 ms or more in the mean: smaller ones are not split. The gain is then what all cores would
+give if all that is computed could be shared out; that of fewer threads no single run tells. In
+distributed training, whose launcher shares the cores out itself, too few are not told.
+
+When it is wrong: where memory is what an operation waits for; where a neighbour is meant to have
+the cores, or had them in this run; where a decoder's threads are worth it.
+
+What to do: torch.set_num_threads with the number of cores, less those that workers keep busy; or
+take the setting out. One thread in each worker: take torch.set_num_threads out of what workers
+call; OPENBLAS_NUM_THREADS=1 (MKL_NUM_THREADS, OMP_NUM_THREADS, which torch reads as well) in the
+environment, or in worker_init_fn: cv2.setNumThreads(0), threadpoolctl.threadpool_limits(1). Sums
+are then added up in another order: losses may differ in the last digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Final
+
+from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.torch_cores import cores_for_threads
+from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding
+from trainprof.analysis.summary.loader import WorkerThreads
+from trainprof.analysis.verdict.headline import COMPUTE_KEYS
+from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.gain import of_python
+from trainprof.findings.loading.loader_cautions import ranks_of
+from trainprof.findings.make_finding import plain_finding, unmeasured_finding
+from trainprof.findings.model import growing_backward
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.wording import number_of, place, span
+
+ID: Final = "thread_count"
+KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", *COMPUTE_KEYS)
+THRESHOLDS: Final = {
+    "share": Threshold(0.5, "of training, computing on the CPU"),
+    "operator_s": Threshold(200e-6, "an operator of the backward pass: smaller ones hardly gain"),
+    "runnable_share": Threshold(0.3, "of the making of batches, waiting for a core"),
+    "threads": Threshold(1.5, "at work in each worker while it makes a batch"),
+    "busy_share": Threshold(0.2, "of training, in which its workers make batches"),
+}
+# Of the cores that torch has threads for: with fewer than that free, nothing is sure.
+_FREE_TIMES: Final = 1.5
+# Of the cores: so many more threads of workers than that are at work at once.
+_CROWDED: Final = 1.25
+_OTHER_ORDER: Final = "sums are added up in another order: losses may differ in the last digits"
+_NOT_TOLD: Final = WorkerThreads(torch=1)
+
+
+def find(case: Case) -> Finding | None:
+    in_workers = (_in_workers(case, fed) for fed in case.feeding)
+    return next((one for one in in_workers if one), None) or _too_many(case) or _too_few(case)
+
+
+def _in_workers(case: Case, fed: LoaderCase) -> Finding | None:
+    fetch, workers, cores = fed.loader.fetch, fed.loader.num_workers or 0, case.cores()
+    if not workers or cores is None or fetch is None or fetch.wall_s is None:
+        return None
+    made_s = fetch.wall_s.mean * fetch.n
+    if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or case.training_s <= 0:
+        return None
+    told, line = fed.loader.worker_threads or _NOT_TOLD, fed.hot_line()
+    # Those of torch's that wait for the others of an operation take no core meanwhile.
+    at_work = max(fetch.cpu_s / fetch.running_s, told.torch)
+    waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * case.training_s)
+    numbers = {
+        "runnable_share": waits,
+        "threads": at_work,
+        "busy_share": min(busy, 1.0),
+    }
+    if any(value < _least(case, name) for name, value in numbers.items()):
+        return None
+    # Those that wait for a core would work beside those that do.
+    wanted = at_work * (1 + waits / max(1 - waits, 0.1))
+    if ranks_of(fed) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
+        return None
+    who = f"{at_work:.1f} threads are at work"
+    advice = (
+        "one thread in each worker: OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or "
+        "OMP_NUM_THREADS=1, which torch reads too), cv2.setNumThreads(0) in worker_init_fn"
+    )
+    if told.torch > 1:
+        who = f"torch computes with {told.torch} threads"
+        at = "" if told.set_at is None else f", in place of {told.set_at}"
+        advice = f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn{at}"
+    ranks = f" of {ranks_of(fed)} ranks" if ranks_of(fed) > 1 else ""
+    return unmeasured_finding(
+        ID,
+        f"{who} in each of {number_of(workers, 'worker')}{ranks}, on {_cores(cores)}: a batch "
+        f"waits for a core for {percent(waits)} of its making",
+        site=(told.set_at if told.torch > 1 else None) or fed.loader.site,
+        advice=advice,
+        evidence={
+            LOADER_ID: fed.loader.id,
+            **numbers,
+            "workers": workers,
+            "cores": cores,
+            "torch_threads": told.torch,
+        },
+        cautions=[_OTHER_ORDER],
+        also=[f"most of making a batch is at {place(line)}"] if line is not None else [],
+    )
+
+
+def _too_many(case: Case) -> Finding | None:
+    threads, cores, part = case.torch.threads, case.cores(), case.share(*COMPUTE_KEYS)
+    there = case.threads_of_training()
+    if case.is_on_device or threads is None or cores is None or part < _least(case, "share"):
+        return None
+    # Fractions of a core are a container's quota: a thread for what is left over is no mistake.
+    # A core with hyper-threads runs a thread on each of them, though it hardly gains by that.
+    if threads <= max(ceil(cores), 1) or there is None or there < threads:
+        return None
+    best = case.physical_cores() or cores
+    number = max(ceil(best), 1)
+    return unmeasured_finding(
+        ID,
+        f"torch computes with {threads} threads on {_cores(best)}: they wait for each other in "
+        f"forward, backward and optimizer, {percent(part)} of training",
+        site=case.torch.threads_set_at,
+        advice=f"torch.set_num_threads({number}), or OMP_NUM_THREADS={number}",
+        evidence={
+            "threads": threads,
+            "cores": best,
+            "threads_of_process": there,
+            "computing_share": part,
+        },
+    )
+
+
+def _too_few(case: Case) -> Finding | None:
+    threads, part = case.torch.threads, case.share(*COMPUTE_KEYS)
+    is_shared_out = (case.summary.run.world_size or 1) > 1 or case.torch.is_data_parallel
+    if case.is_on_device or threads is None or is_shared_out or case.summary.ranks:
+        return None
+    free, operator_s = _free_cores(case, threads), _operator_s(case)
+    if free is None or operator_s is None or free < _FREE_TIMES * threads:
+        return None
+    if part < _least(case, "share") or operator_s < _least(case, "operator_s"):
+        return None
+    gain = of_python(case, (1 - threads / free) * part * case.training_s)
+    # Graphs that grow have the operators of earlier steps.
+    if gain is None or growing_backward.find(case) is not None:
+        return None
+    number, site = max(round(free), threads + 1), case.torch.threads_set_at
+    where = "" if site is None else f" in place of {site}"
+    return plain_finding(
+        ID,
+        f"torch computes with {number_of(threads, 'thread')}, and {_cores(free)} are free: "
+        f"forward, backward and optimizer are {percent(part)} of training, operators take "
+        f"{span(operator_s)} in the mean",
+        # How much of it can be shared out nobody knows: it stands behind what is better known.
+        replace(gain, saved_s=gain.saved_s / 2),
+        site=site,
+        advice=f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}{where}; "
+        "trainprof tune tries it",
+        cautions=[_OTHER_ORDER],
+        evidence={
+            "threads": threads,
+            "free_cores": free,
+            "computing_share": part,
+            "operator_s": operator_s,
+            EXPLAINS_S: 0.0,
+        },
+    )
+
+
+def _operator_s(case: Case) -> float | None:
+    """Returns what an operator of the backward pass takes in the mean; None: not known."""
+    nodes, backward_s = case.torch.backward_nodes, case.training.get("backward", 0.0)
+    # Of several optimizers each may have passes of its own, and one graph alone was gone through.
+    if not nodes or not case.backwards or case.torch.optimizers != 1:
+        return None
+    return backward_s / case.backwards / nodes
+
+
+def _free_cores(case: Case, threads: int) -> float | None:
+    """Returns the cores that training may compute on: neither workers' nor other programs'."""
+    cpu = case.summary.system.cpu if case.summary.system else {}
+    cores, shared = cores_for_threads(cpu, threads), shared_cpu(cpu)
+    if cores is None or shared is None or case.training_s <= 0:
+        return None
+    cores = min(cores, float(case.torch.cores_allotted or cores))
+    working_s = sum(
+        fed.loader.fetch.running_s or 0.0
+        for fed in (*case.feeding, *case.evaluating)
+        if fed.loader.num_workers and fed.loader.fetch is not None
+    )
+    workers = working_s / case.training_s
+    return max(cores - workers - shared.others_share * shared.cores, 0.0)
+
+
+def _least(case: Case, name: str) -> float:
+    return case.threshold(ID, name, THRESHOLDS[name].value)
+
+
+def _cores(cores: float) -> str:
+    return f"{cores:.3g} core{'' if cores == 1 else 's'}"

@@ -1,0 +1,50 @@
+"""Backward computes gradients of parameters that no optimizer updates.
+
+What it means: backward goes through a teacher that was not frozen, or a backbone of which the last
+layer alone is trained, and adds the results up in .grad.
+
+How it is measured: over some 20 updates, parameters of the modules that the script calls, that are
+in none of its optimizers, and whose gradient backward keeps adding to. Of backward's time by that
+of the modules' forwards: all of a module's where nothing before it is trained, else about half.
+
+When it is wrong: where a library reads these gradients; where the script does, nothing is said.
+
+What to do: .requires_grad_(False) on these parameters, once, before training. Gradients still go
+through them to what is trained. If they were meant to learn, give them to the optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.model.backward_gain import needless_finding
+from trainprof.findings.rule import Threshold
+from trainprof.findings.run_context import Case
+
+ID: Final = "unused_gradients"
+KEYS: Final[tuple[str, ...]] = ("backward",)
+THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
+_CAUTIONS: Final = (
+    "where these gradients are clipped together with others, or logged, that changes",
+    # torch gives a reentrant checkpoint no gradient where none of its inputs needs one.
+    "activations are checkpointed: use_reentrant=False first, or x.requires_grad_() on inputs",
+)
+
+
+def find(case: Case) -> Finding | None:
+    unused = case.torch.unused
+    if unused is None:
+        return None
+    whose = f" of {unused['model']}" if unused["model"] else ""
+    return needless_finding(
+        case,
+        ID,
+        case.threshold(ID, "share", THRESHOLDS["share"].value),
+        [unused],
+        f"backward computes the gradients of parameters{whose}, which no optimizer updates",
+        site=unused["model_at"],
+        advice=".requires_grad_(False) on those parameters, once, before training; or, if they "
+        "were meant to learn, give them to the optimizer",
+        cautions=[*_CAUTIONS[: 2 if case.recomputes_forwards else 1]],
+    )

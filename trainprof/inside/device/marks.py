@@ -1,0 +1,172 @@
+"""When the device reached the ends of phases, without ever waiting for it."""
+
+from __future__ import annotations
+
+import os
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.device.accelerator import Accelerator, may_have_device
+from trainprof.inside.patching.patcher import Patcher, let_dynamo_skip
+from trainprof.inside.session import Session
+from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
+
+# Events that were recorded and not yet seen reached: more than these are not kept.
+_MAX_PENDING: Final = 1024
+# A phase that begins right after another ended begins where that one did.
+_ADJACENT_NS: Final = 10_000
+# A copy so soon after a mark needs none at its beginning: next to nothing was given out between.
+_RECENT_NS: Final = 30_000
+_NS_PER_MS: Final = 1e6
+_UNSIGNED: Final = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One thread's marks: its current stream takes them in order.
+
+    Attributes:
+        pending: Events not yet seen reached, and when they were put.
+    """
+
+    pending: deque[tuple[Any, int]] = field(default_factory=deque)
+    spare: list[Any] = field(default_factory=list)
+    last: Any = None
+    marked_until_ns: int = 0
+
+
+class DeviceMarksProbe:
+    """Makes the clock of phases leave an event in the device's stream at each reading.
+
+    Events are asked later whether they were reached (`query`), never waited for. Each tells how
+    much later on the device's clock it was reached than the one before.
+    """
+
+    name = "device_marks"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        if session.options.get("cuda_sync") or not may_have_device(torch):
+            return
+        self._torch, self._patcher, self._session = torch, patcher, session
+        self._accelerator = session.accelerator = Accelerator(torch)
+        self._accelerator.watch_captures(patcher)
+        self._kinds: list[str] = []
+        self._make_event: Callable[[], Any] | None = None
+        self._current_device: Callable[[], int] = lambda: 0
+        # Indices of devices that the script is known to work on, if any is.
+        self._in_use: set[int] = set()
+        # By thread and device.
+        self._streams: dict[tuple[int, int], _Stream] = {}
+        self._of_parent: list[Any] = []
+        os.register_at_fork(after_in_child=self._forget)
+        session.phase_now = self._marking_clock(self._mark)
+        session.wait_now = self._marking_clock(self._mark_wait)
+        session.mark_copy_begin = patcher.guarded(self._mark_copy_begin)
+        session.mark_copy_end = patcher.guarded(self._mark)
+        session.device_was_waited_for = patcher.guarded(self._look_here)
+        session.at_end.append(patcher.guarded(self._look_here))
+
+    def _forget(self) -> None:
+        """In a forked child: events of the parent's cannot be used, nor thrown away."""
+        self._of_parent.append(self._streams)
+        self._streams, self._make_event = {}, None
+        self._kinds = []
+
+    def _marking_clock(self, mark: Callable[[int], None]) -> Callable[[], int]:
+        now, patcher = self._session.now, self._patcher
+
+        def phase_now() -> int:
+            at = now()
+            if not patcher.is_silent:
+                try:
+                    mark(at)
+                except Exception as error:
+                    patcher.fail(error)
+            return at
+
+        let_dynamo_skip(phase_now, and_all_below=True)
+        return phase_now
+
+    def _mark(self, at: int) -> None:
+        make_event = self._make_event or self._begin()
+        if make_event is None or self._accelerator.is_capturing(self._kinds):
+            return
+        device = self._current_device()
+        if self._in_use and device not in self._in_use:
+            return
+        key = (get_ident(), device)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = _Stream()
+        if at - stream.marked_until_ns < _ADJACENT_NS and stream.pending:
+            return
+        self._look(stream, device)
+        if len(stream.pending) >= _MAX_PENDING:
+            return
+        event = stream.spare.pop() if stream.spare else make_event()
+        event.record()
+        stream.pending.append((event, at))
+        # What the mark itself took is no time in which the script gave out work.
+        stream.marked_until_ns = self._session.now()
+
+    def _mark_wait(self, at: int) -> None:
+        """Marks where this thread has worked on the device: another may only fetch data.
+
+        Its current device may be one that the script does not use.
+        """
+        if self._make_event is not None and (get_ident(), self._current_device()) in self._streams:
+            self._mark(at)
+
+    def _mark_copy_begin(self, at: int) -> None:
+        if self._make_event is not None:
+            stream = self._streams.get((get_ident(), self._current_device()))
+            if stream is not None and at - stream.marked_until_ns < _RECENT_NS:
+                return
+        self._mark(at)
+
+    def _look_here(self) -> None:
+        """Records what this thread's devices have reached."""
+        if self._accelerator.is_capturing(self._kinds):
+            return
+        thread = get_ident()
+        for (of_thread, device), stream in list(self._streams.items()):
+            if of_thread == thread:
+                self._look(stream, device)
+
+    def _begin(self) -> Callable[[], Any] | None:
+        """Finds out how events are made, once the script has begun to use a device."""
+        for kind in self._accelerator.kinds_in_use():
+            module = getattr(self._torch, kind, None)
+            make = getattr(module, "Event", None)
+            if make is None and hasattr(self._torch, "Event"):
+                make = partial(self._torch.Event, device=kind)
+            if make is None:
+                continue
+            self._kinds = [kind]
+            self._in_use = self._accelerator.indices_of(kind)
+            self._current_device = getattr(module, "current_device", self._current_device)
+            self._make_event = partial(make, enable_timing=True)
+            self._session.log.note(Topic.ENVIRONMENT, {"device": kind})
+            return self._make_event
+        return None
+
+    def _look(self, stream: _Stream, device: int) -> None:
+        """Records the marks that the device has reached, in their order."""
+        emit, now, pending = self._session.emit, self._session.now, stream.pending
+        while pending and pending[0][0].query():
+            event, at = pending.popleft()
+            if stream.last is None:
+                emit(_MARK, at, now(), device, 0, DeviceMarkFlag.FIRST)
+            else:
+                passed_ns = round(stream.last.elapsed_time(event) * _NS_PER_MS)
+                emit(_MARK, at, now(), device, passed_ns & _UNSIGNED)
+                stream.spare.append(stream.last)
+            stream.last = event
+
+
+_MARK = int(Kind.DEVICE_MARK)

@@ -1,0 +1,155 @@
+"""Ends the run after so many steps or seconds, as a normal end of the script."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from trainprof.inside.limits.enough_time import EnoughTime
+from trainprof.inside.limits.last_step import LastStep
+from trainprof.record.event_log import EventLog
+from trainprof.record.limit_met import tell_limit
+from trainprof.record.names import MAX_STEPS, MAX_TIME
+from trainprof.record.schema import Kind
+from trainprof.record.step_count import StepCount
+
+# What ended the run, as a LIMIT record's value tells it.
+TRIAL: Final = "trial"
+_VALUES: Final = {MAX_STEPS: 1, MAX_TIME: 2, TRIAL: 3}
+# In the place of an optimizer's id: the script updates its parameters itself.
+OWN_UPDATES: Final = 0
+
+
+def is_loader_worker() -> bool:
+    """Whether this process makes batches for another one."""
+    return loader_worker() is not None
+
+
+def loader_worker() -> int | None:
+    """Returns the number of the DataLoader worker that this process is, None if it is none."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    number = getattr(getattr(module, "_worker_info", None), "id", None)
+    return number if isinstance(number, int) else None
+
+
+class RunLimitReached(SystemExit):
+    """Raised in the script when --max-steps or --max-time is reached, or a trial has enough.
+
+    A SystemExit of status 0: `finally` blocks run, no traceback is printed, and `except Exception`
+    does not stop it.
+    """
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(0)
+        self.limit = limit
+
+
+class Limit:
+    """Counts steps and watches the clock; raises only between steps, on the main thread.
+
+    Attributes:
+        before_batch, before_step, before_forward: To be called by probes at the outermost hook, or
+            None where no limit was set, so that it costs nothing.
+    """
+
+    def __init__(self, log: EventLog, options: dict[str, Any], now: Callable[[], int]) -> None:
+        self._log, self._now = log, now
+        self._max_steps: int | None = options.get("max_steps")
+        self._steps_limit = MAX_STEPS
+        seconds: float | None = options.get("max_time_s")
+        # The supervisor waits for the end, and ends a script that hangs.
+        self._is_to_be_told = options.get("trial") is not None or seconds is not None
+        started = options.get("spawned_ns") or now()
+        self._started_ns = started
+        self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
+        self._enough: EnoughTime | None = None
+        trial = options.get("trial") or {}
+        enough_s = trial.get("enough_s")
+        if enough_s is not None and self._deadline_ns is not None:
+            enough_steps = trial.get("enough_steps", 1)
+            self._enough = EnoughTime(started, self._deadline_ns, enough_s, enough_steps)
+        self._last_step: LastStep | None = None
+        self._count = StepCount()
+        armed = self._max_steps is not None or self._deadline_ns is not None
+        self.before_batch: Callable[[], None] | None = self._before_batch if armed else None
+        self.before_step: Callable[[int], None] | None = self._before_step if armed else None
+        self.before_forward: Callable[[], None] | None = None
+        if self._deadline_ns is not None:
+            self.before_forward = self._check_time
+
+    def stepped(self, optimizer: int) -> None:
+        """Counts an outermost update of one optimizer."""
+        if self._max_steps is not None or self._last_step is not None:
+            self._count.add(optimizer)
+        if self._enough is not None:
+            self._enough.stepped(self._now())
+            self._deadline_ns = self._enough.deadline_ns
+
+    def forget(self) -> None:
+        """Takes back what was counted so far: those were no updates."""
+        self._count = StepCount()
+        if self._enough is not None:
+            self._enough.forget()
+            self._deadline_ns = self._enough.deadline_ns
+
+    def join(self, world_size: int) -> None:
+        """Has this process, one of so many ranks, end at the same step as the others."""
+        if world_size > 1 and self._deadline_ns is not None and self._last_step is None:
+            self._last_step = LastStep(self._log.run_directory)
+
+    def end_trial(self) -> None:
+        """Ends the run as --max-steps would; does nothing off the main thread."""
+        self._end(TRIAL)
+
+    def end_trial_soon(self) -> None:
+        """Does the same at the main thread's next batch or step; it may be called on any thread."""
+        self._max_steps, self._steps_limit = 0, TRIAL
+
+    def _before_batch(self) -> None:
+        if self._max_steps is not None and self._count.steps >= self._max_steps:
+            self._end(self._steps_limit)
+        self._check_time()
+        # Behind the last step: an optimizer may step on a thread that cannot end the run.
+        if self._last_step is not None and self._last_step.is_reached(self._count.steps - 1):
+            self._end(MAX_TIME)
+
+    def _before_step(self, optimizer: int) -> None:
+        count, last_step = self._count, self._last_step
+        begins = count.begins_step(optimizer)
+        if self._max_steps is not None and begins and count.steps >= self._max_steps:
+            self._end(self._steps_limit)
+        self._check_time()
+        # Not ahead of a batch or a forward: one rank alone may have some, as it evaluates.
+        if last_step is not None and begins and last_step.is_reached(count.steps):
+            self._end(MAX_TIME)
+
+    def _check_time(self) -> None:
+        if self._deadline_ns is None:
+            return
+        now = self._now()
+        if self._enough is not None:
+            self._enough.looked(now)
+            self._deadline_ns = self._enough.deadline_ns
+        if now < self._deadline_ns or not can_end():
+            return
+        last_step, steps = self._last_step, self._count.steps
+        allowed_ns = self._deadline_ns - self._started_ns
+        if last_step is None or last_step.is_out_of_reach(steps, now, allowed_ns):
+            self._end(MAX_TIME)
+
+    def _end(self, limit: str) -> None:
+        if not can_end():
+            return
+        now = self._now()
+        self._log.emit(Kind.LIMIT, now, now, 0, _VALUES[limit])
+        if self._is_to_be_told:
+            self._is_to_be_told = False
+            tell_limit(self._log.run_directory)
+        raise RunLimitReached(limit)
+
+
+def can_end() -> bool:
+    """Whether a limit may end the run here: on the main thread, and not in a loader's worker."""
+    return threading.current_thread() is threading.main_thread() and not is_loader_worker()

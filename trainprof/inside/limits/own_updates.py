@@ -1,0 +1,74 @@
+"""Counts the steps of scripts that update their parameters themselves, where a limit is set."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from trainprof.inside.limits.limit import OWN_UPDATES, can_end
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.session import BackwardWatch, Session
+from trainprof.inside.spans.backward import creates_graph, functional_level
+
+
+class OwnUpdatesProbe:
+    """Takes an outermost backward pass for a step, until the script builds an optimizer.
+
+    An update may take many of them: accumulated gradients, the two losses of a GAN. But then there
+    is an optimizer, and its steps alone count. Where a pass differentiates another one, only the
+    outer one counts: the one of least order that was seen.
+    """
+
+    name = "own_updates"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        before_step = session.limit.before_step
+        if before_step is None:
+            return
+        self._session, self._limit, self._before_step = session, session.limit, before_step
+        self._level = functional_level(torch)
+        self._depth = 0
+        self._least_order: int | None = None
+        self._counts = False
+        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
+        session.watch_backward(self._watch, is_on=True)
+        stop = patcher.guarded(self._stop)
+        session.at_parameters.append(stop)
+        session.at_first_step.append(stop)
+
+    def _begins(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not can_end():
+            return
+        if self._depth == 0:
+            self._begin_outermost(self._order(args, kwargs))
+        self._depth += 1
+
+    def _begin_outermost(self, order: int) -> None:
+        if self._least_order is None or order < self._least_order:
+            self._least_order = order
+            self._limit.forget()
+        self._counts = order == self._least_order
+        if self._counts:
+            self._before_step(OWN_UPDATES)
+
+    def _order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Returns 0 for a pass that nothing differentiates, else the more the deeper inside it is.
+
+        torch.func always lets its passes be differentiated, and tells how deep they are.
+        """
+        if not creates_graph(args, kwargs):
+            return 0
+        return 1 + (self._level() or 0)
+
+    def _has_ended(self) -> None:
+        if self._depth == 0 or not can_end():
+            return
+        self._depth -= 1
+        if self._depth == 0 and self._counts:
+            self._limit.stepped(OWN_UPDATES)
+
+    def _stop(self, _: Any) -> None:
+        if self._watch in self._session.backward_watches:
+            self._session.watch_backward(self._watch, is_on=False)
+            self._limit.forget()
+            self._counts = False

@@ -1,0 +1,394 @@
+"""Times lines in this process: which functions, when, and how that is recorded.
+
+The script's functions stay what they are: line_profiler knows lines by the bytes of their code, so
+a function is timed by its code, which the text of its file tells before the file runs. Only what is
+under `@profile` is wrapped, as line_profiler does.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.lines.choice import PROFILE, Choice, choose, functions_in
+from trainprof.inside.lines.objects import LoaderFunctions
+from trainprof.inside.lines.recorder import LineRecord, read_source
+from trainprof.inside.lines.timer import LineTimer, overhead_ns, take_over_line_profilers_own
+from trainprof.inside.patching.call_site import CallSites
+from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.user_texts import names_in
+from trainprof.inside.session import Session
+from trainprof.record.event_log import EventLog
+from trainprof.record.schema import Topic
+
+Wrapped = Callable[..., Any]
+
+BY_NAME: Final = "-f"
+# For children started by spawn and forkserver: the script that they import, and that the user has
+# chosen by `@profile`.
+ENV_SCRIPT: Final = "TRAINPROF_LINES_SCRIPT"
+ENV_BY_HAND: Final = "TRAINPROF_LINES_BY_HAND"
+_MP_MAIN: Final = "__mp_main__"
+
+
+class Lines:
+    """The timing of lines in one process.
+
+    Attributes:
+        profile: What the script knows as `profile`.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], log: EventLog, *, directory: str, cwd: str
+    ) -> None:
+        """
+        Args:
+            options: `functions` and `only`, as launch/options.py tells them.
+            log: Of this process.
+            directory: The run's.
+            cwd: Where this process was started.
+        """
+        self._log = log
+        self._cwd = cwd
+        self._patterns = [_pattern(text) for text in options.get("functions") or ()]
+        self._only = options.get("only")
+        self._is_by_hand = bool(os.environ.get(ENV_BY_HAND))
+        self._record = LineRecord(log, directory, cwd)
+        self._sites = CallSites(log, cwd)
+        self._wanted: dict[str, dict[str, str]] = {}
+        self._main_module: str | None = None
+        # Functions were chosen that the main thread runs of itself, not within a fetch.
+        self._wants_thread = False
+        self._in_worker = False
+        self._is_broken = False
+        self.profile = LineTimer(
+            added=self._decorated, left=self.write_if_due, stood_down=self._unavailable
+        )
+        self.profile.is_off = not self._is_wanted_here()
+
+    def install(self) -> None:
+        """Chooses from the script that is about to run; to be called before it does."""
+        take_over_line_profilers_own(self.profile)
+        self._guard(self._begin)
+
+    def around_import(self, spec: ModuleSpec) -> AbstractContextManager[None] | None:
+        """Chooses from a module that is about to be imported.
+
+        Returns:
+            What the import is to run in: timing lines makes a library's import slower.
+        """
+        self._guard(self._choose_from, spec.name, spec.origin, spec.parent or "")
+        is_library = spec.origin is not None and not self._is_users(spec.origin, spec.name)
+        return self.profile.paused() if is_library and self.profile.is_on() else None
+
+    def reach_into(self, runpy: ModuleType) -> None:
+        """Reaches the script where a child started by spawn or forkserver imports it."""
+        if _is_child_of_multiprocessing():
+            patcher = Patcher("lines", self._failed, lambda _, reason: self._unavailable(reason))
+            _put_profile_into_main_of_children(runpy, patcher, self.profile)
+
+    def write_if_due(self) -> None:
+        """Writes what was timed since the last record, about once a second."""
+        if self._record.is_due():
+            self._guard(self._write)
+
+    def finish(self) -> None:
+        """Writes what is not yet written, at the end of the process."""
+        self._guard(self._finish)
+
+    def after_fork(self) -> None:
+        self._guard(self._record.after_fork, self.profile)
+
+    def enter_worker(self) -> None:
+        """Notes that this process is a loader's worker."""
+        if self._in_worker:
+            return
+        self._in_worker = True
+        if not self._is_wanted_here():
+            self.profile.switch_off()
+        elif self._only:
+            self.profile.is_off = False
+
+    def enter_fetch(self) -> None:
+        """Begins the timing of what a loader runs, if that is to be timed without `@profile`."""
+        if not self._is_by_hand or self._patterns:
+            self.profile.enable_by_count()
+
+    def leave_fetch(self) -> None:
+        if not self._is_by_hand or self._patterns:
+            self.profile.disable_by_count()
+        self.write_if_due()
+
+    def look_at(self, *, dataset: Any, collate: Any, samplers: tuple[Any, ...] = ()) -> None:
+        """Chooses what a loader is going to run."""
+        if not self._patterns and not self._is_by_hand:
+            self._guard(self._choose_of_loader, dataset, collate, samplers)
+
+    def _is_wanted_here(self) -> bool:
+        return self._only is None or (self._only == "workers") == self._in_worker
+
+    def _begin(self) -> None:
+        if self._patterns:
+            for name, module in list(sys.modules.items()):
+                if name != "__main__":
+                    self._choose_from(name, names_in(module).get("__file__"))
+        words = list(getattr(sys, "orig_argv", ()))
+        script = sys.argv[0] if getattr(sys, "argv", None) else ""
+        if script == "-m" and "-m" in words[:-1]:
+            self._main_module = words[words.index("-m") + 1]
+        elif script == "-c":
+            if _is_child_of_multiprocessing():
+                self._choose_from("__main__", os.environ.get(ENV_SCRIPT))
+        elif script:
+            path = os.path.abspath(script)
+            os.environ[ENV_SCRIPT] = path
+            self._choose_from("__main__", path)
+
+    def _choose_from(self, module: str, path: str | None, package: str = "") -> None:
+        """Chooses from a file, and times what is chosen from now on."""
+        names = {module}
+        if module in ("__main__", self._main_module) and path is not None:
+            names |= {"__main__", os.path.splitext(os.path.basename(path))[0]}
+        is_users = path is not None and self._is_users(path, module)
+        patterns = [
+            of_function
+            for of_module, of_function in self._patterns
+            if any(of_module and fnmatchcase(name, of_module) for name in names)
+            or (not of_module and is_users)
+        ]
+        if path is None or not (patterns or (is_users and not self._patterns)):
+            return
+        try:
+            text = read_source(path)
+            tree, code = _parsed(text, path)
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return
+        if self._patterns:
+            self._choose_by_name(code, patterns)
+            return
+        called = {}
+        for name in names:
+            called.update(self._wanted.get(name, {}))
+        if not self._is_by_hand:
+            self._take(choose(tree, package=package, called=called), code)
+
+    def _choose_by_name(self, code: CodeType, patterns: list[str]) -> None:
+        for (name, _), function in functions_in(code):
+            if name.rpartition(".")[2].startswith("<"):  # a comprehension: part of its function
+                continue
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                self._add(function, BY_NAME, name)
+                self._wants_thread = True
+        self._keep_on()
+
+    def _take(self, choice: Choice, code: CodeType) -> None:
+        for place, function in functions_in(code):
+            why = choice.why.get(place)
+            if why is not None:
+                self._add(function, why, place[0])
+                self._wants_thread = True
+        for (module, name), why in choice.wanted.items():
+            self._wanted.setdefault(module, {}).setdefault(name, why)
+        self._keep_on()
+
+    def _choose_of_loader(self, dataset: Any, collate: Any, samplers: tuple[Any, ...]) -> None:
+        found = LoaderFunctions(self._sites.is_user_code)
+        found.of_dataset(dataset)
+        found.of_collate(collate)
+        for sampler in samplers:
+            found.of_sampler(sampler)
+        for function, why in found.all():
+            self._add(function.__code__, why, function.__qualname__)
+        if samplers:  # they run outside of fetches
+            self._wants_thread = self._wants_thread or found.has_samplers
+            self._keep_on()
+
+    def _add(self, code: CodeType, why: str, name: str) -> None:
+        if not self.profile.add_code(code):
+            raise RuntimeError("this line_profiler cannot time code that is not decorated")
+        self._record.add(code, why, name)
+
+    def _decorated(self, code: CodeType, name: str) -> None:
+        self._leave_it_to_the_user()
+        self._guard(lambda: self._record.add(code, PROFILE, name))
+
+    def _leave_it_to_the_user(self) -> None:
+        """Times what is under `@profile`, and no longer what was chosen without it."""
+        if self._is_by_hand:
+            return
+        self._is_by_hand = True
+        os.environ[ENV_BY_HAND] = "1"
+        if not self._patterns:
+            self._wants_thread = False
+            self._record.forget()
+            self.profile.leave_thread()
+
+    def _keep_on(self) -> None:
+        """Times lines on the main thread from now on, where something was chosen for it."""
+        if (
+            self._wants_thread
+            and self._is_wanted_here()
+            and not self.profile.enable_count
+            and threading.current_thread() is threading.main_thread()
+        ):
+            self.profile.enable_by_count()
+
+    def _write(self) -> None:
+        self.profile.notice()
+        self._record.write(self.profile)
+
+    def _finish(self) -> None:
+        self._write()
+        self.profile.switch_off()
+        self._record.note_compiled()
+        if self._record.has_lines and not self.profile.has_stood_down:
+            cost = overhead_ns()
+            if cost is not None:
+                self._log.note(Topic.ENVIRONMENT, {"line_overhead_ns": round(cost, 1)})
+
+    def _is_users(self, path: str, module: str) -> bool:
+        # Where torch is not among the libraries, its place is not known before it is imported.
+        return module.partition(".")[0] != "torch" and self._sites.is_user_file(path)
+
+    def _unavailable(self, reason: str) -> None:
+        self._log.note(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
+
+    def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Runs ours; its first fault is reported, and no more lines are timed."""
+        if self._is_broken:
+            return
+        try:
+            action(*arguments)
+        except Exception as error:
+            self._failed("lines", error)
+
+    def _failed(self, probe: str, error: BaseException) -> None:
+        self._is_broken = self.profile.is_off = True
+        fault = {"probe": probe, "error": f"{type(error).__name__}: {error}"}
+        self._log.note(Topic.PROBE_FAILED, fault)
+
+
+class LinesProbe:
+    """Tells `Lines` of loaders, and lets it write from time to time."""
+
+    name = "lines"
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._lines.profile.let_dynamo_skip_wrappers()
+        self._look = patcher.guarded(self._look_at_loader)
+        self._enter = patcher.guarded(self._enter_fetcher)
+        utils = "torch.utils.data._utils"
+        fetch = sys.modules.get(f"{utils}.fetch")
+        self._worker: Any = sys.modules.get(f"{utils}.worker")
+        base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
+        stream = getattr(fetch, "_IterableDatasetFetcher", None)
+        plain = getattr(fetch, "_MapDatasetFetcher", None)
+        fetcher = getattr(fetch, "_BaseDatasetFetcher", None)
+        name = "_engine_run_backward"
+
+        def enter(*_: Any) -> None:
+            self._lines.enter_fetch()
+
+        def write(*_: Any) -> None:
+            self._lines.write_if_due()
+
+        around, leave = patcher.around_if_there, self._lines.leave_fetch
+        for place in ((plain, "fetch"), (stream, "fetch"), (stream, "__init__")):
+            around(_around(enter, leave), place)
+        around(_around(self._enter), (fetcher, "__init__"))
+        around(_around(self._look), (base, "__init__"))
+        around(_around(write), (base, "__next__"))
+        around(_around(write), (torch.autograd, name), (torch.autograd.graph, name))
+
+    def _look_at_loader(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        loader = args[1] if len(args) > 1 else kwargs.get("loader")
+        facts = getattr(loader, "__dict__", {})
+        self._lines.look_at(
+            dataset=facts.get("dataset"),
+            collate=facts.get("collate_fn"),
+            samplers=(facts.get("sampler"), facts.get("batch_sampler")),
+        )
+
+    def _enter_fetcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if getattr(self._worker, "_worker_info", None) is not None:
+            self._lines.enter_worker()
+        dataset = args[1] if len(args) > 1 else kwargs.get("dataset")
+        collate = args[3] if len(args) > 3 else kwargs.get("collate_fn")
+        self._lines.look_at(dataset=dataset, collate=collate)
+
+
+def _around(
+    before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    after: Callable[[], None] = lambda: None,
+) -> Callable[[Wrapped], Wrapped]:
+    def make(original: Wrapped) -> Wrapped:
+        def ours(*args: Any, **kwargs: Any) -> Any:
+            before(args, kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                after()
+
+        return ours
+
+    return make
+
+
+def _put_profile_into_main_of_children(
+    runpy: ModuleType, patcher: Patcher, profile: object
+) -> None:
+    """Gives the script's globals a `profile` in a child that imports it anew, as in the script."""
+
+    def make(original: Wrapped) -> Wrapped:
+        def run_path(
+            path_name: Any, init_globals: dict[str, Any] | None = None, run_name: str | None = None
+        ) -> Any:
+            if run_name == _MP_MAIN:
+                init_globals = {"profile": profile, **(init_globals or {})}
+            try:
+                return original(path_name, init_globals, run_name)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return run_path
+
+    patcher.around_if_there(make, (runpy, "run_path"))
+
+
+def _is_child_of_multiprocessing() -> bool:
+    return any("multiprocessing" in word for word in getattr(sys, "orig_argv", ()))
+
+
+def _pattern(text: str) -> tuple[str, str]:
+    """Returns the patterns of module and function; without a module, any of the user's."""
+    module, colon, function = str(text).rpartition(":")
+    return (module or "*", function) if colon else ("", function)
+
+
+def _parsed(text: bytes, path: str) -> tuple[ast.Module, CodeType]:
+    """Parses and compiles a file as Python is about to; what Python warns of, it will say then.
+
+    Changed by the functions of `warnings`, the filters would let warnings be shown once more.
+    """
+    filters = warnings.filters
+    warnings.filters = [("ignore", None, Warning, None, 0)]
+    try:
+        return ast.parse(text, path), compile(text, path, "exec", dont_inherit=True)
+    finally:
+        warnings.filters = filters

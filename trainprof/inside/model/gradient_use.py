@@ -1,0 +1,241 @@
+"""Gradients that no optimizer has, and those that are thrown away before their optimizer steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from _thread import get_ident
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from trainprof.inside.model.gradient_reads import reads_gradients
+from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
+from trainprof.inside.model.module_parts import held_in, parameters_of
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.patching.plain_tensors import PlainTensors
+from trainprof.inside.session import BackwardWatch, ModuleCall, Session
+
+# Steps of a window before it is watched, before gradients are compared, and in all.
+_SKIPPED, _COMPARED, _ALL = 4, 8, 28
+_MOST_WINDOWS, _MOST_OPTIMIZERS, _ENOUGH_PASSES = 4, 8, 3
+# The id of a module, the line that calls it, and whether what it is given needs gradients.
+_Call = tuple[int, int, bool]
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A backward pass, with what modules took before it, and whose gradients it wrote."""
+
+    line: int
+    took_ns: int
+    calls: Counter[_Call]
+    pending: set[int]
+    used: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+
+
+class GradientUseProbe:
+    """Compares `.grad` over a few updates: where it lies, and how often it was written."""
+
+    name = "gradient_use"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
+        self._optimizers = KnownOptimizers(session)
+        self._windows = self._thread = 0
+        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
+        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        self._stop()
+        session.at_parameters.append(patcher.guarded(self._optimizers.note))
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        patcher.at_fault(self._stop)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _first_step(self, optimizer: Any) -> None:
+        self._optimizers.note(optimizer)
+        self._stop()
+        if self._windows < _MOST_WINDOWS and not self._plain.has_own_parameters():
+            self._windows += 1
+            self._thread = get_ident()
+            self._session.watch_steps(self._steps, is_on=True)
+
+    def _stop(self) -> None:
+        self._session.watch_steps(self._steps, is_on=False)
+        self._session.watch_backward(self._watch, is_on=False)
+        self._session.tell_modules(self._meets, False)
+        self._updates = self._depth = self._began_ns = 0
+        self._watched: list[weakref.ref[Any]] = []
+        self._states: list[list[Any]] = []
+        # By id of a parameter: the numbers of optimizers that have it; its gradient.
+        self._owners: dict[int, set[int]] = {}
+        self._grads: dict[int, tuple[int, int] | None] = {}
+        self._passes: list[_Pass] = []
+        self._calls: Counter[_Call] = Counter()
+        self._modules: dict[int, weakref.ref[Any]] = {}
+
+    def _has_stepped(self, optimizer: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        began_ns, its = self._session.now(), parameters_in(optimizer)
+        self._updates += 1
+        stepped = {n for n, some in enumerate(self._samples()) if id(some[0]) in its}
+        for one in self._passes:
+            one.used |= one.pending & stepped
+            one.pending -= stepped
+        with self._plain.unseen():
+            if self._updates == _SKIPPED:
+                self._open()
+            elif self._updates == _COMPARED:
+                self._grads = {id(p): _place_of(p) for p in self._parameters()}
+            elif self._updates == _ALL:
+                if not reads_gradients(self._session.sites.is_user_file):
+                    self._judge()
+                self._stop()
+        self._session.looked_since(began_ns)
+
+    def _open(self) -> None:
+        alive = self._optimizers.alive()
+        owned = [parameters_in(one) for one in alive]
+        is_plain = all(self._plain.is_plain(p) for those in owned for p in those.values())
+        if is_plain and len(owned) <= _MOST_OPTIMIZERS and all(owned):
+            self._watched = list(map(weakref.ref, alive))
+            for number, those in enumerate(owned):
+                for key in those:
+                    self._owners.setdefault(key, set()).add(number)
+            self._session.watch_backward(self._watch, is_on=True)
+            self._session.tell_modules(self._meets, True)
+
+    def _samples(self) -> list[list[Any]]:
+        """Returns some parameters of each optimizer; torch swaps none that is kept from here on."""
+        alive = [one() for one in self._watched]
+        if any(one is None for one in alive):
+            self._stop()
+            return []
+        groups = [
+            [group["params"] for group in one.param_groups] for one in alive if one is not None
+        ]
+        return [[one[0][0], one[0][len(one[0]) // 2], one[-1][-1]] for one in groups]
+
+    def _gradients(self) -> list[list[Any]]:
+        with self._plain.unseen():
+            return [list(map(_place_of, some)) for some in self._samples()]
+
+    def _parameters(self) -> list[Any]:
+        modules = [one() for one in self._modules.values()]
+        every = {id(p): p for module in modules for p in parameters_of(module)}
+        return [p for p in every.values() if self._plain.is_plain(p) and p.requires_grad]
+
+    def _meet(self, call: ModuleCall) -> None:
+        if get_ident() != self._thread or self._depth or not self._torch.is_grad_enabled():
+            return
+        with self._plain.unseen():
+            given = (x for _, x in held_in(call.inputs) if self._plain.is_plain(x))
+            needs = any(x.requires_grad for x in given)
+        self._modules[id(call.module)] = weakref.ref(call.module)
+        self._calls[id(call.module), call.site, needs] += call.took_ns
+
+    def _begins(self, *_: Any) -> None:
+        self._depth += get_ident() == self._thread
+        if get_ident() == self._thread and self._depth == 1:
+            self._states = self._gradients()
+            gone = {number for number, state in enumerate(self._states) if not any(state)}
+            for one in self._passes:
+                one.gone |= one.pending & gone
+                one.pending -= gone
+            self._began_ns = self._session.now()
+
+    def _has_ended(self) -> None:
+        if get_ident() != self._thread or not self._depth:
+            return
+        self._depth -= 1
+        if not self._depth:
+            took_ns = self._session.now() - self._began_ns
+            both = enumerate(zip(self._states, self._gradients(), strict=False))
+            wrote = {number for number, (before, after) in both if before != after}
+            line = self._session.sites.find(sys._getframe(1))
+            self._passes.append(_Pass(line, took_ns, self._calls, wrote))
+            self._calls = Counter()
+
+    def _judge(self) -> None:
+        spent = sum((one.calls for one in self._passes), Counter[_Call]())
+        now = {id(p): _place_of(p) for p in self._parameters()}
+        both = [(key, self._grads.get(key), grad) for key, grad in now.items() if grad]
+        # One that lies where it lay, and was written since: who uses it sets it back.
+        kept = {key for key, was, grad in both if was and was[0] == grad[0] and was[1] < grad[1]}
+        if kept - self._owners.keys() and any(key in self._owners for key, _, _ in both):
+            unused = self._told_of(kept - self._owners.keys(), spent)
+            self._session.note_state({"unused_gradients": unused})
+        lost = [told for x in {one.line for one in self._passes} if (told := self._discarded(x))]
+        if lost:
+            self._session.note_state({"discarded_gradients": lost})
+
+    def _discarded(self, line: int) -> dict[str, Any] | None:
+        """Returns what is told of the passes from a line; None where their gradients are used."""
+        passes = [one for one in self._passes if one.line == line]
+        lost = {n for one in self._passes for n in one.used if _is_lost(n, passes)}
+        if not lost:
+            return None
+        reached = lost.union(*(one.used for one in passes))
+        calls = sum((one.calls for one in passes), Counter[_Call]())
+        for earlier in reversed(self._passes):  # what they go through may be called ahead of others
+            known = {module for module, _, _ in calls}
+            calls += Counter(
+                {key: ns * len(passes) for key, ns in earlier.calls.items() if key[0] not in known}
+            )
+        told = self._told_of({p for p, n in self._owners.items() if n <= lost}, calls, reached)
+        all_ns = sum(one.took_ns for one in self._passes)
+        share = sum(one.took_ns for one in passes) / max(all_ns, 1)
+        shares = {name: told[name] * share for name in ("unused_share", "mixed_share")}
+        return {**told, **shares, "site": line}
+
+    def _told_of(
+        self, lost: Collection[int], calls: Counter[_Call], reached: Collection[int] | None = None
+    ) -> dict[str, Any]:
+        """Returns what calls take for some parameters alone, and beside what is used, as shares."""
+        all_ns = unused_ns = mixed_ns = 0.0
+        most = (0, "", 0)  # numbers, of which model, called where
+        for (key, site, needs), spent_ns in calls.items():
+            module = self._modules[key]()
+            own = [p for p in parameters_of(module) if p.requires_grad][::-1]
+            owners = {n for p in own for n in self._owners.get(id(p), ())}
+            if reached is not None and owners and owners.isdisjoint(reached):
+                continue
+            alone = beside = 0
+            for parameter in own:
+                if id(parameter) not in lost:
+                    needs = True
+                elif needs:
+                    beside += parameter.numel()
+                else:
+                    alone += parameter.numel()
+            numbers = max(sum(p.numel() for p in own), 1)
+            all_ns += spent_ns
+            unused_ns += spent_ns * alone / numbers
+            mixed_ns += spent_ns * beside / numbers
+            if alone + beside > most[0]:
+                most = alone + beside, type(module).__qualname__, site
+        return {
+            "unused_share": unused_ns / max(all_ns, 1),
+            "mixed_share": mixed_ns / max(all_ns, 1),
+            "from_start": self._windows <= len(self._optimizers.alive()),
+            "model": most[1],
+            "model_site": most[2],
+        }
+
+
+def _is_lost(number: int, passes: list[_Pass]) -> bool:
+    """Whether what passes wrote for an optimizer always went, while another used its own."""
+    gone = sum(number in one.gone and bool(one.used) for one in passes)
+    is_used = any(number in one.used or (number in one.gone and not one.used) for one in passes)
+    return gone >= _ENOUGH_PASSES and not is_used
+
+
+def _place_of(parameter: Any) -> tuple[int, int] | None:
+    grad = parameter.grad
+    if grad is None:
+        return None
+    return id(grad) if grad.is_sparse else grad.data_ptr(), grad._version

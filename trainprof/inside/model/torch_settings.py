@@ -1,0 +1,325 @@
+"""Notes how torch is set while it trains: threads, precision, anomalies, how parameters change."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.call_site import Birthplace
+from trainprof.inside.patching.function_modes import FunctionModes
+from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.user_texts import any_text, lines_with
+from trainprof.inside.process.affinity import own_cores
+from trainprof.inside.session import BackwardWatch, Session
+from trainprof.record.schema import Topic
+
+Wrapped = Callable[..., Any]
+# Who looks for a NaN turns it on for a few passes; so many are a habit.
+_ANOMALOUS_PASSES: Final = 20
+# Of a parameter: weights of convolutions have as many at least.
+_DIMENSIONS_OF_CONVOLUTIONS: Final = 3
+# Passes after the first step whose graphs are sized.
+_SIZED_PASSES: Final = 5
+# A script may make a new one for each task.
+_MOST_OPTIMIZERS: Final = 8
+# What makes a model double, where it stands in the script: for all that is built, or for one.
+_DOUBLE: Final = (
+    re.compile(r"\bset_default_(?:dtype|tensor_type)\(.*(?:float64|[dD]ouble)"),
+    re.compile(
+        r"^\s*[\w.]*(?:model|net)\w*(?:\s*=\s*.+)?\.(?:double\(\)|to\(.*(?:float64|double))",
+        re.I,
+    ),
+)
+_MOST_LINES: Final = 3
+# In float32 these fail near a singular matrix, or lose their digits.
+_DECOMPOSES: Final = re.compile(
+    r"cholesky|gpytorch|botorch|linear_operator|solve(?:_\w+)?\(|gamma\("
+    r"|\.(?:\w*det|eig\w*|inv\w*|lstsq|lu_\w+|p?inverse|pinv|qr|svd\w*)\("
+)
+# What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
+_ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
+_WORKER: Final = "torch.utils.data._utils.worker"
+_LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
+# A step with these in it leaves the update, or a part of it, to another's.
+_HANDS_ON: Final = frozenset(("super", "step"))
+_NOWHERE: Final = Birthplace(0)
+# Where torch keeps the functions that a step calls before and after its update: of one optimizer,
+# and of all.
+_STEP_HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_STEP_HOOKS_OF_ALL: Final = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+
+class TorchSettingsProbe:
+    """Is told by others: of each optimizer's first step, and of backward passes."""
+
+    name = "torch_settings"
+
+    def __init__(self) -> None:
+        self._passes = self._optimizers = 0
+        # How many operators graphs have; the number of the last one's, of those of its thread.
+        self._graph_sizes: list[int] = []
+        self._last_operator = 0
+        # By id: where optimizers that live were built.
+        self._built: dict[int, Birthplace] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
+        self._modes = FunctionModes(torch)
+        loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
+        self._worker_code = getattr(loop, "__code__", None)
+        patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
+        session.at_parameters.append(patcher.guarded(self._note_place))
+        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
+        self._sizing = BackwardWatch(patcher.guarded(self._size_graph), lambda: None)
+
+    def _size_graph(self, outputs: Any, *_: Any) -> None:
+        """Counts the operators since the pass before: autograd numbers those of a thread."""
+        if self._modes.would_notice():
+            return
+        with self._modes.unseen():
+            numbered = getattr(getattr(outputs[0], "grad_fn", None), "_sequence_nr", None)
+            if numbered is None:
+                return
+            number = numbered()
+        size, self._last_operator = number - self._last_operator, number
+        self._graph_sizes.append(size)
+        if len(self._graph_sizes) > _SIZED_PASSES:
+            self._session.watch_backward(self._sizing, is_on=False)
+            middle = sorted(self._graph_sizes[1:])[_SIZED_PASSES // 2]
+            self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
+
+    def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
+        note = patcher.guarded(self._note_threads)
+
+        def make(original: Wrapped) -> Wrapped:
+            def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    note(sys._getframe().f_back)
+
+            return set_num_threads
+
+        return make
+
+    def _note_threads(self, caller: FrameType | None) -> None:
+        is_none_of_the_users = self._is_called_by_worker(caller)
+        sites = self._session.sites
+        self._session.threads_set_at = 0 if is_none_of_the_users else sites.find(caller)
+
+    def _is_called_by_worker(self, frame: FrameType | None) -> bool:
+        """Whether torch's own code of a loader's worker calls, through none of the user's.
+
+        Further up stands whoever forked it.
+        """
+        while frame is not None and not self._session.sites.is_user_code(frame.f_code):
+            if frame.f_code is self._worker_code:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _note_place(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        if key not in self._built and len(self._built) < _MOST_OPTIMIZERS:
+            sites = self._session.sites
+            self._built[key] = sites.birthplace(type(optimizer), sys._getframe(1))
+            self._session.keep_track(optimizer, self._built, key)
+
+    def _first_step(self, optimizer: Any) -> None:
+        self._optimizers += 1
+        if self._optimizers > _MOST_OPTIMIZERS:
+            return
+        if self._optimizers == 1:
+            self._session.watch_backward(self._sizing, is_on=True)
+        facts: dict[str, object] = {
+            "torch_threads": self._torch.get_num_threads(),
+            "threads_set_at": self._session.threads_set_at,
+            "cores_allotted": _cores_allotted(),
+            "cores": own_cores(),
+            "optimizer": self._session.optimizer_numbers.get(id(optimizer)),
+            "trains_by_lightning": any(name in sys.modules for name in _LIGHTNING),
+        }
+        if not self._modes.would_notice():
+            with self._modes.unseen():
+                facts |= self._asked_of(optimizer)
+        self._session.log.note(Topic.ENVIRONMENT, facts)
+
+    def _asked_of(self, optimizer: Any) -> dict[str, object]:
+        """Returns what its tensors tell."""
+        parameters = [x for group in optimizer.param_groups for x in group["params"]]
+        facts: dict[str, object] = {}
+        may_be_fused = self._may_be_fused(optimizer)
+        built = self._built.get(id(optimizer), _NOWHERE)
+        if may_be_fused:
+            facts["unfused"] = type(optimizer).__qualname__
+            facts["built"] = {
+                "site": built.site,
+                "built_by": built.built_by,
+                "built_at": built.built_at,
+            }
+        is_on_host = may_be_fused and self._is_on_host(optimizer)
+        if is_on_host or (may_be_fused and _is_told_to_loop(optimizer)):
+            facts["looped_optimizer"] = {
+                "class": type(optimizer).__qualname__,
+                "tensors": len(parameters),
+                "site": self._session.sites.find(sys._getframe(1)),
+                "built": built.site,
+                "is_plain": not any(
+                    group.get(name)
+                    for group in optimizer.param_groups
+                    for name in ("momentum", "weight_decay")
+                ),
+                "is_told_to": not is_on_host,
+                "has_hooks": _has_step_hooks(optimizer),
+            }
+        begins = self._own_loop(optimizer)
+        if begins is not None:
+            facts["own_optimizer"] = {
+                "class": type(optimizer).__qualname__,
+                "tensors": len(parameters),
+                "site": begins,
+            }
+        numerics = self._numerics(optimizer)
+        if numerics is not None:
+            facts["numerics"] = numerics
+            if numerics["parameters"] == "float64":
+                facts |= {
+                    "decomposes_in_float64": any_text(
+                        self._session.sites.is_user_file,
+                        lambda text: _DECOMPOSES.search(text) is not None,
+                    ),
+                    "convolves_in_float64": any(
+                        type(one) in self._plain_types
+                        and one.dtype is self._torch.float64
+                        and one.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
+                        for one in parameters
+                    ),
+                }
+        return facts
+
+    def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
+        """Returns in what the model computes, as far as settings tell; None without parameters.
+
+        Tensors of the script's own classes are not asked for anything.
+        """
+        numbers = Counter[Any]()
+        device = "cpu"
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if type(parameter) in self._plain_types:
+                    numbers[parameter.dtype] += parameter.numel()
+                    device = parameter.device.type
+        if not numbers:
+            return None
+        told: dict[str, Any] = {
+            "parameters": str(numbers.most_common(1)[0][0]).removeprefix("torch.")
+        }
+        if told["parameters"] == "float64":
+            sites = self._session.sites
+            found = [one for how in _DOUBLE for one in lines_with(sites.is_user_file, how)]
+            told["sites"] = [sites.of_line(*one) for one in found[:_MOST_LINES]]
+        if device == "cpu":
+            return told
+        try:
+            precision = str(self._torch.get_float32_matmul_precision())
+        except RuntimeError:  # set in torch's new way, and asked in its old one
+            precision = "unknown"
+        return told | {"products": precision}
+
+    def _may_be_fused(self, optimizer: Any) -> bool:
+        """Whether it is one of torch's that could be fused, and is not.
+
+        On the host it takes parameter by parameter then; on a GPU torch takes them together by
+        itself, unless it is told not to. Tensors of the script's own classes are not asked for
+        anything: they would notice.
+        """
+        if not type(optimizer).__module__.startswith("torch.optim."):
+            return False
+        groups = optimizer.param_groups
+        if any(group.get(how) for group in groups for how in ("fused", "foreach")):
+            return False
+        if any(group.get("differentiable") for group in groups):
+            return False
+        if not all("fused" in group for group in groups):
+            return False
+        return self._has_plain_tensors(optimizer) and not self._has_sparse_gradients(optimizer)
+
+    def _own_loop(self, optimizer: Any) -> int | None:
+        """Returns where the step of an optimizer that the script's author wrote begins, else None.
+
+        None as well where it leaves the update to another class, or takes tensors together by
+        itself.
+        """
+        step = inspect.getattr_static(type(optimizer), "step", None)
+        step = inspect.unwrap(step) if type(step) is FunctionType else None
+        sites = self._session.sites
+        if type(step) is not FunctionType or not sites.is_user_code(step.__code__):
+            return None
+        names = step.__code__.co_names
+        if _HANDS_ON.intersection(names) or any("_foreach_" in name for name in names):
+            return None
+        if not (self._has_plain_tensors(optimizer) and self._is_on_host(optimizer)):
+            return None
+        return sites.beginning_of(step.__code__)
+
+    def _has_plain_tensors(self, optimizer: Any) -> bool:
+        """Whether all of its parameters are numbers, in torch's own classes."""
+        return all(
+            type(parameter) in self._plain_types and parameter.is_floating_point()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    def _is_on_host(self, optimizer: Any) -> bool:
+        """Whether all of its parameters, which have to be plain tensors, are on the host."""
+        return all(
+            parameter.device.type == "cpu"
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    def _has_sparse_gradients(self, optimizer: Any) -> bool:
+        """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
+        gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
+        return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
+
+    def _anomalous_backward(self) -> None:
+        self._passes += 1
+        if self._passes == _ANOMALOUS_PASSES:
+            self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
+
+
+def _is_told_to_loop(optimizer: Any) -> bool:
+    """Whether it is to take parameter by parameter wherever they are."""
+    return all(group.get("foreach") is False for group in optimizer.param_groups)
+
+
+def _has_step_hooks(optimizer: Any) -> bool:
+    """Whether its steps call functions that somebody has registered, an average of weights say."""
+    own, of_all = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
+    hooks = [hook for name in _STEP_HOOKS for hook in (own.get(name) or {}).values()]
+    hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (of_all.get(name) or {}).values()]
+    return not all(_is_ours(hook) for hook in hooks)
+
+
+def _is_ours(hook: object) -> bool:
+    package, _, _ = __name__.partition(".")
+    made_in = hook.__module__ if type(hook) is FunctionType else type(hook).__module__
+    return made_in.partition(".")[0] == package
+
+
+def _cores_allotted() -> int | None:
+    """Returns how many cores a batch system has given this process, None where none says so."""
+    told = (os.environ.get(name, "") for name in _ALLOTTED)
+    return next((int(count) for count in told if count.isdecimal()), None)

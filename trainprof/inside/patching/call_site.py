@@ -1,0 +1,409 @@
+"""Which line of the user's a call came from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import site
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import UNCOUNTED_FILE
+from trainprof.inside.patching.python_places import standard_library
+from trainprof.inside.patching.user_texts import line_of
+from trainprof.inside.stacks.copied_frames import Place
+from trainprof.record.event_log import EventLog
+from trainprof.record.schema import FETCHED, Topic
+from trainprof.record.site_name import site_name
+
+# As Session.keep_track is.
+KeepTrack = Callable[[object, dict[Any, Any], object], bool]
+# Of a stack are kept so many of the user's frames at its leaf and so many at its root.
+_KEPT_FRAMES: Final = 6
+_EXECUTED: Final = "<string>"
+# Libraries that write code for themselves into the temporary directory, in files named by them.
+_WRITERS: Final = ("torch_geometric",)
+# Of a script that executes texts, each of which is code of its own.
+_MOST_CODES: Final = 20_000
+_OURS: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class CallSites:
+    """Finds and names the first frame of the user's own code; a walk costs about a microsecond."""
+
+    def __init__(self, log: EventLog, cwd: str) -> None:
+        self._log = log
+        self._cwd = cwd
+        self._libraries = _library_directories()
+        self._torch = _torch_directories()
+        # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
+        # judged are kept, so that no id is used again.
+        self._is_user: dict[int, bool] = {}
+        self._is_torch: dict[int, bool] = {}
+        self._known: dict[tuple[int, int], int] = {}
+        self._call_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._judged: list[CodeType] = []
+
+    def is_user_code(self, code: CodeType) -> bool:
+        """True for code outside the standard library, site-packages and ourselves."""
+        known = self._is_user.get(id(code))
+        if known is None:
+            # Functions made by exec are a library's, as a rule: proxies, dataclasses.
+            is_made = code.co_filename == _EXECUTED and code.co_name != "<module>"
+            known = not is_made and self.is_user_file(code.co_filename)
+            self._is_user[id(code)] = known
+            self._keep(code)
+        return known
+
+    def _keep(self, code: CodeType) -> None:
+        """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
+        self._judged.append(code)
+        if len(self._judged) > _MOST_CODES:
+            tables = self._is_user, self._is_torch, self._known, self._call_ends
+            for table in (*tables, self._judged, *tables):  # another thread may have added some
+                table.clear()
+
+    def find(self, frame: FrameType | None) -> int:
+        """Returns the site id of the first user frame at or above `frame`; 0 without any frame.
+
+        Where no frame is the user's (an installed package that trains), the first frame outside
+        torch is taken.
+        """
+        fallback: FrameType | None = None
+        is_user_code = self.is_user_code
+        while frame is not None:
+            if is_user_code(frame.f_code):
+                return self.name(frame)
+            if fallback is None and not self.is_ours_or_torch(frame.f_code):
+                fallback = frame
+            frame = frame.f_back
+        return self.name(fallback) if fallback is not None else 0
+
+    def stack(self, frame: FrameType | None) -> int:
+        """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
+        found = self.frames(frame)
+        return self._log.define(Topic.STACK, json.dumps(found)) if found else 0
+
+    def frames(
+        self,
+        frame: Place | None,
+        until: CodeType | None = None,
+        fetching: str | None = None,
+    ) -> list[int]:
+        """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
+
+        Args:
+            frame: The innermost.
+            until: The code of the frame before which it ends.
+            fetching: torch's file whose frames stand in it as FETCHED.
+        """
+        found = []
+        while frame is not None and frame.f_code is not until:
+            if self.is_user_code(frame.f_code):
+                found.append(self.name(frame))
+            elif frame.f_code.co_filename == fetching:
+                found.append(FETCHED)
+            frame = frame.f_back
+        if len(found) <= 2 * _KEPT_FRAMES:
+            return found
+        return [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]
+
+    def name(self, frame: Place) -> int:
+        """Returns the site id of the line that `frame` is at."""
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = self._define(code, _line_of(frame))
+        return number
+
+    def shown(self, number: int, cwd: str | None) -> str:
+        """Returns a site as the report shows it: `file.py:41`.
+
+        Args:
+            number: Its id.
+            cwd: Files below it are shown relative to it.
+        """
+        text = self._log.text_of(number)
+        return site_name(json.loads(text) if text is not None else None, cwd)
+
+    def text_of(self, frame: FrameType) -> str:
+        """Returns the text of the line that a frame is at, as its file has it now; "" if none."""
+        path = os.path.join(self._cwd, frame.f_code.co_filename)
+        return line_of(path, _line_of(frame))
+
+    def beginning_of(self, code: CodeType) -> int:
+        """Returns the site id of the line that a function's definition begins at."""
+        # No instruction of a frame: `f_lasti` is -1 before the first.
+        key = (id(code), -1 - code.co_firstlineno)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = self._define(code, code.co_firstlineno)
+        return number
+
+    def of_line(self, path: str, line: int) -> int:
+        """Returns the site id of a line of a file, whatever function it is in."""
+        text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
+        return self._log.define(Topic.SITE, text)
+
+    def _define(self, code: CodeType, line: int) -> int:
+        self._keep(code)
+        file = code.co_filename
+        if not file.startswith("<"):
+            file = os.path.join(self._cwd, file)
+        text = json.dumps([file, line, code.co_name], ensure_ascii=True)
+        return self._log.define(Topic.SITE, text)
+
+    def birthplace(self, cls: type, frame: FrameType | None) -> Birthplace:
+        """Returns where an instance is built, by a frame inside of its constructor."""
+        builders = _constructors(cls)
+        while frame is not None and (
+            id(frame.f_code) in builders
+            or frame.f_code.co_filename.startswith(_OURS)
+            or self.is_not_the_users(frame.f_code)
+        ):
+            frame = frame.f_back
+        site = self.find(frame)
+        if frame is None or self.is_user_code(frame.f_code):
+            return Birthplace(site, call_ends_at=self._call_end(frame))
+        return Birthplace(site, self.package_of(frame.f_code), self.name(frame))
+
+    def _call_end(self, frame: FrameType | None) -> tuple[int, int] | None:
+        """Returns the same as `call_end`, which goes through the code: of a script, all of it."""
+        if frame is None:
+            return None
+        key = (id(frame.f_code), frame.f_lasti)
+        end = self._call_ends.get(key)
+        if end is None:
+            end = self._call_ends[key] = call_end(frame)
+            self._keep(frame.f_code)
+        return end
+
+    def is_user_file(self, file: str) -> bool:
+        """Tells the same of a file that code stands in."""
+        if file.startswith("<"):
+            return file.startswith("<ipython") or file in ("<stdin>", _EXECUTED)
+        is_installed = os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
+        return not is_installed and _written_by(file) is None
+
+    def package_of(self, code: CodeType) -> str | None:
+        """Returns the installed package that code belongs to, None for the user's and Python's."""
+        file = os.path.join(self._cwd, code.co_filename)
+        if (writer := _written_by(file)) is not None:
+            return writer
+        inside = max(
+            (path for path in self._libraries if file.startswith(path)), key=len, default=""
+        )
+        name = file[len(inside) :].partition(os.sep)[0].removesuffix(".py")
+        is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
+        return name if is_package else None
+
+    def is_ours_or_torch(self, code: CodeType) -> bool:
+        """True for torch's code, ours and generated code."""
+        known = self._is_torch.get(id(code))
+        if known is None:
+            file = code.co_filename
+            known = file.startswith(("<", *self._torch))
+            self._is_torch[id(code)] = known
+            self._keep(code)
+        return known
+
+    def is_ours(self, code: CodeType) -> bool:
+        return code.co_filename.startswith((_OURS, UNCOUNTED_FILE))
+
+    def place(self, frame: Place) -> tuple[str, int, str]:
+        """Returns file, line and function of a frame, for a text that is no site of the log."""
+        code = frame.f_code
+        name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        file = code.co_filename
+        return (
+            file if file.startswith("<") else os.path.join(self._cwd, file),
+            _line_of(frame),
+            name,
+        )
+
+    def is_not_the_users(self, code: CodeType) -> bool:
+        """True for the same, but for what a script executes as its own, such as `<stdin>`."""
+        return self.is_ours_or_torch(code) and not self.is_user_code(code)
+
+
+def _written_by(file: str) -> str | None:
+    """Returns the library that has written code of its own to a file elsewhere, None without."""
+    name = os.path.basename(file)
+    return next((one for one in _WRITERS if name.startswith(f"{one}.")), None)
+
+
+def _line_of(frame: Place) -> int:
+    """Returns the line that a frame is at; of an instruction that has none, the one before.
+
+    Python gives loops back to their beginning by such instructions, and lets go of the GIL there.
+    """
+    if frame.f_lineno is not None:
+        return frame.f_lineno
+    before = frame.f_code.co_firstlineno
+    for start, _, line in frame.f_code.co_lines():
+        if start > frame.f_lasti:
+            break
+        before = before if line is None else line
+    return before
+
+
+def call_end(frame: FrameType) -> tuple[int, int] | None:
+    """Returns where the call that a frame is in ends: its last line, and the column behind it.
+
+    No two calls of a file end at the same place. Before Python 3.11 it is not known.
+    """
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None or frame.f_lasti < 0:
+        return None
+    _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
+    return None if line is None or column is None else (line, column)
+
+
+class LoaderBirthplaces:
+    """Remembers which line built each DataLoader, by the object's identity.
+
+    A framework that rebuilds the user's loader (Lightning, accelerate) takes over what it has: the
+    new one then keeps the old one's line. Nothing is read from frames but code: `f_locals` would
+    keep the frame's variables alive, and change the dict that the script's `locals()` returned.
+    """
+
+    def __init__(self, sites: CallSites, keep_track: KeepTrack) -> None:
+        self._sites = sites
+        self._keep_track = keep_track
+        self._of_loader: dict[int, _Birth] = {}
+
+    def note(self, loader: object, frame: FrameType | None) -> None:
+        """Called while `loader` is being built, with the frame that sets its dataset."""
+        birth = _Birth(weakref.ref(loader), self._sites.birthplace(type(loader), frame))
+        if birth.place.built_at:
+            datasets = _with_inner(vars(loader).get("dataset"), "dataset")
+            birth.candidates = [
+                (other.place, _traits(known))
+                for other in list(self._of_loader.values())
+                if (known := other.loader()) is not None
+                and any(vars(known).get("dataset") is dataset for dataset in datasets)
+            ]
+        key = id(loader)
+        self._of_loader[key] = birth
+        self._keep_track(loader, self._of_loader, key)
+
+    def of(self, loader: object) -> Birthplace | None:
+        """Returns where a loader, which is complete by now, was built."""
+        birth = self._of_loader.get(id(loader))
+        if birth is None:
+            return None
+        if birth.candidates:
+            place = _taken_over(birth.candidates, loader)
+            taken = birth.place if place is None else replace(place, is_taken_over=True)
+            birth.place, birth.candidates = taken, []
+        return birth.place
+
+
+@dataclass(frozen=True, slots=True)
+class Birthplace:
+    """Where a loader, or an optimizer, was built.
+
+    Attributes:
+        site: The user's line, as an id.
+        built_by: The installed package that calls the constructor, None where the user does.
+        built_at: The line of that call, as an id; 0 where it is the user's.
+        call_ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where
+            Python does not tell.
+        is_taken_over: A package built it anew, of one that this line built.
+    """
+
+    site: int
+    built_by: str | None = None
+    built_at: int = 0
+    call_ends_at: tuple[int, int] | None = None
+    is_taken_over: bool = False
+
+
+@dataclass(slots=True)
+class _Birth:
+    """A loader, and where it was built.
+
+    Attributes:
+        candidates: Of a loader that a library built: the earlier ones of the same dataset, each
+            with its place and what may be taken over from it.
+    """
+
+    loader: weakref.ref[Any]
+    place: Birthplace
+    candidates: list[tuple[Birthplace, _Traits]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What a rebuilt loader takes over: a sampler, or else all of the others.
+
+    Objects by id, so that none is kept alive: what has been taken over is alive.
+    """
+
+    samplers: frozenset[int]
+    others: tuple[object, ...]
+
+
+def _traits(loader: object) -> _Traits:
+    facts = vars(loader)
+    functions = (id(facts.get(name)) for name in ("collate_fn", "worker_init_fn"))
+    numbers = (facts.get(name) for name in ("num_workers", "batch_size"))
+    samplers = (facts.get(name) for name in ("batch_sampler", "sampler"))
+    return _Traits(
+        frozenset(id(sampler) for sampler in samplers if sampler is not None),
+        (*functions, *(number if type(number) is int else None for number in numbers)),
+    )
+
+
+def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) -> Birthplace | None:
+    """Returns the place of the latest candidate that `loader` was rebuilt from, if any."""
+    batches = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
+    # Lightning's predict makes batches anew, of what the old one's sampler draws.
+    samplers = [*batches, *(_with_inner(batch, "sampler")[-1] for batch in batches)]
+    keys, others = {id(sampler) for sampler in samplers}, _traits(loader).others
+    by_sampler = [place for place, traits in candidates if traits.samplers & keys]
+    by_others = [place for place, traits in candidates if traits.others == others]
+    return next(reversed(by_sampler or by_others), None)
+
+
+def _with_inner(thing: object, name: str) -> list[object]:
+    """Returns a thing and the one it wraps, None left out."""
+    both = (thing, getattr(thing, "__dict__", {}).get(name))
+    return [one for one in both if one is not None]
+
+
+def _constructors(cls: type) -> set[int]:
+    """Returns the ids of the code of the methods that build an instance of `cls`.
+
+    Lightning wraps both, while it asks for loaders.
+    """
+    found = set()
+    for base, name in itertools.product(cls.__mro__, ("__init__", "__setattr__")):
+        method = vars(base).get(name)
+        while method is not None:
+            code = getattr(method, "__code__", None)
+            if code is not None:
+                found.add(id(code))
+            method = getattr(method, "__wrapped__", None)
+    return found
+
+
+def _torch_directories() -> tuple[str, ...]:
+    """Where torch lies, which need not be among the libraries; none before it is imported."""
+    places: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
+    return tuple(place.rstrip(os.sep) + os.sep for place in places)
+
+
+def _library_directories() -> tuple[str, ...]:
+    paths = set(standard_library())
+    paths.update(getattr(site, "getsitepackages", list)())
+    paths.add(getattr(site, "USER_SITE", None) or "")
+    paths.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
+    found = {p for path in paths if path for p in (path, os.path.realpath(path))}
+    return tuple(sorted(p.rstrip(os.sep) + os.sep for p in (*found, _OURS)))

@@ -1,0 +1,364 @@
+"""The one place where the script's torch is changed: installs, guards and undoes.
+
+A wrapper never lets a fault of ours through, and never leaves a frame of ours in a traceback of
+the script's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final, cast
+
+from trainprof.inside.patching.wrapper_code import weave
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
+
+_ABSENT: Final = object()
+# An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
+set_traceback: Final = BaseException.with_traceback
+COMPILER: Final = "torch._dynamo"
+_PROFILER: Final = "torch.autograd.profiler"
+_ANY_ARGUMENTS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+# `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
+# below a wrapper is shown at the script's line, as without us.
+UNCOUNTED_FILE: Final = "<trainprof; not counted by warnings, like importlib._bootstrap>"
+
+
+class HookPointMissing(Exception):
+    """This torch does not offer what a probe hooks; the probe is reported as not available."""
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def told_after(
+    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments], None]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns what wraps a function so that each call is told once it is over.
+
+    Args:
+        now: The clock, ns.
+        record: Guarded. Called with start, end, who called (None where Python itself did, as it
+            does at exit), and what with.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                record(start, now(), sys._getframe().f_back, (args, kwargs))
+
+        return call
+
+    return make
+
+
+def beyond_ours(frame: FrameType | None) -> FrameType | None:
+    """Returns the first frame at and above `frame` that is none of our wrappers; None without."""
+    while frame is not None and frame.f_code.co_filename == UNCOUNTED_FILE:
+        frame = frame.f_back
+    return frame
+
+
+def hide_our_frame(error: BaseException) -> None:
+    """Takes the calling wrapper's frame off the traceback; call first in its `except`, then raise.
+
+    The `raise` must be a bare one: `raise error` would put the frame back.
+    """
+    traceback = traceback_of(error)
+    if traceback is None:
+        return
+    set_traceback(error, traceback.tb_next)
+    if sys.version_info < (3, 11):
+        _handle_without_our_frame(error)
+
+
+def _handle_without_our_frame(error: BaseException) -> None:
+    """Until Python 3.11 a bare `raise` takes the traceback that was caught, not the error's own.
+
+    The exception being handled is replaced by itself with the error's own; Python code cannot.
+    """
+    import ctypes
+
+    handled = (type(error), error, traceback_of(error))
+    for part in handled:  # the call takes these references over
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
+
+
+def is_profiling() -> bool:
+    """Whether torch's profiler runs: it would show the script what we have computed."""
+    return bool(getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False))
+
+
+class CompilerState:
+    """Whether torch.compile is tracing through us; it is then to find nothing of ours.
+
+    Ask `COMPILER in modules and state.is_compiling()`: the first half costs next to nothing while
+    nobody has imported the compiler.
+
+    Attributes:
+        is_compiling: torch's own question, which its compiler answers while it traces.
+    """
+
+    __slots__ = ("is_compiling",)
+
+    def __init__(self) -> None:
+        self.is_compiling: Callable[[], bool] = lambda: False
+
+
+class Patcher:
+    """Replaces attributes for one probe, and silences that probe after its first fault.
+
+    Attributes:
+        is_silent: A fault of ours was reported: the probe is to record no more.
+    """
+
+    def __init__(
+        self,
+        probe: str,
+        report_fault: Callable[[str, BaseException], None],
+        report_missing: Callable[[str, str], None],
+    ) -> None:
+        self._probe = probe
+        self._report_fault = report_fault
+        self._report_missing = report_missing
+        self._undo: list[Callable[[], None]] = []
+        self._restores: list[tuple[tuple[int, str], Callable[[], None]]] = []
+        self._wrappers: list[Any] = []
+        self._at_fault: list[Callable[[], None]] = []
+        self.is_silent = False
+
+    def around(
+        self,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *places: tuple[Any, str],
+        inherited: bool = False,
+        woven: bool = False,
+    ) -> None:
+        """Replaces one function, known in several places, by `make(original)`.
+
+        Args:
+            make: Given the original, returns the wrapper; which must call it exactly once.
+            places: (owner, attribute) pairs that hold the same function; those that hold another
+                are left alone. The first must exist.
+            inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
+                otherwise base and heir, both patched, would count one call twice. One inherited
+                with our wrapper around it is left alone.
+            woven: Put the original's body into the wrapper, where that can be done.
+
+        Raises:
+            HookPointMissing: If the first place has no such function, or one with parameters that
+                the wrapper does not take.
+        """
+        owner, name = places[0]
+        original = self._lookup(owner, name, inherited)
+        if inherited and name not in vars(owner) and any(original is w for w in self._wrappers):
+            return
+        wrapper = make(original)
+        if not _takes_what(original, wrapper):
+            raise HookPointMissing(f"{_name(owner)}.{name} has other parameters")
+        try:
+            wrapper = weave(wrapper, original) if woven else uncounted(wrapper)
+        except Exception:  # NotWoven, or a torch that looks like nothing we have seen
+            wrapper = uncounted(wrapper)
+        functools.update_wrapper(wrapper, original)
+        _show_parameters(wrapper, original)
+        if not hasattr(original, "__annotations__"):  # ours mean nothing where the script looks
+            wrapper.__annotations__ = {}
+        if inherited:  # so that pickle finds the method where it now is
+            wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
+        let_dynamo_skip(wrapper)
+        self._let_jit_find(original, wrapper)
+        for place_owner, place_name in places:
+            held = getattr(place_owner, "__dict__", {}).get(place_name, _ABSENT)
+            if isinstance(held, staticmethod) and held.__func__ is original:
+                self._set(place_owner, place_name, staticmethod(wrapper), held)
+            elif held is original or (inherited and held is _ABSENT):
+                self._set(place_owner, place_name, wrapper, held)
+
+    def around_if_there(
+        self,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *places: tuple[Any, str],
+        inherited: bool = False,
+    ) -> None:
+        """Does as `around`; a missing hook point is reported, and the rest of the probe works."""
+        try:
+            self.around(make, *places, inherited=inherited)
+        except HookPointMissing as missing:
+            self._report_missing(self._probe, str(missing))
+
+    def add(self, owner: Any, name: str, value: Any) -> None:
+        """Gives `owner` an attribute that it does not have itself."""
+        if name in vars(owner):
+            raise HookPointMissing(f"{owner.__name__}.{name} is taken")
+        self._set(owner, name, value, _ABSENT)
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        self._undo.append(action)
+
+    def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """Returns `callback` made safe: its first fault is reported and silences this probe."""
+
+        def call(*args: Any) -> None:
+            if self.is_silent:
+                return
+            try:
+                callback(*args)
+            except Exception as error:
+                self.fail(error)
+
+        let_dynamo_skip(call, and_all_below=True)
+        return call
+
+    def fail(self, error: BaseException) -> None:
+        """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing.
+
+        What a signal handler of the script's has raised while we ran is raised again.
+        """
+        if comes_from_signal_handler(error):
+            raise error
+        if not self.is_silent:
+            self.is_silent = True
+            self._report_fault(self._probe, error)
+            for action in self._at_fault:
+                with contextlib.suppress(Exception):
+                    action()
+
+    def at_fault(self, action: Callable[[], None]) -> None:
+        """Has something called should the probe fail: what it asked of others costs time."""
+        self._at_fault.append(action)
+
+    def restore(self, owner: Any, name: str) -> None:
+        """Takes one attribute back, for good; one that somebody else has wrapped is left alone."""
+        for place, action in self._restores:
+            if place == (id(owner), name):
+                action()
+
+    def undo(self) -> None:
+        """Takes everything back, last first; what somebody else has wrapped since is left alone."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _lookup(self, owner: Any, name: str, inherited: bool) -> Callable[..., Any]:
+        if owner is None:
+            raise HookPointMissing(f"what has {name} does not exist")
+        if not hasattr(owner, "__dict__"):
+            raise HookPointMissing(f"{_name(owner)} has no {name}")
+        found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
+        if isinstance(found, staticmethod):
+            found = found.__func__
+        if not callable(found):
+            raise HookPointMissing(f"{_name(owner)}.{name} does not exist")
+        return cast(Callable[..., Any], found)
+
+    def _let_jit_find(self, original: Callable[..., Any], wrapper: Any) -> None:
+        """Has TorchScript compile `original` where a scripted function calls its wrapper."""
+        if type(original) is FunctionType:  # one that is our wrapper has passed its own on
+            vars(wrapper).setdefault("__prepare_scriptable__", lambda: original)
+        builtins = sys.modules.get("torch.jit._builtins")
+        # Until the table is made it is None: then it will hold the wrapper as it is.
+        table = getattr(builtins, "_builtin_table", None)
+        operator = table.get(id(original)) if isinstance(table, dict) else None
+        if table is not None and operator is not None:
+            table[id(wrapper)] = operator
+            self._undo.append(lambda: table.pop(id(wrapper), None))
+
+    def _set(self, owner: Any, name: str, wrapper: Any, before: Any) -> None:
+        setattr(owner, name, wrapper)
+        self._wrappers.append(wrapper)
+
+        def restore() -> None:
+            if vars(owner).get(name) is not wrapper:
+                return
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        self._undo.append(restore)
+        self._restores.append(((id(owner), name), restore))
+
+
+def _name(owner: Any) -> str:
+    return str(getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner))))
+
+
+def _takes_what(original: Callable[..., Any], wrapper: Callable[..., Any]) -> bool:
+    """False where torch may call `original` in ways that its wrapper cannot be called."""
+    theirs, ours = getattr(original, "__code__", None), wrapper.__code__
+    if theirs is None or ours.co_flags & _ANY_ARGUMENTS == _ANY_ARGUMENTS:
+        return True
+    if theirs.co_kwonlyargcount != ours.co_kwonlyargcount:
+        return False
+    if theirs.co_flags & inspect.CO_VARARGS:  # somebody's wrapper, it seems
+        return bool(theirs.co_argcount <= ours.co_argcount)
+    return bool(theirs.co_argcount == ours.co_argcount)
+
+
+def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) -> None:
+    """Has a wrapper show the parameters of what it stands around.
+
+    `inspect.signature` finds them by `__wrapped__`; `inspect.getfullargspec` does not look there.
+    What is somebody's wrapper itself shows the one what is inside, and the other what it takes.
+    """
+    if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
+        return
+    if _parameters(wrapper.__code__) == _parameters(original.__code__):
+        return
+    with contextlib.suppress(Exception):  # annotations that cannot be had, from Python 3.14 on
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    if not wrapper.__code__.co_argcount:  # else they would be those of its own parameters
+        wrapper.__defaults__ = original.__defaults__
+        wrapper.__kwdefaults__ = original.__kwdefaults__
+
+
+def _parameters(code: CodeType) -> tuple[object, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    flags = code.co_flags & _ANY_ARGUMENTS
+    names = code.co_varnames[: count + flags.bit_count()]
+    return code.co_posonlyargcount, code.co_argcount, flags, names
+
+
+def heirs(cls: type) -> list[type]:
+    """Returns the classes below `cls`, each before those below it."""
+    children: list[type] = cls.__subclasses__()
+    return [heir for child in children for heir in (child, *heirs(child))]
+
+
+def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes warnings from below `function` point where they would without it."""
+    function.__code__ = function.__code__.replace(co_filename=UNCOUNTED_FILE)
+    return function
+
+
+def let_dynamo_skip(function: Callable[..., Any], *, and_all_below: bool = False) -> None:
+    """Marks a frame of ours so that torch.compile leaves it alone: no added graph, no added break.
+
+    `torch._dynamo` itself is not imported: that takes seconds, and would freeze identities.
+    """
+    eval_frame = sys.modules.get("torch._C._dynamo.eval_frame")
+    code = getattr(function, "__code__", None)
+    if eval_frame is None or code is None:
+        return
+    try:
+        if hasattr(eval_frame, "set_code_exec_strategy"):
+            action = eval_frame._FrameAction
+            below = action.SKIP if and_all_below else action.DEFAULT
+            strategy = eval_frame._FrameExecStrategy(action.SKIP, below)
+            eval_frame.set_code_exec_strategy(code, strategy)
+        else:  # torch < 2.7
+            eval_frame.skip_code(code)
+    except Exception:
+        return  # cosmetic: without it torch.compile traces a few frames more

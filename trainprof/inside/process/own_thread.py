@@ -1,0 +1,136 @@
+"""A thread of ours in the script's process: how it starts, what it was kept waiting for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from _thread import get_native_id, start_new_thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+_PR_SET_TIMERSLACK: Final = 29
+_FILE_BYTES: Final = 96
+# Whether a thread of ours, of which one at a time looks, has switched the collector off.
+_is_off = False
+
+
+def start_thread(run: Callable[..., None], *arguments: Any) -> None:
+    """Runs a function in a thread that `threading` does not know and that takes no signals."""
+    # A signal that the script has blocked, to wait for it, would else be delivered to us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        start_new_thread(run, arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Keeps the garbage collector from running the script's finalizers on this thread.
+
+    Only for what takes less than a switch interval and lets go of the GIL nowhere: the script would
+    see it, and what it asks of the collector meanwhile would be undone.
+    """
+    global _is_off
+    _is_off = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if _is_off:
+            gc.enable()
+        _is_off = False
+
+
+def collect_again() -> None:
+    """Undoes `no_collections` in a forked child, which has no such thread to do it."""
+    global _is_off
+    if _is_off:
+        gc.enable()
+    _is_off = False
+
+
+def times_waited() -> Callable[[], int]:
+    """Returns what counts how often the thread that calls it had to wait.
+
+    Raises:
+        ImportError: Where the platform does not tell.
+    """
+    from trainprof.inside.process.usage import RUSAGE_THREAD, getrusage
+
+    if RUSAGE_THREAD is None:
+        raise ImportError("RUSAGE_THREAD")
+    of_thread = RUSAGE_THREAD
+    return lambda: int(getrusage(of_thread).ru_nvcsw)
+
+
+def run_delay(thread: int | None = None) -> Callable[[], int]:
+    """Returns what tells how long a thread has been kept waiting for a core, in ns.
+
+    Args:
+        thread: Its native id; None: the thread that calls this.
+    """
+    told = core_times(thread)
+
+    def read_delay() -> int:
+        times = told()
+        return 0 if times is None else times[1]
+
+    return read_delay
+
+
+def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None]:
+    """Returns what tells how long a thread has been on a core, and waiting for one, in ns.
+
+    It tells None where that is not known.
+
+    Args:
+        thread: Its native id; None: the thread that calls this.
+    """
+    read = _reader(f"/proc/self/task/{thread or get_native_id()}/schedstat")
+
+    def read_times() -> tuple[int, int] | None:
+        fields = read().split()
+        return (int(fields[0]), int(fields[1])) if len(fields) > 1 else None
+
+    return read_times
+
+
+def has_a_core(thread: int) -> Callable[[], bool]:
+    """Returns what tells whether a thread runs at this moment, or would if it had a core.
+
+    Args:
+        thread: Its native id.
+    """
+    read = _reader(f"/proc/self/task/{thread}/stat")
+    # The state stands behind the name in brackets, which may have brackets of its own.
+    return lambda: read().rpartition(b") ")[2].startswith(b"R")
+
+
+def _reader(path: str) -> Callable[[], bytes]:
+    """Returns what reads how a file begins, nothing where that cannot be done.
+
+    It is read without letting go of the GIL, which Python's own functions would.
+    """
+    name = path.encode()
+    try:
+        import ctypes
+
+        libc = ctypes.PyDLL(None)
+        buffer = ctypes.create_string_buffer(_FILE_BYTES)
+        libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        open_, read, close = libc.open, libc.read, libc.close
+    except (ImportError, OSError, AttributeError):
+        return lambda: b""
+
+    def read_file() -> bytes:
+        descriptor = open_(name, os.O_RDONLY | os.O_CLOEXEC)
+        if descriptor < 0:
+            return b""
+        length = read(descriptor, buffer, _FILE_BYTES)
+        close(descriptor)
+        return buffer.raw[: max(length, 0)]
+
+    return read_file

@@ -1,0 +1,119 @@
+"""Records `torch.save` and `torch.load`, and what libraries write checkpoints with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import PosixPath, WindowsPath
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import Arguments, Patcher, told_after
+from trainprof.inside.session import Session
+from trainprof.record.schema import Kind, Writer
+
+Wrapped = Callable[..., Any]
+# Whose path is asked for without a call of the script's.
+_PATHS: Final = (str, PosixPath, WindowsPath)
+# By the module that has it: a function, or a method of a class. A library's whole checkpoint is
+# more than its files: states are gathered, ranks meet. Of functions that scripts import by name,
+# what they call is wrapped.
+_OF_LIBRARIES: Final = {
+    "safetensors.torch": ("serialize_file", Writer.SAFETENSORS),
+    "transformers.trainer": ("Trainer._save_checkpoint", Writer.TRANSFORMERS),
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint", Writer.LIGHTNING),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint", Writer.LIGHTNING),
+    "accelerate.accelerator": ("Accelerator.save_state", Writer.ACCELERATE),
+    "torch.distributed.checkpoint.state_dict_saver": ("_save_state_dict", Writer.DISTRIBUTED),
+}
+# What else stands there the script has put there: a mock, a partial, which would be called in
+# another way with a function around it.
+_WRAPPED_TYPES: Final = (FunctionType, BuiltinFunctionType)
+
+
+class CheckpointProbe:
+    """Wraps torch's both under both their names, and those of libraries as they are met.
+
+    A library is looked for at the first step of an optimizer, and after each checkpoint: nothing
+    of ours waits for its import, and what it has saved before that is seen as its files are.
+    """
+
+    name = "checkpoint"
+
+    def __init__(self) -> None:
+        self._awaited = dict(_OF_LIBRARIES)
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._patcher, self._session = patcher, session
+        self._meets = patcher.guarded(self._meet_libraries)
+        session.at_first_step.append(self._meets)
+        for name, kind, writer in (
+            ("save", Kind.CHECKPOINT_SAVE, Writer.TORCH),
+            ("load", Kind.CHECKPOINT_LOAD, Writer.TORCH),
+        ):
+            patcher.around(self._maker(kind, writer), (torch, name), (torch.serialization, name))
+
+    def _maker(self, kind: Kind, writer: Writer) -> Callable[[Wrapped], Wrapped]:
+        record = self._patcher.guarded(partial(self._record, kind, writer))
+        return told_after(self._session.phase_now, record)
+
+    def _record(
+        self,
+        kind: Kind,
+        writer: Writer,
+        start: int,
+        end: int,
+        caller: FrameType | None,
+        given: Arguments,
+    ) -> None:
+        is_file = kind == Kind.CHECKPOINT_SAVE and writer in (Writer.TORCH, Writer.SAFETENSORS)
+        size = _written(*given) if is_file else 0
+        site = self._session.sites.find(caller)
+        self._session.emit(int(kind), start, end, site, size, int(writer))
+        self._meets()
+
+    def _meet_libraries(self, _: Any = None) -> None:
+        """Wraps the writers of libraries that the script has imported by now."""
+        for name in tuple(self._awaited):  # other threads save, too
+            module = sys.modules.get(name)
+            if module is None or _is_being_imported(module):
+                continue
+            function, writer = self._awaited.pop(name, (None, None))
+            if type(module) is ModuleType and function is not None and writer is not None:
+                self._wrap(module, function, writer)
+
+    def _wrap(self, module: ModuleType, function: str, writer: Writer) -> None:
+        owner: Any = module
+        *classes, name = function.split(".")
+        for one in classes:
+            owner = vars(owner).get(one) if hasattr(owner, "__dict__") else None
+        found = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+        if found is None:
+            missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
+            self._session.unavailable(self.name, missing)
+        elif type(found) in _WRAPPED_TYPES:
+            self._patcher.around_if_there(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
+
+
+def _is_being_imported(module: Any) -> bool:
+    """Whether another thread is at it; importlib has no other sign of that.
+
+    A script may put there what is no module.
+    """
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    return type(spec) is ModuleSpec and bool(getattr(spec, "_initializing", False))
+
+
+def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Returns how large the file is that a save wrote; 0 where its path is not known."""
+    named: Any = kwargs.get("f", kwargs.get("filename"))
+    file = args[1] if len(args) > 1 else named
+    if type(file) not in _PATHS:  # one of the script's own would notice
+        return 0
+    try:
+        return os.stat(file).st_size
+    except (OSError, ValueError):
+        return 0

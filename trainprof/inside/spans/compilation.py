@@ -1,0 +1,110 @@
+"""Records what torch.compile spends on compiling, by the line that made it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.session import Session
+from trainprof.record.schema import CompileFlag, Kind
+
+Wrapped = Callable[..., Any]
+
+_CALLBACKS: Final = "torch._dynamo.callback"
+# "3/1": of the fourth piece of code, the second time.
+_FRAME_ID: Final = re.compile(r"(?:!\d+/)?\d+/(\d+)")
+# Guards that failed, as torch._dynamo words them, of the version that it used last.
+_REASONS: Final = (
+    (CompileFlag.OTHER_MODE, re.compile(r"GLOBAL_STATE|\.training\b|requires_grad")),
+    (CompileFlag.OTHER_SHAPE, re.compile(r"(?:size|stride|rank) mismatch|\.size\(|\.shape\b")),
+    (CompileFlag.OTHER_NUMBER, re.compile(r"== -?(?:\d|\.\d|inf|nan)")),
+)
+_MOST_TIMES: Final = 1 << 31
+
+
+class CompilationProbe:
+    """Is told by torch's compiler itself, which is there once `torch.compile` has been called."""
+
+    name = "compilation"
+
+    def __init__(self) -> None:
+        self._began = 0
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        begin, end = patcher.guarded(self._begin), patcher.guarded(self._end)
+
+        def listen() -> None:
+            handler = _handler()
+            # torch._dynamo.reset() forgets everybody who listens.
+            if handler is not None and begin not in handler.start_callbacks:
+                handler.start_callbacks.append(begin)
+                handler.end_callbacks.append(end)
+
+        def stop_listening() -> None:
+            handler = _handler()
+            if handler is not None and begin in handler.start_callbacks:
+                handler.start_callbacks.remove(begin)
+                handler.end_callbacks.remove(end)
+
+        listen_safely = patcher.guarded(listen)
+
+        def make(original: Wrapped) -> Wrapped:
+            def compile(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    listen_safely()
+
+            return compile
+
+        patcher.around(make, (torch, "compile"))
+        patcher.on_undo(stop_listening)
+        listen()
+
+    def _begin(self, *_: Any) -> None:
+        self._began = self._session.now()
+
+    def _end(self, *told: Any) -> None:
+        if not self._began:
+            return
+        start, self._began = self._began, 0
+        times, flags = _what(told[0]) if told else (0, 0)
+        site = self._session.sites.find(sys._getframe(1))
+        self._session.emit(_COMPILE, start, self._session.now(), site, times, flags)
+
+
+def _what(told: Any) -> tuple[int, int]:
+    """Returns how often this code had been compiled before, and flags.
+
+    Args:
+        told: torch's CallbackArgs: `callback_trigger`, and `compile_id` in words.
+    """
+    found = _FRAME_ID.match(str(getattr(told, "compile_id", "")))
+    trigger = getattr(getattr(told, "callback_trigger", None), "name", "")
+    flags = CompileFlag.LATER_PART if trigger not in ("", "DYNAMO") else 0
+    if found is None:
+        return 0, int(flags)
+    return min(int(found[1]), _MOST_TIMES), int(flags | _reason() | CompileFlag.TOLD)
+
+
+def _reason() -> int:
+    """Returns the flags of why torch compiles another version; 0 where it doesn't say."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    context = getattr(utils, "get_metrics_context", lambda: None)()
+    reason = str(getattr(context, "_metrics", {}).get("recompile_reason"))
+    return int(next((flag for flag, pattern in _REASONS if pattern.search(reason)), 0))
+
+
+def _handler() -> Any:
+    return getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
+
+
+_COMPILE: Final = int(Kind.COMPILE)

@@ -1,0 +1,262 @@
+"""Records how batches come from workers: time blocked, time receiving, and which workers serve."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import weakref
+from _thread import get_ident
+from collections.abc import Callable
+from time import thread_time_ns
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.session import Session
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
+
+Wrapped = Callable[..., Any]
+
+_PID_BITS: Final = 32
+_PIDS: Final = re.compile(r"\d+")
+
+
+class DeliveryProbe:
+    """Hooks the iterators that have workers, inside their `next`."""
+
+    name = "delivery"
+
+    def __init__(self, loader: LoaderProbe) -> None:
+        self._loader = loader
+        self._parts: dict[int, _Parts] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+
+        created = patcher.guarded(self._created)
+        find_lost = patcher.guarded(self._find_lost)
+        find_all_lost = patcher.guarded(self._find_all_lost)
+
+        def wrap(cls: type) -> None:
+            patcher.around_if_there(self._maker_of_init(created), (cls, "__init__"))
+            patcher.around_if_there(self._make_get, (cls, "_try_get_data"), inherited=True)
+            next_data = self._maker_of_next(find_lost)
+            patcher.around_if_there(next_data, (cls, "_next_data"), inherited=True)
+
+        self._loader.watch_classes(patcher, wrap)
+        pinning, signals = (
+            sys.modules.get(f"torch.utils.data._utils.{name}")
+            for name in ("pin_memory", "signal_handling")
+        )
+        patcher.around_if_there(self._make_pin, (pinning, "pin_memory"))
+        check = self._maker_of_check(find_all_lost)
+        patcher.around_if_there(check, (signals, "_error_if_any_worker_fails"))
+
+    def _maker_of_init(self, created: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+        now = self._session.now
+
+        def make(original: Wrapped) -> Wrapped:
+            def __init__(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+                start = now()
+                try:
+                    return original(iterator, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    created(iterator, start)
+
+            return __init__
+
+        return make
+
+    def _created(self, iterator: Any, start: int) -> None:
+        """Notes the workers; from now on tells how long their queue has nothing for us."""
+        loader, emit, end = (
+            self._loader.number_of(iterator),
+            self._session.emit,
+            self._session.now(),
+        )
+        for number, worker in enumerate(getattr(iterator, "_workers", ())):
+            if worker.pid is not None:
+                emit(_WORKER, start, end, loader, worker.pid, number + 1 & 255)
+        key = id(iterator)
+        if key in self._parts:
+            return
+        queue = getattr(iterator, "_worker_result_queue", None)
+        poll = getattr(queue, "_poll", None)
+        if queue is None or poll is None:
+            return
+        is_pinned = hasattr(iterator, "_pin_memory_thread")
+        self._parts[key] = parts = _Parts(weakref.ref(iterator), loader, is_pinned=is_pinned)
+        self._session.keep_track(iterator, self._parts, key)
+        if is_pinned:
+            return
+        now = self._session.now
+
+        def _poll(timeout: float | None = 0.0) -> Any:
+            start = now()
+            try:
+                return poll(timeout)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                parts.blocked_ns += now() - start
+
+        # On the instance, and only now: workers started by spawn got the queue without it.
+        queue._poll = _poll
+
+    def _maker_of_next(self, find_lost: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+        emit, now = self._session.emit, self._session.now
+        parts_of = self._parts
+
+        def make(original: Wrapped) -> Wrapped:
+            def _next_data(self: Any) -> Any:
+                parts = parts_of.get(id(self), _NOBODY)
+                parts.blocked_ns = parts.getting_ns = parts.cpu_ns = 0
+                start = now()
+                try:
+                    batch = original(self)
+                except BaseException as error:
+                    if type(error) is not StopIteration:
+                        find_lost(self, error)
+                    hide_our_frame(error)
+                    raise
+                if parts is not _NOBODY:
+                    blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
+                    receiving = max(parts.getting_ns - blocked, 0)
+                    cpu_us = min(parts.cpu_ns // 1000, _MOST_CPU_US)
+                    value = min(receiving, _LONGEST_NS) | cpu_us << RECEIVE_CPU_SHIFT
+                    flags = 0 if parts.is_pinned else _CPU_TOLD
+                    emit(_NEXT_PARTS, start, start + blocked, parts.loader, value, flags)
+                return batch
+
+            return _next_data
+
+        return make
+
+    def _make_get(self, original: Wrapped) -> Wrapped:
+        now, parts_of = self._session.now, self._parts
+
+        def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+            cpu, start = thread_time_ns(), now()
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                parts = parts_of.get(id(self), _NOBODY)
+                parts.getting_ns += now() - start
+                parts.cpu_ns += thread_time_ns() - cpu
+
+        return _try_get_data
+
+    def _maker_of_check(self, find_lost: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+        """torch's handler of SIGCHLD calls this, wherever the script is."""
+
+        def make(original: Wrapped) -> Wrapped:
+            def _error_if_any_worker_fails(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    find_lost(error)
+                    hide_our_frame(error)
+                    raise
+
+            return _error_if_any_worker_fails
+
+        return make
+
+    def _find_all_lost(self, error: BaseException) -> None:
+        for parts in list(self._parts.values()):
+            iterator = parts.iterator()
+            if iterator is not None:
+                self._find_lost(iterator, error)
+
+    def _find_lost(self, iterator: Any, error: BaseException) -> None:
+        """Notes the workers that have died, other than those with nothing left to do.
+
+        Args:
+            iterator: Of the workers.
+            error: As torch tells the script: it names by pid those that left with status 0.
+        """
+        at, loader = self._session.now(), self._loader.number_of(iterator)
+        told = error.args[0] if type(error) is RuntimeError and error.args else ""
+        named = _PIDS.findall(told) if type(told) is str else []
+        for number, worker in enumerate(getattr(iterator, "_workers", ())):
+            code = _exit_code(worker)
+            if code or (code == 0 and str(worker.pid) in named):
+                value = worker.pid | (code & 0xFFFF) << _PID_BITS
+                self._session.emit(_WORKER_LOST, at, at, loader, value, number + 1 & 255)
+
+    def _make_pin(self, original: Wrapped) -> Wrapped:
+        emit, now = self._session.emit, self._session.now
+        inside: set[int] = set()
+
+        def pin_memory(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            is_outermost = thread not in inside
+            start = now()
+            # A signal handler of the script's may raise wherever a clock is read.
+            try:
+                inside.add(thread)
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if is_outermost:
+                    inside.discard(thread)
+                    emit(_PIN, start, now())
+
+        return pin_memory
+
+
+class _Parts:
+    """What the present `next` of an iterator has spent so far.
+
+    Attributes:
+        iterator: Returns whose `next` it is, while that lives.
+        loader: Id.
+        is_pinned: A thread receives and pins; `next` only waits for it.
+        getting_ns: In asking for data, of which `blocked_ns` with nothing there.
+        cpu_ns: What asking for data took of the CPU.
+    """
+
+    __slots__ = ("blocked_ns", "cpu_ns", "getting_ns", "is_pinned", "iterator", "loader")
+
+    def __init__(self, iterator: Callable[[], Any], loader: int, *, is_pinned: bool) -> None:
+        self.iterator, self.loader = iterator, loader
+        self.is_pinned = is_pinned
+        self.getting_ns = self.blocked_ns = self.cpu_ns = 0
+
+
+def _exit_code(worker: Any) -> int | None:
+    """Returns with what a worker ended; -n for signal n, None while it lives.
+
+    A child is left for torch to wait for, which otherwise would not find what it died of.
+    """
+    if worker.pid is None:
+        return None
+    if hasattr(os, "waitid"):
+        with contextlib.suppress(ChildProcessError):
+            found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return None
+            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    code: int | None = worker.exitcode  # waited for already, or a child of the fork server
+    return code
+
+
+# Takes what belongs to iterators made before us.
+_NOBODY: Final = _Parts(lambda: None, 0, is_pinned=False)
+_NEXT_PARTS, _PIN = int(Kind.NEXT_PARTS), int(Kind.PIN)
+_CPU_TOLD: Final = int(NextPartsFlag.CPU_TOLD)
+_LONGEST_NS: Final = (1 << RECEIVE_CPU_SHIFT) - 1
+_MOST_CPU_US: Final = (1 << 63 - RECEIVE_CPU_SHIFT) - 1
+_WORKER, _WORKER_LOST = int(Kind.WORKER), int(Kind.WORKER_LOST)

@@ -1,0 +1,241 @@
+"""Records the making of each batch, `dataset[i]` and collate, in the process that does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+from trainprof.inside.loading.stream_samples import COMPARED, StreamSamples, notes_who_asks
+from trainprof.inside.loading.worker_threads import WorkerThreads
+from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
+from trainprof.inside.process.affinity import own_cores
+from trainprof.inside.session import Session
+from trainprof.inside.spans.fetch_usage import SHORT_NS, BatchScale, Begun, UsageMeter
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.inside.spans.slowest_samples import (
+    DEFAULT_KEPT,
+    SlowSamples,
+    StampedIndices,
+    asks_one_by_one,
+)
+from trainprof.record.schema import COLLATE_SHIFT, Kind, Topic
+
+Wrapped = Callable[..., Any]
+
+
+class FetchProbe:
+    """Hooks the fetchers, which serve the main process and every worker alike."""
+
+    name = "fetch"
+
+    def __init__(self, loader: LoaderProbe) -> None:
+        self._loader = loader
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        module = sys.modules.get("torch.utils.data._utils.fetch")
+        if module is None:
+            raise HookPointMissing("torch.utils.data._utils.fetch is not loaded")
+        worker = sys.modules.get("torch.utils.data._utils.worker")
+        if not hasattr(worker, "_worker_info"):
+            raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
+        self._session, self._worker, self._torch = session, cast(Any, worker), torch
+        self._scale = BatchScale(torch)
+        self._threads = WorkerThreads(torch, session)
+        throttle_file = session.options.get("throttle_file")
+        self._meter = UsageMeter(
+            session.emit, throttle_file if isinstance(throttle_file, str) else None
+        )
+        kept = session.options.get("slow_samples")
+        self._slow = SlowSamples(
+            session.emit, session.now, kept if isinstance(kept, int) else DEFAULT_KEPT
+        )
+        places = [(worker, "get_worker_info")]
+        for other in (torch.utils.data, torch.utils.data.dataloader):
+            places += [(other, "get_worker_info")] if hasattr(other, "get_worker_info") else []
+        patcher.around_if_there(notes_who_asks(patcher, self._session), *places)
+        for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+            cls = getattr(module, fetcher, None)
+            if cls is None:
+                raise HookPointMissing(f"{fetcher} does not exist")
+            takes_indices = fetcher == "_MapDatasetFetcher"
+            patcher.around(self._maker(patcher, takes_indices=takes_indices), (cls, "fetch"))
+
+    def _maker(self, patcher: Patcher, *, takes_indices: bool) -> Callable[[Wrapped], Wrapped]:
+        emit, now, loader = self._session.emit, self._session.now, self._loader
+        worker, meter, slow = self._worker, self._meter, self._slow
+        begin_usage = meter.begin
+        look_back = patcher.guarded(self._look_back)
+
+        def begin_with(fetcher: Any) -> _Fetcher:
+            """Called at the first fetch of each fetcher."""
+            self._session.look_here()
+            info = worker._worker_info
+            number = 0 if info is None else getattr(info, "id", 254) + 1
+            creating = 0 if info is None else loader.creating
+            kept = _Fetcher(worker=number & 255, loader=creating)
+            self._session.log.refer(creating)
+            try:
+                if info is not None:
+                    self._session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
+                kept.may_be_stamped = (
+                    takes_indices
+                    and fetcher.auto_collation is True
+                    and asks_one_by_one(fetcher.dataset, self._torch)
+                )
+                kept.is_stamped = kept.may_be_stamped and slow.are_worth_stamps()
+                first = None
+                if info is not None and info.num_workers > 1 and not takes_indices:
+                    stream = StreamSamples(self._torch, self._session, info.seed - info.id)
+                    first = patcher.guarded(stream.add)
+                fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
+                fetcher._trainprof = kept
+            except Exception as error:
+                patcher.fail(error)
+                return _Fetcher(worker=number & 255, loader=creating)
+            return kept
+
+        def make(original: Wrapped) -> Wrapped:
+            def fetch(self: Any, possibly_batched_index: Any) -> Any:
+                asked = possibly_batched_index
+                kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
+                kept.collate_began_ns = 0
+                count = len(asked) if type(asked) is list else 1
+                # Of very many quick fetches most are this alone: an object more to be looked into
+                # is one more that torch has driven out of the caches since the last.
+                if meter.to_pass > 0 and not kept.is_stamped:
+                    meter.to_pass -= 1
+                    start = now()
+                    try:
+                        return original(self, asked)
+                    except BaseException as error:
+                        hide_our_frame(error)
+                        raise
+                    finally:
+                        end = now()
+                        if end - start >= SHORT_NS:
+                            meter.took(end - start)
+                        began = kept.collate_began_ns
+                        value = count | (end - began) << COLLATE_SHIFT if began else count
+                        emit(_FETCH, start, end, kept.loader, value, kept.worker)
+                batch = usage = stamped = None
+                if kept.is_stamped and type(asked) is list:
+                    asked = stamped = StampedIndices(asked)
+                    stamped.clock = slow.clock
+                if meter.to_pass > 0:
+                    meter.to_pass -= 1
+                elif not patcher.is_silent:
+                    try:
+                        usage = begin_usage()
+                    except Exception as error:
+                        patcher.fail(error)
+                start = now()
+                try:
+                    batch = original(self, asked)
+                    return batch
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    end = now()
+                    began = kept.collate_began_ns
+                    collated = end - began if began else 0
+                    value = count | collated << COLLATE_SHIFT
+                    emit(_FETCH, start, end, kept.loader, value, kept.worker)
+                    meter.took(end - start)
+                    are_worth_it = slow.are_worth_stamps(end - start - collated, count)
+                    kept.is_stamped = kept.may_be_stamped and are_worth_it
+                    if usage is not None or stamped is not None:
+                        look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
+
+            return fetch
+
+        return make
+
+    def _look_back(
+        self,
+        usage: Begun | None,
+        start: int,
+        end: int,
+        batch: Any,
+        stamped: StampedIndices | None,
+        samples_end: int,
+        loader: int,
+    ) -> None:
+        """Records what a fetch took of the machine, and its slow samples.
+
+        Args:
+            usage: Of the machine before it; None where that is not measured.
+            start: Of the fetch, ns.
+            end: Of it.
+            batch: That it made, None where it failed.
+            stamped: Its indices, None where they are not stamped.
+            samples_end: When its last sample was done, ns.
+            loader: Its id, 0 if it is not known.
+        """
+        if usage is not None:
+            self._meter.end(usage, start, end - start)
+            if self._worker._worker_info is not None:
+                self._threads.look()
+            scale = self._scale.of(batch)
+            if scale is not None:
+                size, parts = scale
+                self._session.emit(_FETCH_BATCH, start, start, parts, size, usage[0])
+        if stamped is not None:
+            self._slow.look(stamped, samples_end, loader)
+
+
+@dataclass(slots=True)
+class _Fetcher:
+    """What is kept of a fetcher, on it: it is torch's own object.
+
+    Attributes:
+        worker: Whose it is: 0 is the process that trains, 1 the first worker.
+        loader: The id of the loader that a worker works for, else 0.
+        may_be_stamped: Its samples may be.
+        is_stamped: They are, at present.
+        collate_began_ns: When its collate function last began, which is the end of a fetch; 0 if it
+            has not since that was set.
+    """
+
+    worker: int
+    loader: int
+    may_be_stamped: bool = False
+    is_stamped: bool = False
+    collate_began_ns: int = 0
+
+
+def _timed(
+    collate: Wrapped,
+    kept: _Fetcher,
+    now: Callable[[], int],
+    first: Callable[[Any], None] | None,
+) -> Wrapped:
+    """Returns `collate` with a note of when it begins.
+
+    Args:
+        collate: The loader's.
+        kept: Where to note it.
+        now: The clock.
+        first: To be called with the samples of the first batches; None: nobody asks.
+    """
+    left = 0 if first is None else COMPARED
+
+    def timed(samples: Any) -> Any:
+        nonlocal left
+        if left and first is not None:
+            left -= 1
+            first(samples)
+        kept.collate_began_ns = now()
+        try:
+            return collate(samples)
+        except BaseException as error:
+            hide_our_frame(error)
+            raise
+
+    return uncounted(timed)
+
+
+_FETCH, _FETCH_BATCH = int(Kind.FETCH), int(Kind.FETCH_BATCH)

@@ -1,0 +1,301 @@
+"""`--find-syncs`: torch's sync debug mode for some steps, its warnings caught before all others."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import (
+    HookPointMissing,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+)
+from trainprof.inside.patching.step_wrapper import StepHook
+from trainprof.inside.patching.user_texts import names_in
+from trainprof.inside.patching.warning_place import REGISTRY
+from trainprof.inside.session import Session
+from trainprof.record.schema import FoundSyncFlag, Kind, Topic
+from trainprof.record.step_count import StepCount
+
+Wrapped = Callable[..., Any]
+
+# Steps before the mode is on, and in which it is.
+SKIPPED_STEPS: Final = 20
+WINDOW_STEPS: Final = 20
+# Of the warnings: a sync, and that the mode is new and does not see all.
+_SYNC: Final = "called a synchronizing "
+_NOTICE: Final = "Synchronization debug mode is "
+_OFF, _WARN = 0, 1
+# Their wrappers are what called: those calls are recorded anyway.
+_KNOWING: Final = ("trainprof.inside.spans.sync", "trainprof.inside.spans.transfer")
+# What the module of a kind of device needs.
+_SET, _GET = "set_sync_debug_mode", "get_sync_debug_mode"
+# Python's own name for telling its C code that the filters have changed; in 3.14 another.
+_MUTATED: Final = ("_filters_mutated", "_filters_mutated_lock_held")
+
+
+class FindSyncsProbe:
+    """Counts calls that wait for a device in native code, by the line that makes them.
+
+    Python asks every filter of `warnings` whether a warning's text matches it, before anything is
+    shown, raised, counted or captured: one of ours comes first while the mode is on. Nothing else
+    of `warnings` is changed, and the mode is left alone where the script sets it itself.
+    """
+
+    name = "find_syncs"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        if not session.options.get("find_syncs"):
+            return
+        self._torch, self._patcher, self._session = torch, patcher, session
+        self._accelerator = session.accelerator
+        if self._accelerator is None:
+            self._cannot("this torch knows no device but the CPU")
+            return
+        if getattr(sys.flags, "context_aware_warnings", 0):
+            self._cannot("this Python keeps filters of warnings per context")
+            return
+        self._count = StepCount()
+        self._window: _Window | None = None
+        self._filter: _Filter | None = None
+        self._has_begun = False
+        name = next((name for name in _MUTATED if name in vars(warnings)), None)
+        if name is None:
+            raise HookPointMissing("warnings tells nobody that its filters have changed")
+        patcher.around(self._make_mutated, (warnings, name))
+        register = _hook_registrar()
+        if register is None:
+            raise HookPointMissing("torch.optim.optimizer has no global hook after a step")
+        # It stays to the end: torch walks through its hooks while they run.
+        hook = register(self._hook_of_steps(patcher.guarded(self._stepped)))
+        patcher.on_undo(self._stop)
+        patcher.on_undo(hook.remove)
+        session.at_end.append(self._stop_anyway)
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _cannot(self, reason: str) -> None:
+        self._session.log.note(Topic.ENVIRONMENT, {"no_found_syncs": reason})
+
+    def _hook_of_steps(self, stepped: Callable[..., None]) -> Callable[..., None]:
+        def after_step(optimizer: Any) -> None:
+            stepped(id(optimizer))
+            if self._patcher.is_silent:
+                self._stop_anyway()
+
+        for function in (after_step, StepHook.__call__):
+            let_dynamo_skip(function, and_all_below=True)
+        return StepHook(after_step)
+
+    def _stepped(self, optimizer: int) -> None:
+        self._count.add(optimizer)
+        window = self._window
+        if window is not None:
+            if self._count.steps >= window.first_step + WINDOW_STEPS:
+                self._stop()
+            elif self._filter is not None:
+                self._filter.come_first()
+        elif not self._has_begun and self._count.steps >= SKIPPED_STEPS:
+            self._has_begun = True
+            self._begin()
+
+    def _begin(self) -> None:
+        module = self._module()
+        if module is None:
+            return
+        if getattr(module, _GET)() != _OFF:
+            self._cannot("the script sets torch's sync debug mode itself")
+            return
+        self._filter = _Filter(self._patcher.guarded(self._caught))
+        first_step, begun = self._count.steps, self._session.now()
+        self._window = _Window(first_step, module, getattr(module, _SET), begun)
+        self._filter.come_first()
+        self._window.set_mode(self._torch, _WARN)
+        for name, make in ((_SET, self._make_set), (_GET, self._make_get)):
+            self._patcher.around(make, (module, name))
+        self._record_window()
+
+    def _module(self) -> Any:
+        """Returns the module of the device in use, where it has a sync debug mode."""
+        assert self._accelerator is not None
+        kinds = self._accelerator.kinds_in_use()
+        for kind in kinds:
+            module = getattr(self._torch, kind, None)
+            if hasattr(module, _SET) and hasattr(module, _GET):
+                return module
+        missing = f"torch has no sync debug mode for devices of type {kinds[0]}" if kinds else ""
+        self._cannot(missing or f"no device was in use after {SKIPPED_STEPS} steps")
+        return None
+
+    def _caught(self, frame: FrameType) -> None:
+        is_known = frame.f_globals.get("__name__") in _KNOWING
+        at, site = self._session.now(), self._session.sites.find(frame)
+        self._session.emit(_FOUND, at, at, site, 0, _KNOWN if is_known else 0)
+
+    def _stop(self, *, by_script: bool = False) -> None:
+        """Puts the mode back as it was, and takes the filter away."""
+        window, self._window = self._window, None
+        if window is None:
+            return
+        if window.mode() == _WARN:
+            window.set_mode(self._torch, _OFF)
+        if self._filter is not None:
+            self._filter.take_away()
+        self._record_window(window)
+        if by_script:
+            self._cannot("the script set torch's sync debug mode itself meanwhile")
+
+    def _stop_anyway(self) -> None:
+        """Does so even where a fault of ours has silenced the rest."""
+        try:
+            self._stop()
+        except Exception as error:
+            self._patcher.fail(error)
+
+    def _leave(self) -> None:
+        """In a forked child, which cannot use the device: its parent has the window."""
+        self._has_begun, self._window = True, None
+        if self._filter is not None:
+            self._filter.take_away()
+
+    def _record_window(self, closed: _Window | None = None) -> None:
+        window = closed or self._window
+        assert window is not None
+        end = self._session.now() if closed else window.start
+        # Optimizers that turn out to take turns have made fewer.
+        steps = max(self._count.steps - window.first_step, 0)
+        self._session.emit(_WINDOW, window.start, end, window.first_step, steps)
+
+    def _make_mutated(self, original: Wrapped) -> Wrapped:
+        def come_first() -> None:
+            if self._window is not None and self._filter is not None:
+                self._filter.come_first()
+
+        come_first_if_needed = self._patcher.guarded(come_first)
+
+        def mutated(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                come_first_if_needed()
+
+        return mutated
+
+    def _make_set(self, original: Wrapped) -> Wrapped:
+        def stop() -> None:
+            if self._window is not None:
+                self._stop(by_script=True)
+
+        stop_if_on = self._patcher.guarded(stop)
+
+        def set_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
+            stop_if_on()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return set_sync_debug_mode
+
+    def _make_get(self, original: Wrapped) -> Wrapped:
+        def get_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
+            try:
+                mode = original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            return _OFF if self._window is not None and mode == _WARN else mode
+
+        return get_sync_debug_mode
+
+
+class _Window:
+    """The steps in which the mode is on; it was off before."""
+
+    def __init__(self, first_step: int, module: Any, set_mode: Wrapped, start: int) -> None:
+        self.first_step, self.start = first_step, start
+        self.mode: Callable[[], int] = getattr(module, _GET)
+        self._set_mode = set_mode
+
+    def set_mode(self, torch: ModuleType, mode: int) -> None:
+        """Sets it so that torch's own notice of it is still to come once, for the script."""
+        always, is_always = torch.set_warn_always, torch.is_warn_always_enabled()
+        always(True)
+        try:
+            self._set_mode(mode)
+        finally:
+            always(is_always)
+
+
+class _Filter:
+    """An entry of `warnings.filters` that ignores what the mode says, and tells who caused it."""
+
+    def __init__(self, caught: Callable[[FrameType], None]) -> None:
+        self._pattern = _SyncText(caught)
+        self._entry = ("ignore", self._pattern, Warning, None, 0)
+        # Those in which it stands by us; the script may go back to any of them.
+        self._lists: list[list[Any]] = []
+
+    def come_first(self) -> None:
+        """Stands before what the script has put there, which might show or raise its warnings."""
+        filters = warnings.filters
+        if not (isinstance(filters, list) and filters and filters[0] is self._entry):
+            filters.insert(0, self._entry)  # type: ignore[attr-defined]
+        if not any(known is filters for known in self._lists):
+            self._lists.append(filters)  # type: ignore[arg-type]
+
+    def take_away(self) -> None:
+        self._pattern.is_on = False
+        for filters in self._lists:
+            filters[:] = [entry for entry in filters if entry is not self._entry]
+        self._lists.clear()
+
+
+class _SyncText:
+    """Stands for a compiled pattern, whose `match` Python calls with the text of each warning.
+
+    Only C code asks: the frame above is the one that the warning is put to. Where no warning had
+    been before, Python has just given that frame's module a registry, which is taken away again.
+    """
+
+    def __init__(self, caught: Callable[[FrameType], None]) -> None:
+        self._caught = caught
+        self.is_on = True
+        modules = [names_in(module) for module in list(sys.modules.values())]
+        self._had = {id(names) for names in modules if REGISTRY in names}
+
+    def match(self, text: str) -> bool:
+        frame = sys._getframe(1)
+        if not self.is_on:
+            return False
+        module = frame.f_globals
+        if not text.startswith((_SYNC, _NOTICE)):
+            return False
+        if id(module) not in self._had and set(module.get(REGISTRY, ())) <= {"version"}:
+            module.pop(REGISTRY, None)
+        if text.startswith(_SYNC):
+            self._caught(frame)
+        return True
+
+    def __reduce__(self) -> Any:
+        """Filters are sent to other processes by some libraries; there nothing is to match."""
+        return re.compile, ("(?!)",)
+
+
+def _hook_registrar() -> Callable[..., Any] | None:
+    # `torch.optim` deletes the name of this submodule.
+    module = sys.modules.get("torch.optim.optimizer")
+    return getattr(module, "register_optimizer_step_post_hook", None)
+
+
+_FOUND, _WINDOW = int(Kind.FOUND_SYNC), int(Kind.SYNC_WINDOW)
+_KNOWN = int(FoundSyncFlag.KNOWN)

@@ -1,0 +1,245 @@
+"""Records outermost module calls: the model's forward, loss modules, and functional losses."""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from dataclasses import dataclass
+from sys import modules
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.model.module_parts import is_training
+from trainprof.inside.patching.patcher import (
+    COMPILER,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+    uncounted,
+)
+from trainprof.inside.session import ModuleCall, ModuleWatch, Session
+from trainprof.record.schema import ForwardFlag, Kind, Topic
+
+Wrapped = Callable[..., Any]
+
+FUNCTIONAL_LOSSES: Final = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cross_entropy",
+    "ctc_loss",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "margin_ranking_loss",
+    "mse_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nll_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+)
+
+
+# Plain ints: an enum's attribute costs more than the rest of a flag.
+GRAD: Final = int(ForwardFlag.GRAD)
+TRAINING: Final = int(ForwardFlag.TRAINING)
+FORWARD: Final = int(Kind.FORWARD)
+
+
+@dataclass(slots=True)
+class _Inside:
+    """The thread that is inside an outermost call, 0 if none is.
+
+    Comparing two numbers takes a third of finding one in a set, and modules are called by hundreds.
+    """
+
+    thread: int = 0
+
+
+class ForwardProbe:
+    """Hooks `Module.__call__` on the class; torch's global hooks would cause recompiles."""
+
+    name = "forward"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch = torch
+        self._session = session
+        # By id: the script's classes may come and go, and an entry goes with its class. None while
+        # each call is to be told of.
+        self._classes: dict[int, tuple[int, int] | None] = {}
+        self._names: dict[int, tuple[int, int]] = {}
+        self._watches: tuple[ModuleWatch, ...] = ()
+        session.tell_modules = patcher.guarded(self._tell)
+        let_dynamo_skip(is_training, and_all_below=True)
+        loss = getattr(torch.nn.modules.loss, "_Loss", ())
+        self._loss_class = loss
+        check_limit = session.limit.before_forward
+        self._record = patcher.guarded(self._record_call)
+        # Threads that are inside an outermost call: the one that was first, and others.
+        self._first = _Inside()
+        self._others: set[int] = set()
+        patcher.around(
+            self._make_call if check_limit is None else self._make_limited_call(check_limit),
+            (torch.nn.Module, "__call__"),
+            (torch.nn.Module, "_wrapped_call_impl"),  # the same function, by whose name it pickles
+            woven=True,
+        )
+        functional = torch.nn.functional
+        for name in FUNCTIONAL_LOSSES:
+            if callable(vars(functional).get(name)):
+                patcher.around(self._make_loss_maker(name), (functional, name))
+
+    def _make_call(self, original: Wrapped) -> Wrapped:
+        emit, now, record = self._session.emit, self._session.phase_now, self._record
+        first, others, classes = self._first, self._others, self._classes
+        is_grad_enabled = self._torch.is_grad_enabled
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            if thread == first.thread or (others and thread in others):
+                try:
+                    return original(self, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+            output = None
+            start = now()
+            # A signal handler of the script's may raise wherever a clock is read: no thread is to
+            # count as inside before the `try`, nor once the clock is read again.
+            try:
+                if first.thread:
+                    others.add(thread)
+                else:
+                    first.thread = thread
+                return (output := original(self, *args, **kwargs))
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if thread == first.thread:
+                    first.thread = 0
+                else:
+                    others.discard(thread)
+                end = now()
+                known = classes.get(id(type(self)))
+                if known is None:
+                    record(self, start, end, output, (args, kwargs))
+                else:
+                    kind, number = known
+                    flags = GRAD if is_grad_enabled() else 0
+                    if kind == FORWARD:
+                        mode = self.__dict__.get("training")
+                        if mode is True or (mode is None and is_training(self)):
+                            flags |= TRAINING
+                    emit(kind, start, end, number, 0, flags)
+
+        return __call__
+
+    def _make_limited_call(self, check_limit: Callable[[], None]) -> Callable[[Wrapped], Wrapped]:
+        def make(original: Wrapped) -> Wrapped:
+            call, first, others = uncounted(self._make_call(original)), self._first, self._others
+            let_dynamo_skip(call)
+
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+                thread = get_ident()
+                if thread != first.thread and thread not in others:
+                    check_limit()
+                try:
+                    return call(self, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return __call__
+
+        return make
+
+    def _tell(self, watch: ModuleWatch, is_on: bool) -> None:
+        """Has each call go through `_record_call`, or those of new classes alone again."""
+        others = tuple(one for one in self._watches if one != watch)
+        watches = (*others, watch) if is_on else others
+        if self._watches and not watches:
+            for key in list(self._classes):
+                self._classes[key] = self._names.get(key)
+        elif watches and not self._watches:
+            for key in list(self._classes):
+                self._classes[key] = None
+        self._watches = watches
+
+    def _record_call(
+        self,
+        module: Any,
+        start: int,
+        end: int,
+        output: Any,
+        inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> None:
+        """Records the first call of a class, which gets its number here."""
+        if not hasattr(module, "__dict__"):
+            return  # `nn.Module.__call__(1)` has failed by itself
+        self._session.look_here()
+        if self._watches:
+            site = self._session.sites.find(sys._getframe(1))
+            call = ModuleCall(module, output, inputs, site, end - start)
+            for tell in self._watches:
+                tell(call)
+        kind, number = self._name(type(module))
+        flags = GRAD if self._torch.is_grad_enabled() else 0
+        if is_training(module):
+            flags |= TRAINING
+        self._session.emit(kind, start, end, number, 0, flags)
+
+    def _name(self, cls: type) -> tuple[int, int]:
+        key = id(cls)
+        named = self._names.get(key)
+        if named is None:
+            kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD
+            named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
+            self._names[key] = named
+            self._session.keep_track(cls, self._names, key)
+            self._session.keep_track(cls, self._classes, key)
+        self._classes[key] = None if self._watches else named
+        return named
+
+    def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
+        emit, now = self._session.emit, self._session.phase_now
+        first, others = self._first, self._others
+        compiler = self._session.compiler
+        is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
+        number = 0
+        kind = int(Kind.LOSS)
+
+        def make(original: Wrapped) -> Wrapped:
+            def loss(*args: Any, **kwargs: Any) -> Any:
+                nonlocal number
+                if COMPILER in modules and compiler.is_compiling():
+                    return original(*args, **kwargs)
+                thread = get_ident()
+                if thread == first.thread or thread in others:
+                    try:
+                        return original(*args, **kwargs)
+                    except BaseException as error:
+                        hide_our_frame(error)
+                        raise
+                if number == 0:
+                    number = define(Topic.CLASS, name)
+                start = now()
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
+
+            return loss
+
+        return make

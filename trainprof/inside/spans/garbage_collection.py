@@ -1,0 +1,123 @@
+"""Records pauses of Python's garbage collector."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+from collections.abc import Callable, Generator
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import Patcher, set_traceback
+from trainprof.inside.session import Session
+from trainprof.record.schema import Kind
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
+
+# Shorter ones are thousands and together nothing: a young collection takes some 5 us.
+MIN_PAUSE_NS: Final = 20_000
+# What a collection sends, in order.
+_START, _, _, _STOP_FACTS = range(4)
+
+
+class GarbageProbe:
+    """Uses `gc.callbacks`.
+
+    Python throws away what a callback raises, and runs the script's signal handlers wherever Python
+    code begins. So the callback is a generator that is sent what is told (a function could catch
+    nothing at its very beginning), and what a handler has raised in it is handed back.
+    """
+
+    name = "gc"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        watcher = _watch_collections(patcher, session)
+        next(watcher)
+        callback = _called_with_each(watcher.send)
+        gc.callbacks.append(callback)
+        patcher.on_undo(lambda: gc.callbacks.remove(callback))
+
+
+def _called_with_each(told: Callable[[Any], int]) -> Callable[..., Any]:
+    """Returns a function without Python code of its own that gives `told` each of its arguments."""
+    return functools.partial(max, key=told)
+
+
+def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any, None]:
+    """Is sent "start", facts, "stop" and facts of each collection.
+
+    What the script is to be handed back waits until the end of the collection: other callbacks in
+    Python would lose it.
+    """
+    emit, now, log, kind = session.emit, session.now, session.log, int(Kind.GC)
+    started, place = 0, _STOP_FACTS
+    told: Any = None
+    kept: BaseException | None = None
+    while True:
+        try:
+            while True:
+                told = None
+                told = yield 0
+                place = (place + 1) % 4 if told != "start" else _START
+                if patcher.is_silent:
+                    started = 0
+                elif place == _START:
+                    started = now()
+                elif place == _STOP_FACTS and started:
+                    if log.is_open and now() - started >= MIN_PAUSE_NS:
+                        emit(kind, started, now(), 0, told.get("generation", 0))
+                    started = 0
+                if place == _STOP_FACTS and kept is not None:
+                    _hand_back(kept)
+                    kept = None
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            if told is None:  # at the very moment of being sent something
+                place = (place + 1) % 4
+            if isinstance(error, Exception) and not comes_from_signal_handler(error):
+                patcher.fail(error)
+                continue
+            kept = error
+            if place == _STOP_FACTS:
+                _hand_back(kept)
+                kept = None
+
+
+class _HandedBack:
+    """Raises an exception of the script's again, where the main thread is next in Python code."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error: BaseException | None = error
+        self.callback: Callable[..., Any] | None = None
+
+    def __bool__(self) -> bool:
+        if self.callback in gc.callbacks:
+            gc.callbacks.remove(self.callback)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return False
+
+
+def _hand_back(error: BaseException) -> None:
+    """Has the interpreter raise `error` once this callback has returned.
+
+    It is asked to from the next callback, which has no Python code: asked to from here, it would do
+    so here.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        return  # handlers run on the main thread alone
+    import ctypes
+
+    traceback = traceback_of(error)
+    if traceback is not None:
+        set_traceback(error, traceback.tb_next)  # from where it met us
+    handed = _HandedBack(error)
+    # int Py_AddPendingCall(int (*)(void *), void *); PyObject_IsTrue asks `__bool__`
+    add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
+        ("Py_AddPendingCall", ctypes.pythonapi)
+    )
+    ask = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+    handed.callback = _called_with_each(functools.partial(add, ask, handed))
+    gc.callbacks.append(handed.callback)

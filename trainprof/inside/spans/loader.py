@@ -1,0 +1,344 @@
+"""Records what the training thread asks of each DataLoader: creation, `next`, sampler, end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.loading.changed_datasets import ChangedDatasets
+from trainprof.inside.loading.dataset_numbers import DatasetNumbers, LowestFree
+from trainprof.inside.loading.loader_description import LoaderDescriptions
+from trainprof.inside.loading.worker_requirements import is_on_device
+from trainprof.inside.patching.call_site import Birthplace, LoaderBirthplaces
+from trainprof.inside.patching.function_modes import FunctionModes
+from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.inside.session import Session
+from trainprof.record.schema import Kind, Topic
+
+Wrapped = Callable[..., Any]
+
+
+class LoaderProbe:
+    """Hooks the iterators, not DataLoader: every style of loop goes through `__next__`.
+
+    `type(iter(loader))` stays what it is, and nothing is hung on the script's objects.
+    """
+
+    name = "loader"
+
+    def __init__(self) -> None:
+        # By thread, whose identity a forked worker keeps.
+        self._creating: dict[int, int] = {}
+        self._watchers: list[Callable[[type], None]] = []
+        # Called with each new iterator and its loader, before the iterator is made.
+        self.on_new_iterator: list[Callable[[Any, Any], None]] = []
+        self._loader_of: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._site_of: dict[int, int] = {}
+        self._serials: dict[int, dict[int, None]] = {}
+        self._lowest = LowestFree()
+        # Those whose first batch was looked at.
+        self._looked_at: set[int] = set()
+
+    @property
+    def creating(self) -> int:
+        """Id of the loader whose iterator this thread is making; a worker forked meanwhile has it.
+
+        0 where it makes none.
+        """
+        return self._creating.get(get_ident(), 0)
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        dataloader = sys.modules.get("torch.utils.data.dataloader")
+        if dataloader is None:
+            raise HookPointMissing("torch.utils.data.dataloader is not loaded")
+        self._session = session
+        self._tensor = getattr(torch, "Tensor", None)
+        self._modes = FunctionModes(torch)
+        self._datasets = DatasetNumbers(session.keep_track)
+        self._descriptions = LoaderDescriptions(session.sites)
+        self._datasets_between = ChangedDatasets(
+            session.log, session.keep_track, self._descriptions.is_own_class
+        )
+        self._births = LoaderBirthplaces(session.sites, session.keep_track)
+        base = getattr(dataloader, "_BaseDataLoaderIter", None)
+        if base is None:
+            raise HookPointMissing("_BaseDataLoaderIter does not exist")
+        self._loader_class: type = dataloader.DataLoader
+        patcher.around(self._make_next(patcher), (base, "__next__"))
+        patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
+        self._watch_iterators(patcher, base)
+
+    def number_of(self, iterator: Any) -> int:
+        """Returns the id of the loader that an iterator belongs to, 0 if it is not known."""
+        return self._loader_of.get(id(iterator), 0)
+
+    def site_of(self, loader: Any, frame: FrameType | None) -> int:
+        """Returns the id of the line that built a loader.
+
+        Args:
+            loader: A DataLoader, complete.
+            frame: Of who iterates it: that line stands for one whose building was not seen.
+        """
+        number = self._numbers.get(id(loader))
+        if number is not None:
+            return self._site_of[number]
+        return self._place_of(loader, frame).site
+
+    def _place_of(self, loader: Any, frame: FrameType | None) -> Birthplace:
+        return self._births.of(loader) or Birthplace(self._session.sites.find(frame))
+
+    def watch_classes(self, patcher: Patcher, wrap: Callable[[type], None]) -> None:
+        """Calls `wrap` with each class of iterators that send work to processes, present and later.
+
+        Raises:
+            HookPointMissing: If there are none.
+        """
+
+        def wrap_if_it_sends(cls: type) -> None:
+            if "_try_put_index" in vars(cls):
+                wrap(cls)
+
+        dataloader = sys.modules.get("torch.utils.data.dataloader")
+        base = getattr(dataloader, "_BaseDataLoaderIter", None)
+        if base is None:
+            missing = "torch.utils.data.dataloader has no _BaseDataLoaderIter"
+            raise HookPointMissing(missing)
+        for heir in heirs(base):
+            wrap_if_it_sends(heir)
+        self._watchers.append(patcher.guarded(wrap_if_it_sends))
+
+    def watch_later_classes(self, wrap: Callable[[type], None]) -> None:
+        """Calls `wrap`, which may not fail, with each class of iterators that is made later on."""
+        self._watchers.append(wrap)
+
+    def _make_next(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
+        emit, now = self._session.emit, self._session.wait_now
+        loader_of, log = self._loader_of, self._session.log
+        unwritten = log.unwritten
+        check_limit = self._session.limit.before_batch
+        ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
+
+        def make(original: Wrapped) -> Wrapped:
+            def __next__(self: Any) -> Any:
+                if check_limit is not None:
+                    check_limit()
+                loader = loader_of.get(id(self), 0)
+                if loader in unwritten:  # an iterator of the parent's
+                    log.refer(loader)
+                start = now()
+                try:
+                    batch = original(self)
+                except BaseException as error:
+                    kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
+                    emit(kind, start, now(), loader)
+                    if kind is Kind.LOADER_END:
+                        ended(self)
+                    hide_our_frame(error)
+                    raise
+                number = getattr(self, "_num_yielded", 0)
+                emit(_NEXT, start, now(), loader, number)
+                if number == 1:
+                    began(self, batch)
+                return batch
+
+            return __next__
+
+        return make
+
+    def _make_next_index(self, original: Wrapped) -> Wrapped:
+        emit, now = self._session.emit, self._session.now
+        loader_of = self._loader_of
+
+        def _next_index(self: Any) -> Any:
+            start = now()
+            try:
+                index = original(self)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            emit(
+                _SAMPLER,
+                start,
+                now(),
+                loader_of.get(id(self), 0),
+                len(index) if type(index) is list else 1,
+            )
+            return index
+
+        return _next_index
+
+    def _make_shutdown(self, original: Wrapped) -> Wrapped:
+        """What a `next` at the end of a pass shuts down is part of that."""
+        emit, now, loader_of = self._session.emit, self._session.now, self._loader_of
+        this_frame = sys._getframe
+
+        def _shutdown_workers(self: Any) -> None:
+            loader = loader_of.get(id(self))
+            is_over = self.__dict__.get("_shutdown") is not False
+            caller = this_frame().f_back  # None at exit, say: Python itself calls
+            in_next = caller is not None and caller.f_code.co_name == "_next_data"
+            start = now()
+            try:
+                original(self)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if loader is not None and not is_over and not in_next:
+                    emit(_CLOSE, start, now(), loader)
+
+        return _shutdown_workers
+
+    def _make_setattr(self, patcher: Patcher) -> Wrapped:
+        note = patcher.guarded(self._births.note)
+        this_frame = sys._getframe
+
+        def make(original: Wrapped) -> Wrapped:
+            def __setattr__(self: Any, attr: str, val: Any) -> None:
+                try:
+                    original(self, attr, val)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                if attr == "dataset":
+                    note(self, this_frame().f_back)
+
+            return __setattr__
+
+        return make
+
+    def _watch_iterators(self, patcher: Patcher, base: Any) -> None:
+        """Wraps creation and reset of each iterator class, those of later packages included."""
+        watchers = self._watchers
+
+        def wrap(cls: type) -> None:
+            for method, kind in (("__init__", Kind.LOADER_INIT), ("_reset", Kind.LOADER_RESET)):
+                if callable(vars(cls).get(method)):
+                    patcher.around(self._maker(patcher, kind), (cls, method))
+            if "_shutdown_workers" in vars(cls):
+                patcher.around_if_there(self._make_shutdown, (cls, "_shutdown_workers"))
+            # Without workers the fetch that follows tells the end and the size.
+            if "_try_put_index" in vars(cls):
+                patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
+
+        self._watchers.append(patcher.guarded(wrap))
+        for heir in heirs(base):
+            wrap(heir)
+
+        def __init_subclass__(cls: type, /, **keywords: Any) -> None:
+            super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
+            for watch in watchers:
+                watch(cls)
+
+        patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
+
+    def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
+        emit, now = self._session.emit, self._session.now
+        loader_of, this_frame = self._loader_of, sys._getframe
+        creating, loader_class = self._creating, self._loader_class
+        enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
+
+        def make(original: Wrapped) -> Wrapped:
+            def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+                loader = args[0] if args else kwargs.get("loader")
+                if not issubclass(type(loader), loader_class):  # a subclass may take others, too
+                    given = (*args, *kwargs.values())
+                    are = (one for one in given if issubclass(type(one), loader_class))
+                    loader = next(are, loader)
+                enter(iterator, loader)
+                thread, number = get_ident(), loader_of.get(id(iterator), 0)
+                before = creating.get(thread, 0)
+                start = now()
+                # A signal handler of the script's may raise in what else is ours.
+                try:
+                    creating[thread] = number
+                    if before != number:  # else a reset inside the creation
+                        begins(this_frame().f_back, loader, number)
+                    start = now()
+                    return original(iterator, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    if before:
+                        creating[thread] = before
+                    else:
+                        creating.pop(thread, None)
+                    emit(kind, start, now(), number)
+
+            return create
+
+        return make
+
+    def _ended(self, iterator: Any) -> None:
+        number = self._loader_of.get(id(iterator))
+        if number is not None:
+            self._datasets_between.epoch_ended(number, getattr(iterator, "_dataset", None))
+
+    def _began(self, iterator: Any, batch: Any) -> None:
+        """Notes, once for each loader, that its batches are on a device when it gives them."""
+        number = self._loader_of.get(id(iterator))
+        # A mode of the script's would see us ask.
+        if number is None or number in self._looked_at or self._modes.would_notice():
+            return
+        self._looked_at.add(number)
+        with self._modes.unseen():
+            is_there = is_on_device(batch, self._tensor)
+        if is_there:
+            self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
+
+    def _begins(self, frame: FrameType | None, loader: Any, number: int) -> None:
+        """Records that a pass begins, and who goes through it."""
+        dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
+        self._datasets_between.epoch_begins(number, dataset, has_workers=bool(workers))
+        now, stack = self._session.now(), self._session.sites.stack(frame)
+        self._session.emit(_PASS, now, now, number, stack)
+
+    def _enter(self, iterator: Any, loader: Any) -> None:
+        key = id(iterator)
+        if key in self._loader_of:
+            return
+        number = self._numbers.get(id(loader))
+        if number is None:
+            number = self._first_met(loader, sys._getframe(2))
+        self._session.log.refer(number)
+        self._loader_of[key] = number
+        self._session.keep_track(iterator, self._loader_of, key)
+        for tell in self.on_new_iterator:
+            tell(iterator, loader)
+
+    def _first_met(self, loader: Any, frame: FrameType) -> int:
+        """Returns the number of a loader that is iterated for the first time; describes it."""
+        session, key = self._session, id(loader)
+        began = session.now()
+        place = self._place_of(loader, frame)
+        site, dataset = place.site, getattr(loader, "dataset", None)
+        serial, dataset_number = self._take_serial(site), self._datasets.of_line(site, dataset)
+        facts = self._descriptions.of(loader, place, serial, dataset_number)
+        number = session.log.define(Topic.LOADER, json.dumps(facts, default=str))
+        self._site_of[number] = site
+        self._numbers[key] = number
+        session.keep_track(loader, self._numbers, key)
+        session.keep_track(loader, self._serials[site], serial)
+        now = session.now()
+        session.looked_ns += now - began
+        session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
+        return number
+
+    def _take_serial(self, site: int) -> int:
+        """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""
+        taken = self._serials.setdefault(site, {})
+        serial = self._lowest.take(site, taken)
+        taken[serial] = None
+        return serial
+
+
+_NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
+_CLOSE: Final = int(Kind.LOADER_CLOSE)
+_BUILT: Final = int(Kind.LOADER_BUILT)
+_PASS: Final = int(Kind.LOADER_PASS)

@@ -1,0 +1,325 @@
+"""Records parameter updates and what belongs to them: scaler, clipping, schedule, zero_grad."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from sys import modules
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import (
+    COMPILER,
+    CompilerState,
+    HookPointMissing,
+    Patcher,
+    heirs,
+    hide_our_frame,
+    let_dynamo_skip,
+    uncounted,
+)
+from trainprof.inside.patching.step_wrapper import (
+    StepAround,
+    hooked_elsewhere,
+    hooked_in,
+    step_around,
+)
+from trainprof.inside.session import Session
+from trainprof.record.schema import Kind, Topic
+
+Wrapped = Callable[..., Any]
+
+# Of a class.
+MOST_NAMED: Final = 300
+
+
+class OptimizerProbe:
+    """Wraps every optimizer's `step`, and what comes with it."""
+
+    name = "optimizer"
+
+    def __init__(self) -> None:
+        # Threads that are inside an optimizer's step, kept where a limit was set.
+        self._running: set[int] = set()
+        # Threads whose step was given a closure, until it goes on to its update; ids of the classes
+        # that were asked whether they tell when it does, for as long as they live.
+        self._calling: set[int] = set()
+        self._asked: dict[int, None] = {}
+        self._serial = itertools.count(1)
+        # By class: how many have a text, and up to one more.
+        self._named: dict[str, int] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session, self._patcher = session, patcher
+        self._numbers = session.optimizer_numbers
+        # Of those that a gradient scaler has had skip their first steps.
+        self._skipped: dict[int, int] = {}
+        module = sys.modules.get("torch.optim.optimizer")
+        if module is None:
+            raise HookPointMissing("torch.optim.optimizer is not loaded")
+        compiler = session.compiler
+        self._record_step = patcher.guarded(self._stepped)
+        self._calls_closure = patcher.guarded(self._with_closure)
+        self._around = StepAround(compiler.is_compiling, self._make_run(), hide_our_frame)
+        self._watch_steps(module.Optimizer, patcher)
+        session.at_parameters.append(patcher.guarded(self._take_over))
+        patcher.around_if_there(self._around_adding, (module.Optimizer, "add_param_group"))
+        self._record_scaler_step = patcher.guarded(self._scaler_stepped)
+        clip = getattr(torch.nn.utils, "clip_grad", None)
+        scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
+        patcher.around_if_there(self._make_scaler_step, (scaler, "step"))
+        places: list[tuple[Kind, tuple[tuple[Any, str], ...]]] = [
+            (Kind.ZERO_GRAD, ((module.Optimizer, "zero_grad"),)),
+            (Kind.ZERO_GRAD, ((torch.nn.Module, "zero_grad"),)),
+            (Kind.SCALER_UPDATE, ((scaler, "unscale_"),)),
+            (Kind.SCALER_UPDATE, ((scaler, "update"),)),
+            *(
+                (Kind.CLIP_GRADIENTS, ((torch.nn.utils, name), (clip, name)))
+                for name in ("clip_grad_norm_", "clip_grad_value_")
+            ),
+            *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
+        ]
+        for kind, where in places:
+            patcher.around_if_there(self._maker(kind, compiler), *where)
+
+    def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
+        """Wraps the wrapper that torch puts around each optimizer class's `step`.
+
+        torch's own step hooks run inside it, and would leave out 30 us and more of every step.
+        """
+
+        def make(decorate: Wrapped) -> Wrapped:
+            def profile_hook_step(function: Wrapped) -> Wrapped:
+                return self._wrap_step(decorate(function))
+
+            return profile_hook_step
+
+        patcher.around(make, (optimizer_class, "profile_hook_step"))
+        for cls in heirs(optimizer_class):  # those of which there is an instance already
+            step = vars(cls).get("step")
+            if getattr(step, "hooked", False):
+                type.__setattr__(cls, "step", self._wrap_step(step))
+        patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
+
+    def _around_adding(self, original: Wrapped) -> Wrapped:
+        tells = self._session.at_parameters
+
+        def add_param_group(*args: Any, **kwargs: Any) -> Any:
+            for tell in tells if args else ():
+                tell(args[0])
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return add_param_group
+
+    def _wrap_step(self, hooked: Any) -> Wrapped:
+        return step_around(hooked, self._around)
+
+    def _make_run(self) -> Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]:
+        """Returns what makes a step, and records it."""
+        session = self._session
+        emit, now, numbers = session.emit, session.phase_now, self._numbers
+        calling, calls_closure, record = self._calling, self._calls_closure, self._record_step
+        countdown = session.countdown
+
+        def run(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) > 1 or kwargs:
+                calls_closure(args, kwargs)
+            start = now()
+            try:
+                result = hooked(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            end = now()
+            if calling:
+                calling.discard(get_ident())
+            number = numbers.get(id(args[0]))
+            if number is None:
+                record(args[0], start, end)
+            else:
+                emit(_STEP, start, end, number)
+            countdown[0] -= 1
+            if not countdown[0]:
+                session.at_countdown()
+            for tell in session.step_watches:
+                tell(args[0])
+            return result
+
+        before_step = session.limit.before_step
+        made = run if before_step is None else self._limited(run, before_step)
+        for function in {run, made}:
+            let_dynamo_skip(uncounted(function))
+        return made
+
+    def _limited(
+        self,
+        run: Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any],
+        before_step: Callable[[int], None],
+    ) -> Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]:
+        limit, running = self._session.limit, self._running
+
+        def limited(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            is_outermost = get_ident() not in running
+            if is_outermost:
+                before_step(id(args[0]))
+                running.add(get_ident())
+            try:
+                result = run(hooked, args, kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if is_outermost:
+                    running.discard(get_ident())
+            if is_outermost:
+                limit.stepped(id(args[0]))
+            return result
+
+        return limited
+
+    def _take_over(self, optimizer: Any) -> None:
+        """Watches the steps of a class that has come from another process that was watched."""
+        for cls in type(optimizer).__mro__:
+            step = vars(cls).get("step")
+            hooked = hooked_elsewhere(step)
+            if hooked is not None:
+                wrapper = self._wrap_step(hooked)
+                vars(wrapper).update(vars(step))
+                type.__setattr__(cls, "step", wrapper)
+
+    def _with_closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Sees to it that a step with a closure tells when it goes on to its update.
+
+        torch's optimizers collect the tensors of each group in a method of their own, right behind
+        the call of the closure: a function around the closure itself is something that an optimizer
+        of the script's could notice.
+        """
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return
+        cls = type(args[0])
+        if id(cls) not in self._asked:
+            self._asked[id(cls)] = None
+            self._session.keep_track(cls, self._asked, id(cls))
+            owner = next((base for base in cls.__mro__ if _COLLECT in vars(base)), None)
+            if owner is not None and owner.__module__.startswith("torch.optim."):
+                self._patcher.around_if_there(self._around_collecting, (owner, _COLLECT))
+        self._calling.add(get_ident())
+
+    def _around_collecting(self, original: Wrapped) -> Wrapped:
+        emit, now, calling = self._session.emit, self._session.now, self._calling
+
+        def _init_group(*args: Any, **kwargs: Any) -> Any:
+            if calling and get_ident() in calling:
+                calling.discard(get_ident())
+                at = now()
+                emit(_UPDATE_BEGINS, at, at)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return _init_group
+
+    def _stepped(self, optimizer: Any, start: int, end: int) -> None:
+        """Records an optimizer's first step, which gets its number here."""
+        self._session.emit(_STEP, start, end, self._number(optimizer, self._numbers))
+        for tell in self._session.at_first_step:
+            tell(optimizer)
+
+    def _unwrap_steps(self, optimizer_class: Any) -> None:
+        for cls in heirs(optimizer_class):
+            step = vars(cls).get("step")
+            hooked = hooked_in(step, self._around)
+            if hooked is not None:
+                hooked.hooked = getattr(step, "hooked", False)  # torch marked ours
+                type.__setattr__(cls, "step", hooked)
+
+    def _number(self, optimizer: Any, numbers: dict[int, int]) -> int:
+        """Gives an optimizer its number, if it has none, and keeps it in `numbers`."""
+        key = id(optimizer)
+        number = self._skipped.pop(key, None)
+        if number is None:
+            number = self._new_number(type(optimizer).__qualname__)
+        numbers[key] = number
+        self._session.keep_track(optimizer, numbers, key)
+        return number
+
+    def _new_number(self, name: str) -> int:
+        """Returns an id for an optimizer of a class; a text for it only if it has few before it.
+
+        A script may build one for each of very many tasks.
+        """
+        log, serial = self._session.log, next(self._serial)
+        self._named[name] = named = self._named.get(name, 0) + 1
+        if named <= MOST_NAMED:
+            return log.define(Topic.OPTIMIZER, f"{name}#{serial}")
+        if named == MOST_NAMED + 1:
+            log.define(Topic.OPTIMIZER, f"{name}#")  # there are more
+        return log.without_text()
+
+    def _make_scaler_step(self, original: Wrapped) -> Wrapped:
+        now, record = self._session.phase_now, self._record_scaler_step
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                record(args[1] if len(args) > 1 else kwargs.get("optimizer"), start, now())
+
+        return step
+
+    def _scaler_stepped(self, optimizer: Any, start: int, end: int) -> None:
+        key = id(optimizer)
+        number = self._numbers.get(key, self._skipped.get(key))
+        if number is None:
+            number = self._number(optimizer, self._skipped)
+        self._session.emit(_SCALER_STEP, start, end, number)
+
+    def _maker(self, kind: Kind, compiler: CompilerState) -> Callable[[Wrapped], Wrapped]:
+        emit, now, event = self._session.emit, self._session.phase_now, int(kind)
+
+        def make(original: Wrapped) -> Wrapped:
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                if COMPILER in modules and compiler.is_compiling():
+                    return original(*args, **kwargs)
+                start = now()
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    emit(event, start, now())
+
+            timed.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+            return timed
+
+        return make
+
+
+def _schedulers(torch: ModuleType) -> list[Any]:
+    """Returns torch's scheduler classes that have a `step` of their own, the base first."""
+    module = getattr(torch.optim, "lr_scheduler", None)
+    base = getattr(module, "LRScheduler", None)
+    if not isinstance(base, type):
+        return [base]
+    found = [thing for thing in vars(module).values() if isinstance(thing, type)]
+    found = [heir for heir in found if issubclass(heir, base) and "step" in vars(heir)]
+    return [base, *dict.fromkeys(heir for heir in found if heir is not base)]
+
+
+_COLLECT: Final = "_init_group"
+_UPDATE_BEGINS: Final = int(Kind.UPDATE_BEGINS)
+_STEP, _SCALER_STEP = int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)

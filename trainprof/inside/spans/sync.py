@@ -1,0 +1,297 @@
+"""Records calls that need a device's value on the host, by the line that makes them."""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from dataclasses import dataclass
+from sys import getrefcount
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.device.accelerator import may_have_device
+from trainprof.inside.patching.function_modes import FunctionModes, asked_by
+from trainprof.inside.patching.patcher import (
+    Arguments,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+    told_after,
+)
+from trainprof.inside.session import Session
+from trainprof.record.schema import Kind, SyncFlag, Topic
+
+Wrapped = Callable[..., Any]
+
+TENSOR_CALLS: Final = {
+    "item": SyncFlag.ITEM,
+    "tolist": SyncFlag.TOLIST,
+    "numpy": SyncFlag.NUMPY,
+    "nonzero": SyncFlag.NONZERO,
+    "__bool__": SyncFlag.BOOL,
+    "__float__": SyncFlag.FLOAT,
+    "__int__": SyncFlag.INT,
+    "__index__": SyncFlag.INDEX,
+}
+
+# Such a read is an event, of about a microsecond. Where so many follow within so long, recording
+# is some 2 % of what they are read for; a handful such bursts, and they are counted no longer.
+_BURST: Final = 10_000
+_BURST_NS: Final = 500_000_000
+_BURSTS: Final = 5
+# A value of a device's that is read so soon after another, both so quickly, gets no mark in its
+# stream: that takes as long as the read itself, and next to nothing was given out in between.
+_CHAINED_NS: Final = 50_000
+_QUICK_NS: Final = 60_000
+# As many in a row; then one gets a mark again.
+_MOST_CHAINED: Final = 64
+# In a script that executes texts each is a place of its own.
+_MOST_PLACES: Final = 20_000
+
+
+@dataclass(slots=True)
+class _HostAlone:
+    """Whether there can be tensors on the host alone, so that none need be asked where it is."""
+
+    is_so: bool
+
+
+class _Chain:
+    """Whether a device's values are read one right after another, by one thread.
+
+    Args:
+        now: The clock.
+        first: The clock that leaves a mark in the device's stream.
+    """
+
+    def __init__(self, now: Callable[[], int], first: Callable[[], int]) -> None:
+        self._now, self._first = now, first
+        # Places in code, as of `_host_sites`, whose last read was quick.
+        self._quick: set[tuple[int, int]] = set()
+        self._waiting: set[tuple[int, int]] = set()
+        self._thread = self._end = self._links = 0
+
+    def begin(self, place: tuple[int, int]) -> tuple[int, int]:
+        """Returns when a read begins, and IN_CHAIN if it gets no mark."""
+        start = self._now()
+        if (
+            start - self._end > _CHAINED_NS
+            or self._links >= _MOST_CHAINED
+            or place not in self._quick
+            or get_ident() != self._thread
+        ):
+            self._links = 0
+            return self._first(), 0
+        self._links += 1
+        return start, _IN_CHAIN
+
+    def end(self, place: tuple[int, int], start: int, in_chain: int) -> int:
+        """Returns when it ends. A place where one without a mark had to wait gets them all."""
+        self._end = end = self._now()
+        self._thread = get_ident()
+        if end - start > _QUICK_NS:
+            self._quick.discard(place)
+            self._links = _MOST_CHAINED
+            if in_chain:
+                self._waiting.add(place)
+        elif place not in self._waiting:
+            self._quick.add(place)
+        return end
+
+
+class SyncProbe:
+    """Wraps `item` and its like; on a host tensor they are counted, for they wait for nothing.
+
+    torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out. Of
+    thousands a step no more are counted after a while: that would slow the script, and tell
+    nothing.
+    """
+
+    name = "sync"
+
+    def __init__(self) -> None:
+        # As of TransferProbe.
+        self.plain_types: set[type] = set()
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session, self._patcher = session, patcher
+        self.plain_types.update({torch.Tensor, torch.nn.Parameter})
+        self._mode_depth = FunctionModes(torch).depth
+        # By code and place in it; the code is kept, so that its id stays its own.
+        self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
+        # To what each method is once it is patched.
+        self._references: dict[str, int] = {}
+        self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
+        self._chain = _Chain(session.now, session.wait_now)
+        # By code that is not torch's: whose it is. The sites keep the code.
+        self._whose: dict[int, int] = {}
+        for of_ours in (self._host_site, self._flag_of, self._chain.begin, self._chain.end):
+            let_dynamo_skip(of_ours, and_all_below=True)
+        for name, flag in TENSOR_CALLS.items():
+            place = (torch.Tensor, name)
+            patcher.around_if_there(self._tensor_call(name, int(flag)), place, inherited=True)
+            self._references[name] = getrefcount(vars(torch.Tensor).get(name))
+        synchronize = told_after(session.wait_now, patcher.guarded(self._synchronized))
+        for module in (
+            torch.cuda,
+            getattr(torch, "accelerator", None),
+            getattr(torch, "xpu", None),
+        ):
+            if module is not None:
+                patcher.around_if_there(synchronize, (module, "synchronize"))
+
+    def _tensor_call(self, name: str, flag: int) -> Callable[[Wrapped], Wrapped]:
+        emit, now, patcher = self._session.emit, self._session.now, self._patcher
+        host_alone, on_host = self._host_alone, flag | _ON_CPU
+        plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
+        find, this_frame = self._session.sites.find, sys._getframe
+        was_waited_for = self._session.device_was_waited_for
+        leaves_marks = was_waited_for is not None
+        chain, whose, flag_of = self._chain, self._whose, self._flag_of
+
+        def make(original: Wrapped) -> Wrapped:
+            def is_on_device(args: tuple[Any, ...]) -> bool:
+                return bool(
+                    args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu
+                )
+
+            for of_ours in (is_on_device, _place_of, asked_by):
+                let_dynamo_skip(of_ours, and_all_below=True)
+            left, burst_began, bursts_left = _BURST, now(), _BURSTS
+            counts = True
+
+            def burst_ends() -> None:
+                nonlocal left, burst_began, bursts_left, counts
+                end = now()
+                bursts_left -= end - burst_began < _BURST_NS
+                left, burst_began = _BURST, end
+                if not bursts_left and counts:
+                    counts = False
+                    self._session.log.note(
+                        Topic.ENVIRONMENT, {"reads_counted_until": end, "flag": flag}
+                    )
+                    if host_alone.is_so and not self._is_kept(name):
+                        patcher.restore(self._torch.Tensor, name)
+
+            let_dynamo_skip(burst_ends, and_all_below=True)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
+                key, in_chain = _NOWHERE, 0
+                if leaves_marks and is_on_device(args):
+                    before = this_frame().f_back
+                    key = _place_of(asked_by(before) if before is not None else None)
+                    start, in_chain = chain.begin(key)
+                else:
+                    start = now()
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                finally:
+                    # A mode or a subclass of the script's would see our reads as calls; what a
+                    # mode is asked about comes once more without it.
+                    if (
+                        (counts or not host_alone.is_so)
+                        and args
+                        and type(args[0]) in plain
+                        and (host_alone.is_so or not mode_depth())
+                        and (counts or not args[0].is_cpu)
+                    ):
+                        try:
+                            # Where C code alone calls, as at exit, there is no other frame.
+                            caller = this_frame().f_back or this_frame()
+                            if not host_alone.is_so:
+                                caller = asked_by(caller) or caller
+                            key = key if key is not _NOWHERE else _place_of(caller)
+                            site = host_sites.get(key) or self._host_site(key, caller)
+                            if host_alone.is_so or args[0].is_cpu:
+                                if site[0]:
+                                    emit(_SYNC, start, start, site[0], 0, on_host)
+                                    left -= 1
+                                    if left <= 0:
+                                        burst_ends()
+                            else:
+                                end = chain.end(key, start, in_chain)
+                                by = whose.get(id(caller.f_code))
+                                by = flag_of(caller) if by is None else by
+                                emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
+                                if was_waited_for is not None and not in_chain:
+                                    was_waited_for()
+                        except Exception as error:
+                            patcher.fail(error)
+
+            return call
+
+        return make
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether somebody but us and the call that is under way refers to a wrapper of ours.
+
+        It is to stay what a script has as the key of a table, or is about to pickle.
+        """
+        now = getrefcount(vars(self._torch.Tensor).get(name))
+        return now > self._references[name] + _references_by_a_call(name)
+
+    def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
+        """Returns the site of a call on a host tensor; 0 where the caller is not the user's.
+
+        Called once for each: a package may have added a device since the last.
+        """
+        self._host_alone.is_so = not may_have_device(self._torch)
+        sites = self._session.sites
+        site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
+        if len(self._host_sites) >= _MOST_PLACES:
+            self._host_sites.clear()
+        known = self._host_sites[key] = (site, caller.f_code)
+        return known
+
+    def _flag_of(self, caller: FrameType) -> int:
+        """Returns whose a call is; kept of code that is not torch's, which others call."""
+        sites, outer, found = self._session.sites, caller, 0
+        while outer.f_back is not None and sites.is_not_the_users(outer.f_code):
+            outer, found = outer.f_back, _BY_TORCH
+        if not sites.is_user_code(outer.f_code) and sites.package_of(outer.f_code) is not None:
+            found |= _BY_LIBRARY
+        if outer is caller:
+            self._whose[id(caller.f_code)] = found
+        return found
+
+    def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
+        flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)
+        self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flags)
+        if self._session.device_was_waited_for is not None:
+            self._session.device_was_waited_for()
+
+
+def _place_of(frame: FrameType | None) -> tuple[int, int]:
+    return (id(frame.f_code), frame.f_lasti) if frame is not None else _NOWHERE
+
+
+def _references_by_a_call(name: str) -> int:
+    """Returns how often Python itself refers to a method while it is called: by name, or not."""
+    counts: list[int] = []
+
+    class Asked:
+        def item(self) -> float:
+            counts.append(getrefcount(vars(Asked)["item"]))
+            return 1.0
+
+        def __float__(self) -> float:
+            counts.append(getrefcount(vars(Asked)["__float__"]))
+            return 1.0
+
+    alike = "__float__" if name.startswith("__") else "item"
+    before = getrefcount(vars(Asked)[alike])
+    _ = float(Asked()) if alike == "__float__" else Asked().item()
+    return counts[0] - before
+
+
+_SYNC = int(Kind.SYNC)
+_SYNCHRONIZE, _ON_CPU = int(SyncFlag.SYNCHRONIZE), int(SyncFlag.ON_CPU)
+_IN_CHAIN = int(SyncFlag.IN_CHAIN)
+_BY_TORCH, _BY_LIBRARY = int(SyncFlag.BY_TORCH), int(SyncFlag.BY_LIBRARY)
+# In place of a caller's code, where C code alone calls.
+_NOWHERE = (0, 0)

@@ -1,0 +1,290 @@
+"""Records copies between devices, and models being placed on one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.function_modes import FunctionModes, asked_by
+from trainprof.inside.patching.patcher import Patcher, beyond_ours, hide_our_frame, is_profiling
+from trainprof.inside.session import Session
+from trainprof.record.schema import Kind, Topic, TransferFlag
+
+Wrapped = Callable[..., Any]
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+
+# A call of torch's that makes a tensor without anything that the host has.
+_MAKES: Final = re.compile(
+    r"\btorch\.(?:rand|randn|randint|randperm|normal|zeros|ones|full|empty|arange|linspace|eye)"
+    r"(?:_like)?\("
+)
+_COPIES: Final = re.compile(r"\s*\.(?:to|cuda)\(")
+
+
+class TransferProbe:
+    """Wraps the copying methods of `torch.Tensor`; a call that stays on its device is no transfer.
+
+    Attributes:
+        plain_types: Tensor types whose attributes may be read without running the script's code
+            (`__torch_function__`); others are not looked at.
+    """
+
+    name = "transfer"
+
+    def __init__(self) -> None:
+        self.plain_types: set[type] = set()
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        self._modes = FunctionModes(torch)
+        self.plain_types.update({torch.Tensor, torch.nn.Parameter})
+        # Threads that are placing a model; their copies are part of that.
+        self._placing: set[int] = set()
+        self._devices: set[str] = set()
+        # By site: of the last copy from there.
+        self._pinned: dict[int, bool] = {}
+        # By site of a copy to a device: by its line's text.
+        self._made_there: dict[int, bool] = {}
+        observe = patcher.guarded(self._observe)
+        self._record_placement = patcher.guarded(self._placed)
+        has_marks = session.mark_copy_begin is not None
+        self._note_placed = patcher.guarded(self._note_device_of) if has_marks else None
+        self._device_type = torch.device
+        for name, leads_across in (
+            ("to", self._to_leads_across),
+            ("cuda", lambda args, _: bool(args[0].is_cpu)),
+            ("cpu", lambda args, _: not args[0].is_cpu),
+        ):
+            before = self._marking(patcher, leads_across)
+            make = self._maker(observe, before, source_is_argument=False)
+            patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
+        before = self._marking(patcher, self._copy_leads_across)
+        make = self._maker(observe, before, source_is_argument=True)
+        patcher.around_if_there(make, (torch.Tensor, "copy_"), inherited=True)
+        patcher.around_if_there(self._make_placement, (torch.nn.Module, "_apply"))
+
+    def _marking(
+        self, patcher: Patcher, leads_across: Callable[[Arguments, Keywords], bool]
+    ) -> Callable[..., None] | None:
+        """Returns what leaves a mark in the device's stream where a copy begins; None without."""
+        mark_begin, plain = self._session.mark_copy_begin, self.plain_types
+        if mark_begin is None:
+            return None
+
+        def before(start: int, args: Arguments, kwargs: Keywords) -> None:
+            if not args or type(args[0]) not in plain:
+                return
+            if self._modes.depth() or get_ident() in self._placing:
+                return
+            if leads_across(args, kwargs):
+                mark_begin(start)
+
+        return patcher.guarded(before)
+
+    def _to_leads_across(self, args: Arguments, kwargs: Keywords) -> bool:
+        """Whether `tensor.to(...)` goes from the host to a device, or back."""
+        where: Any = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
+        kind = type(where)
+        if kind is str:
+            is_to_cpu = where.partition(":")[0] == "cpu"
+        elif kind is self._device_type:
+            is_to_cpu = where.type == "cpu"
+        elif kind in self.plain_types:
+            is_to_cpu = where.is_cpu
+        elif kind is int:
+            is_to_cpu = False
+        else:
+            return False
+        return bool(args[0].is_cpu != is_to_cpu)
+
+    def _copy_leads_across(self, args: Arguments, kwargs: Keywords) -> bool:
+        source: Any = args[1] if len(args) > 1 else kwargs.get("src")
+        return type(source) in self.plain_types and bool(source.is_cpu != args[0].is_cpu)
+
+    def _maker(
+        self,
+        observe: Callable[..., None],
+        before: Callable[..., None] | None,
+        *,
+        source_is_argument: bool,
+    ) -> Callable[[Wrapped], Wrapped]:
+        session, plain = self._session, self.plain_types
+        began = session.copy_now
+        # Most calls turn out to copy nothing across: marks are left once that is known.
+        now = session.phase_now if session.mark_copy_end is None else session.now
+
+        def make(original: Wrapped) -> Wrapped:
+            def copy(*args: Any, **kwargs: Any) -> Any:
+                start = began()
+                if before is not None:
+                    before(start, args, kwargs)
+                try:
+                    result = original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                tensor = args[0]
+                if source_is_argument:
+                    source = args[1] if len(args) > 1 else kwargs.get("src")
+                    if type(source) in plain and type(tensor) in plain:
+                        observe(source, tensor, start, now(), args[2:], kwargs)
+                elif result is not tensor and type(result) in plain and type(tensor) in plain:
+                    observe(tensor, result, start, now(), args[1:], kwargs)
+                return result
+
+            return copy
+
+        return make
+
+    def _observe(
+        self,
+        source: Any,
+        result: Any,
+        start: int,
+        end: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        # A mode would see our reads of `.device` as calls, and the call comes once more without it.
+        if self._modes.depth() or get_ident() in self._placing:
+            return
+        origin, target = source.device, result.device
+        if origin == target or "meta" in (origin.type, target.type):
+            return
+        self._note_device(target if target.type != "cpu" else origin)
+        if self._session.mark_copy_end is not None:
+            self._session.mark_copy_end(end)
+        flags = _direction(origin.type, target.type)
+        if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
+            flags |= TransferFlag.NON_BLOCKING
+        sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(2)))
+        is_users = frame is not None and sites.is_user_code(frame.f_code)
+        if not is_users:
+            flags |= TransferFlag.BY_LIBRARY
+        site = sites.find(frame)
+        if origin.type == "cpu":
+            if is_users and frame is not None and self._is_made_there(frame, site):
+                flags |= TransferFlag.MADE_THERE
+            if self._was_pinned(source, site):
+                flags |= TransferFlag.PINNED
+            for tell in self._session.copy_watches:
+                tell(source)
+        size = result.numel() * result.element_size()
+        self._session.emit(_TRANSFER, start, end, site, size, flags)
+
+    def _is_made_there(self, frame: FrameType, site: int) -> bool:
+        known = self._made_there.get(site)
+        if known is None:
+            text = self._session.sites.text_of(frame)
+            known = self._made_there[site] = is_made_in(text)
+        return known
+
+    def _was_pinned(self, source: Any, site: int) -> bool:
+        """Whether a tensor of the host's is pinned.
+
+        torch's profiler would show that we ask, and the script's own dispatch mode be called.
+        While there is either, that is said which was so at the same line before, and else nothing
+        against it.
+        """
+        if is_profiling() or self._modes.dispatch_depth():
+            return self._pinned.get(site, True)
+        self._pinned[site] = found = _is_pinned(source)
+        return found
+
+    def _note_device(self, device: Any) -> None:
+        name = str(device)
+        if name not in self._devices:
+            self._devices.add(name)
+            self._session.log.note(Topic.ENVIRONMENT, {"device": name})
+            if self._session.accelerator is not None:
+                self._session.accelerator.saw(device.type, device.index)
+
+    def _make_placement(self, original: Wrapped) -> Wrapped:
+        now, record, placing = self._session.phase_now, self._record_placement, self._placing
+        note = self._note_placed
+
+        def _apply(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            if thread in placing:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+            start = now()
+            # A signal handler of the script's may raise in what else is ours.
+            try:
+                placing.add(thread)
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                placing.discard(thread)
+                if note is not None:
+                    note(args)
+                record(start, now(), sys._getframe().f_back)
+
+        return _apply
+
+    def _note_device_of(self, args: Arguments) -> None:
+        """Notes where a model now is, before a mark is left: on the device that it works on."""
+        parameter = _first_parameter(args[0])
+        if type(parameter) in self.plain_types and not self._modes.would_notice():
+            with self._modes.unseen():
+                device = parameter.device
+            if device.type not in ("cpu", "meta"):
+                self._note_device(device)
+
+    def _placed(self, start: int, end: int, caller: FrameType | None) -> None:
+        self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
+
+
+def is_made_in(line: str) -> bool:
+    """Whether all that a line copies is made there by torch's functions, out of nothing."""
+    ends = (_end_of_call(line, found.end()) for found in _MAKES.finditer(line))
+    made = sum(_COPIES.match(line, end) is not None for end in ends)
+    return 0 < made == len(_COPIES.findall(line))
+
+
+def _end_of_call(line: str, begin: int) -> int:
+    """Returns where the call ends whose arguments begin there; the line's end if it does not."""
+    depth = 1
+    for at in range(begin, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[at], 0)
+        if not depth:
+            return at + 1
+    return len(line)
+
+
+def _first_parameter(module: Any) -> Any:
+    """Returns a parameter of the module's, without running code of the script's; None without."""
+    waiting = [module]
+    while waiting:
+        held = getattr(waiting.pop(), "__dict__", {})
+        for parameter in held.get("_parameters", {}).values():
+            if parameter is not None:
+                return parameter
+        waiting.extend(held.get("_modules", {}).values())
+    return None
+
+
+_TRANSFER, _PLACEMENT = int(Kind.TRANSFER), int(Kind.PLACEMENT)
+
+
+def _is_pinned(tensor: Any) -> bool:
+    try:
+        return bool(tensor.is_pinned())
+    except (RuntimeError, NotImplementedError):  # a device without pinned memory
+        return False
+
+
+def _direction(origin: str, target: str) -> int:
+    if origin == "cpu":
+        return TransferFlag.H2D
+    return TransferFlag.D2H if target == "cpu" else TransferFlag.D2D

@@ -1,0 +1,245 @@
+"""Starts the tracee: `@profile`, and probes as soon as the script has imported torch."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns, time_ns
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+from trainprof.inside.start import profile_shim
+from trainprof.inside.start.import_hook import AfterImport
+from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
+from trainprof.record.open_files import too_few_open_files
+
+if TYPE_CHECKING:
+    from trainprof.inside.lines.probe import Lines
+    from trainprof.inside.session import Session
+    from trainprof.record.event_log import EventLog
+    from trainprof.record.schema import Topic
+
+# Runs none of the script's code.
+HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
+
+# Of multiprocessing's finalizers, the one with the lowest priority comes last.
+AFTER_ALL_OTHERS: Final = -(1 << 30)
+
+Callback = Callable[[ModuleType, int, int], None]
+Callbacks = dict[str, Callback]
+
+
+class Tracee:
+    """This process's part in a run. There is one, made by `start`."""
+
+    def __init__(self, directory: str, options: dict[str, object]) -> None:
+        self._directory = directory
+        self._options = options
+        self._is_script = os.getppid() == options.get("supervisor_pid")
+        self._has_ended = self._is_forked = False
+        self._cwd = _working_directory()
+        self._log: EventLog | None = None
+        # The script needs those that it may open; the supervisor reports that nothing is recorded.
+        self._is_recording = too_few_open_files() is None
+        self._watch_writes()
+        self._lines = self._time_lines() if self._is_recording else None
+        self.session: Session | None = None
+
+    def install(self) -> None:
+        if self._lines is None:
+            if self._options.get("profile") or self._options.get("lines"):
+                profile_shim.install(profile_shim.IdleProfile())
+            if self._is_recording:
+                AfterImport({"torch": self._on_torch}).install()
+        else:
+            self._install_lines(self._lines)
+        os.register_at_fork(after_in_child=self._after_fork)
+        if self._is_script or self._lines is not None:
+            atexit.register(self._on_exit)
+
+    def _time_lines(self) -> Lines | None:
+        """Returns what times lines, where that is asked for and line_profiler is to be had."""
+        options = self._options.get("lines")
+        if not isinstance(options, dict) or _is_helper():
+            return None
+        try:
+            from trainprof.inside.lines.probe import Lines
+
+            return Lines(options, self._open_log(), directory=self._directory, cwd=self._cwd)
+        except ImportError as error:
+            from trainprof.record.schema import Topic
+
+            reason = f"the script's Python cannot import line_profiler: {error}"
+            self._open_log().note(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
+        except Exception as error:
+            self._report("lines", error)
+        return None
+
+    def _install_lines(self, lines: Lines) -> None:
+        """Lets lines be timed from the script's first on."""
+        profile_shim.install_in_script(lines.profile)
+        callbacks: Callbacks = {
+            "torch": self._on_torch,
+            "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
+            "runpy": lambda runpy, *_: lines.reach_into(runpy),
+        }
+        AfterImport(callbacks, lines.around_import).install()
+        lines.install()
+
+    def _watch_writes(self) -> None:
+        """Records what a trial without a sandbox writes outside of its scratch directory."""
+        trial = self._options.get("trial")
+        scratch = trial.get("scratch") if isinstance(trial, dict) else None
+        if scratch is None:
+            return
+        try:
+            from trainprof.inside.trial.written_files import WrittenFiles
+            from trainprof.record.schema import Topic
+
+            places = (str(scratch), self._directory)
+            WrittenFiles(
+                lambda path, was_there: self._note_now(
+                    Topic.TRIAL, {"written": [path], "was_there": was_there}
+                ),
+                places,
+            ).watch()
+        except Exception as error:
+            self._report("written files", error)
+
+    def _open_log(self) -> EventLog:
+        if self._log is None:
+            from trainprof.record.event_log import EventLog
+
+            role = "script" if self._is_script else "child"
+            self._log = EventLog(os.path.join(self._directory, EVENTS), role=role)
+        return self._log
+
+    def _on_torch(self, torch: ModuleType, start_ns: int, end_ns: int) -> None:
+        try:
+            from trainprof.inside.catalogue import default_probes
+            from trainprof.inside.session import Session
+            from trainprof.record.schema import Kind
+
+            log = self._open_log()
+            if self._is_script:  # opens the log now: it takes milliseconds, and not in a step
+                log.emit(Kind.TORCH_IMPORT, start_ns, end_ns)
+            else:
+                log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
+                atexit.register(self._on_exit)
+            self._watch_multiprocessing()
+            self.session = Session(log, cwd=self._cwd, options=self._options)
+            trial = self._options.get("trial")
+            probes = default_probes(trial if isinstance(trial, dict) else None)
+            if self._lines is not None:  # last, so that it is around the others
+                from trainprof.inside.lines.probe import LinesProbe
+
+                probes.append(LinesProbe(self._lines))
+            self.session.attach(torch, probes)
+        except Exception as error:
+            self._report("attach", error)
+
+    def _report(self, where: str, error: BaseException) -> None:
+        try:
+            from trainprof.record.schema import Topic
+
+            self._open_log().note(Topic.PROBE_FAILED, _fault(where, error))
+        except Exception:
+            return
+
+    def _note_now(self, topic: Topic, value: object) -> None:
+        """Notes what is to be known however this process ends, were it all that it recorded."""
+        from trainprof.record.schema import Kind
+
+        log = self._open_log()
+        log.note(topic, value)
+        if not log.is_open:
+            log.emit(Kind.CLOCK, perf_counter_ns(), time_ns())
+
+    def _after_fork(self) -> None:
+        self._is_script = self._has_ended = False
+        self._is_forked = True
+        if self._log is not None:
+            self._log.reopen_in_child()
+        if self._lines is not None:
+            self._lines.after_fork()
+
+    def _watch_multiprocessing(self) -> None:
+        """Its children end by `os._exit`, behind finalizers of their own."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(self, Tracee._await_end_of_child)
+
+    def _await_end_of_child(self) -> None:
+        util = sys.modules["multiprocessing.util"]
+        util.Finalize(None, self._on_end_of_child, exitpriority=AFTER_ALL_OTHERS)
+
+    def _on_end_of_child(self) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):  # torch.multiprocessing makes one of what a rank raised
+            error = error.__context__ if error.code else None
+        self._note_end(type(error).__name__ if error is not None else None)
+
+    def _on_exit(self) -> None:
+        raised = getattr(sys, "last_type", None)
+        self._note_end(raised.__name__ if raised is not None else None)
+
+    def _note_end(self, exception: str | None) -> None:
+        """Notes how the process came to its end; of others than the script only if it recorded."""
+        if self._has_ended:
+            return
+        if self._log is not None:
+            self._log.begin_end()
+        if self._lines is not None:
+            self._lines.finish()
+        for finish in self.session.at_end if self.session is not None else ():
+            finish()
+        if not (self._is_script or (self._log and self._log.is_open)):
+            return
+        self._has_ended = True
+        try:
+            from trainprof.record.schema import Kind, Topic
+
+            log = self._open_log()
+            name = log.define(Topic.EXCEPTION, exception) if exception is not None else 0
+            now = perf_counter_ns()
+            log.emit(Kind.PROCESS_END, now, now, 0, name)
+            log.trim()
+        except Exception:
+            return
+
+
+def _fault(where: str, error: BaseException) -> dict[str, str]:
+    return {"probe": where, "error": f"{type(error).__name__}: {error}"}
+
+
+def start() -> None:
+    """Installs the tracee once per process; a second call (two site directories) does nothing."""
+    directory = os.environ.get(ENV_DIRECTORY)
+    if not directory or hasattr(start, "tracee"):
+        return
+    tracee = Tracee(directory, _options())
+    start.tracee = tracee  # type: ignore[attr-defined]
+    tracee.install()
+
+
+def _is_helper() -> bool:
+    return any(HELPER_OF_MULTIPROCESSING in word for word in getattr(sys, "orig_argv", ()))
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return os.sep
+
+
+def _options() -> dict[str, object]:
+    text = os.environ.get(ENV_OPTIONS)
+    if not text:
+        return {}
+    import json
+
+    options = json.loads(text)
+    return options if isinstance(options, dict) else {}

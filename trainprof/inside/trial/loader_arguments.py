@@ -1,0 +1,200 @@
+"""Gives the loaders of a trial other arguments, as their first iterator is made.
+
+DataLoader refuses such changes once it is built, and Lightning replaces its `__init__`: so the
+attributes are set on the complete object, and torch's checks of them together are made here.
+
+An iterator whose workers live on draws no seed for them in later passes. Where a trial has made
+them live on it is drawn all the same: shuffling goes on as in the script as it is, and losses that
+differ tell of something else.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.limits.limit import is_loader_worker
+from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.inside.session import Session
+from trainprof.inside.trial.loader_sites import TrialSites
+from trainprof.inside.trial.notes import TrialNotes
+
+Wrapped = Callable[..., Any]
+
+WORKERS: Final = "num_workers"
+# Arguments that mean nothing without workers.
+_OF_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+# torch's own, with workers.
+_DEFAULT_PREFETCH: Final = 2
+
+
+class LoaderOverridesProbe:
+    """Hooks `__iter__` and `_get_iterator` of DataLoader and of the classes below it."""
+
+    name = "trial_loaders"
+
+    def __init__(self, sites: TrialSites, asked: Mapping[str, Any], notes: TrialNotes) -> None:
+        """
+        Args:
+            sites: Of the loaders to change.
+            asked: Arguments by name; a value that is a mapping has those of each site.
+            notes: Of the trial.
+        """
+        self._sites, self._asked, self._notes = sites, asked, notes
+        self._done: dict[int, None] = {}
+        self._made_to_stay: dict[int, None] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._torch, self._session = torch, session
+        dataloader = sys.modules.get("torch.utils.data.dataloader")
+        base = getattr(dataloader, "DataLoader", None)
+        if base is None:
+            raise HookPointMissing("torch.utils.data.dataloader has no DataLoader")
+        override, done = patcher.guarded(self._override), self._done
+        keep_drawing, stay = patcher.guarded(self._keep_drawing), self._made_to_stay
+        this_frame = sys._getframe
+
+        def make(original: Wrapped) -> Wrapped:
+            def iterate(*args: Any, **kwargs: Any) -> Any:
+                if args and id(args[0]) not in done:
+                    override(args[0], this_frame().f_back)
+                try:
+                    iterator = original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                if args and id(args[0]) in stay:
+                    keep_drawing(args[0])
+                return iterator
+
+            return iterate
+
+        def wrap(cls: type) -> None:
+            for name in ("__iter__", "_get_iterator"):
+                if callable(vars(cls).get(name)):
+                    patcher.around_if_there(make, (cls, name))
+
+        for cls in (base, *heirs(base)):
+            wrap(cls)
+        wrap_later = patcher.guarded(wrap)
+
+        def __init_subclass__(cls: type, /, **keywords: Any) -> None:
+            super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
+            wrap_later(cls)
+
+        patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
+
+    def _override(self, loader: Any, frame: FrameType | None) -> None:
+        if is_loader_worker():
+            return
+        key = id(loader)
+        self._done[key] = None
+        self._session.keep_track(loader, self._done, key)
+        site = self._sites.site_of(self._session, loader, frame)
+        if site is None:
+            return
+        asked = arguments_at(site, self._asked)
+        lived_on = bool(loader.persistent_workers)
+        values, refused = together(asked, loader)
+        if values.get("pin_memory") and not _has_accelerator(self._torch):
+            del values["pin_memory"]
+            refused["pin_memory"] = "there is no accelerator to pin memory for"
+        why_not = _why_not_now(loader)
+        if why_not is None:
+            why_not = _set_all(loader, values)
+        if why_not is not None:
+            refused = dict.fromkeys(asked, why_not)
+        elif values.get("persistent_workers") and not lived_on:
+            self._made_to_stay[key] = None
+            self._session.keep_track(loader, self._made_to_stay, key)
+        for name, why in refused.items():
+            self._notes.refuse(name, f"{site}: {why}")
+        for name in asked:
+            if name not in refused:
+                self._notes.apply(name, self._asked[name])
+
+    def _keep_drawing(self, loader: Any) -> None:
+        """Has the iterator of a loader, once it is there, draw a seed whenever it is reset."""
+        iterator = vars(loader).get("_iterator")
+        if iterator is None:
+            return
+        self._made_to_stay.pop(id(loader), None)
+        torch, own, original = self._torch, weakref.ref(iterator), type(iterator)._reset
+
+        def reset(loader: Any, *args: Any, **kwargs: Any) -> Any:
+            seed = torch.empty((), dtype=torch.int64)
+            seed.random_(generator=loader.generator)
+            return original(own(), loader, *args, **kwargs)
+
+        iterator._reset = reset
+
+
+def arguments_at(site: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what is asked for the loaders of one line."""
+    return {
+        name: value[site] if isinstance(value, Mapping) else value
+        for name, value in asked.items()
+        if not isinstance(value, Mapping) or site in value
+    }
+
+
+def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the attributes to set, in that order, and what cannot be set and why.
+
+    Args:
+        asked: DataLoader arguments by name.
+        loader: With its present attributes.
+    """
+    values: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    workers = loader.num_workers
+    if WORKERS in asked:
+        values[WORKERS] = workers = asked[WORKERS]
+    if "pin_memory" in asked:
+        values["pin_memory"] = bool(asked["pin_memory"])
+    if not workers:
+        refused |= {name: "there are no workers" for name in _OF_WORKERS if asked.get(name)}
+        if WORKERS in values:
+            values |= dict.fromkeys(_OF_WORKERS) | {"persistent_workers": False}
+            values["timeout"] = 0  # an iterator without workers accepts no other
+        return values, refused
+    prefetch = asked.get("prefetch_factor")
+    values["prefetch_factor"] = prefetch or loader.prefetch_factor or _DEFAULT_PREFETCH
+    for name in ("persistent_workers", "multiprocessing_context"):
+        if name in asked:
+            values[name] = asked[name]
+    return values, refused
+
+
+def _why_not_now(loader: Any) -> str | None:
+    held = vars(loader)
+    if held.get("_iterator") is not None and held.get("persistent_workers"):
+        return "its workers live on, and had been started"
+    if held.get("next_iter_state") is not None:  # torchdata's StatefulDataLoader
+        return "it goes on from a saved state, which is that of its own workers"
+    return None
+
+
+def _set_all(loader: Any, values: Mapping[str, Any]) -> str | None:
+    """Sets all attributes, or none and returns why."""
+    before = {name: getattr(loader, name) for name in values}
+    try:
+        for name, value in values.items():
+            # Not by the class's own `__setattr__`, which refuses.
+            object.__setattr__(loader, name, value)
+    except Exception as error:
+        for name in reversed(before):
+            object.__setattr__(loader, name, before[name])
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _has_accelerator(torch: ModuleType) -> bool:
+    """Whether there is one, asked as torch's iterators ask before they pin."""
+    accelerator: Any = getattr(torch, "accelerator", None)
+    if hasattr(accelerator, "is_available"):
+        return bool(accelerator.is_available())
+    return bool(torch.cuda.is_available())

@@ -1,0 +1,267 @@
+"""One rule explained, and the numbers that a run's finding rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, comes_once
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.verdict.headline import COMPUTE_KEYS
+from trainprof.findings.rule import Rule
+from trainprof.report.page.findings import why_passed_over
+from trainprof.report.text.gain_words import speedup_words, whole_of
+from trainprof.report.text.layout import Page, written
+from trainprof.report.text.ledger_table import label_of, parts_of
+from trainprof.report.text.safe_text import with_safe_text
+from trainprof.report.text.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    is_known,
+    percent,
+    seconds,
+    share_of,
+)
+
+BLANK: Final = (Text(),)
+# From here on a number is told without decimals: three digits have none left.
+_WHOLE_FROM: Final = 100
+# Of the ledger: so many that compute have one name.
+_MANY_KEYS: Final = 4
+# With fewer, what is looked at now and then may have been met too rarely to be told.
+_LOOKED_AT_ENOUGH_STEPS: Final = 100
+_LIKELY_WORDS: Final = "most likely"
+
+
+def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) -> str:
+    """Returns what a rule means, how it is measured, when it is wrong, and what to do."""
+    page = Page(width=width, unicode=unicode, verbose=True)
+    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation, page), *BLANK]
+    if rule.thresholds:
+        lines.append(Text("Thresholds, changed by --rule NAME=VALUE:"))
+    for name, threshold in rule.thresholds.items():
+        told = f"{rule.id}.{name}={threshold.value:g}: {threshold.source}"
+        lines += page.paragraph(told, indent=2)
+    return written(lines, page, color=color)
+
+
+def render_why(
+    summary: RunSummary,
+    rule: Rule,
+    *,
+    width: int,
+    color: bool,
+    unicode: bool = True,
+    settings: Mapping[str, float] | None = None,
+) -> str:
+    """Returns what a run's finding rests on, or that the rule found nothing there.
+
+    Args:
+        summary: The run.
+        rule: That is asked about.
+        width: In columns.
+        color: With colours.
+        unicode: With characters beyond ASCII.
+        settings: Thresholds by which the run was judged in place of the usual ones, by "rule.name".
+    """
+    summary = with_safe_text(summary)
+    page = Page(width=width, unicode=unicode, verbose=True)
+    looked_for = {
+        name: (settings or {}).get(f"{rule.id}.{name}", one.value)
+        for name, one in rule.thresholds.items()
+    }
+    found = next((one for one in summary.findings if one.id == rule.id), None)
+    passed = next((one for one in summary.passed_over if one.finding.id == rule.id), None)
+    if found is None and passed is not None:
+        lines = _passed_over(passed, rule, looked_for, page, summary)
+        return written(lines, page, color=color)
+    if found is None:
+        return written(_not_found(summary, rule, looked_for, page), page, color=color)
+    lines = [
+        *page.paragraph(_told(found)),
+        *BLANK,
+        *page.labelled("Change", [found.advice]),
+        *(page.labelled("Mind", found.cautions, separator="; ") if found.cautions else []),
+        *_numbers(found, page),
+        *_from(rule, found.thresholds, page),
+        *_gain(found, page, summary),
+        *_steps(found, rule, page),
+        *page.labelled("Verify", [found.verify]),
+        *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
+    ]
+    return written(lines, page, color=color)
+
+
+def _told(found: Finding) -> str:
+    at = "" if found.site is None else f" at {found.site}"
+    return f"{found.id}{at}: {found.title}."
+
+
+def _passed_over(
+    passed: PassedOver,
+    rule: Rule,
+    looked_for: Mapping[str, float],
+    page: Page,
+    summary: RunSummary,
+) -> list[Text]:
+    """What a rule found, and why it is not among the findings."""
+    found = passed.finding
+    return [
+        *page.paragraph(_told(found)),
+        *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
+        *BLANK,
+        *_numbers(found, page),
+        *_from(rule, found.thresholds or looked_for, page),
+        *_gain(found, page, summary),
+        *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
+    ]
+
+
+def _not_found(
+    summary: RunSummary, rule: Rule, looked_for: Mapping[str, float], page: Page
+) -> list[Text]:
+    """That a rule found nothing, beside what the run spent where it looks."""
+    is_judged = summary.verdict.bottleneck != "unknown"
+    why = summary.verdict.headline
+    if is_judged:
+        little = "or would gain too little"
+        if summary.training.steps < _LOOKED_AT_ENOUGH_STEPS:
+            little = "would gain too little, or was looked at too rarely in a run this short"
+        why = f"what it looks for is not there, stays under its thresholds, {little}"
+    return [
+        *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
+        *(_spent(summary, rule, page) if is_judged else []),
+        *_from(rule, looked_for, page),
+    ]
+
+
+def _spent(summary: RunSummary, rule: Rule, page: Page) -> list[Text]:
+    """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
+    step_s = sum((summary.training.per_step_s or {}).values())
+    told = []
+    for part in parts_of(summary, rule.keys):
+        shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
+        if part.per_step_s:
+            shares.append((share_of(part.per_step_s, step_s), "a step"))
+        known = [f"{percent(share)} of {whole}" for share, whole in shares if share]
+        # What stands in brackets explains a label; here that would meet the shares.
+        named = f"{part.label.partition(' (')[0]} {seconds(part.seconds)}"
+        told.append(f"{named} ({', '.join(known)})" if known else named)
+    return page.labelled("Measured", told) if told else []
+
+
+def _paragraphs(text: str, page: Page) -> list[Text]:
+    lines: list[Text] = []
+    for paragraph in text.split("\n\n"):
+        lines += [*BLANK, *page.paragraph(" ".join(paragraph.split()))]
+    return lines
+
+
+def _numbers(found: Finding, page: Page) -> list[Text]:
+    told = [
+        f"{_name(name)} {_figure(name, value)}"
+        for name, value in found.evidence.items()
+        if name != LIKELY and _is_known(value)
+    ]
+    return page.labelled("Measured", told)
+
+
+def _is_known(value: Any) -> bool:
+    return bool(value) if isinstance(value, (list, dict)) else value is not None
+
+
+def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]:
+    told = []
+    for name, value in thresholds.items():
+        known, figure = rule.thresholds.get(name), _figure(name, value)
+        is_upper = known is not None and known.is_upper
+        told.append(
+            f"{_name(name)} up to {figure}" if is_upper else f"{_name(name)} from {figure} on"
+        )
+    return page.labelled("Found at", told) if told else []
+
+
+def _gain(found: Finding, page: Page, summary: RunSummary) -> list[Text]:
+    told = [speedup_words(found, whole_of(summary)) or "not known: only a rerun tells"]
+    likely = found.evidence.get(LIKELY)
+    if isinstance(likely, (int, float)) and not found.is_at_most and _LIKELY_WORDS not in told[0]:
+        told.append(f"{_LIKELY_WORDS} {likely:.2f} x")
+    if found.recoverable_s is not None and not comes_once(found):
+        shown = "this run" if summary.run.part is None else "this part of the run"
+        told.append(f"{seconds(found.recoverable_s)} of {shown}")
+    return page.labelled("Gain", told)
+
+
+def _steps(found: Finding, rule: Rule, page: Page) -> list[Text]:
+    part = _part_words(rule.keys)
+    told = [
+        f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
+        f"{seconds(step['part_s'])} of it {part}"
+        for step in found.steps
+    ]
+    return page.labelled("Shown by", told) if told else []
+
+
+def _part_words(keys: Sequence[str]) -> str:
+    """Returns what a step spends on some keys of the ledger."""
+    if len(keys) >= _MANY_KEYS and set(keys) <= set(COMPUTE_KEYS):
+        return "computing"
+    if "data_wait" in keys:
+        return "waiting for data"
+    *names, last = map(_part, keys) if keys else ("this",)
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _part(key: str) -> str:
+    # What stands in brackets explains a label.
+    return "Python between its parts" if key == "other" else label_of(key).partition(" (")[0]
+
+
+def _name(key: str) -> str:
+    """Returns a number's name without its unit, which its figure has."""
+    words = key.removesuffix("_bytes").split("_")
+    return " ".join(word for word in words if word != "s")
+
+
+def _figure(name: str, value: Any) -> str:
+    """Returns a number in the unit that its name has, of several each; a text as it is."""
+    if isinstance(value, dict):
+        return ", ".join(_entry(name, key, part) for key, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(_of_list(one) for one in value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return NOT_MEASURED if value is None else str(value)
+    words = name.split("_")
+    if "share" in words:
+        return percent(value)
+    if "s" in words or "seconds" in words:
+        return seconds(value)
+    if "bytes" in words:
+        return byte_count(value)
+    return _number(value)
+
+
+def _of_list(value: Any) -> str:
+    """Returns one of several as it is; a change of another loader by its line and arguments."""
+    if not isinstance(value, dict):
+        return str(value)
+    change = value.get("change")
+    arguments = change.items() if isinstance(change, dict) else ()
+    return " ".join([str(value.get("site")), *(f"{key}={one!r}" for key, one in arguments)])
+
+
+def _entry(name: str, key: object, value: Any) -> str:
+    """Returns one figure of several, with what it is of."""
+    if isinstance(value, str):
+        return f"{value} ({key})"
+    # Two numbers in a row would be read as one.
+    told = f"{key}:" if str(key).isdecimal() else key
+    return f"{told} {_figure(name, value)}"
+
+
+def _number(value: float) -> str:
+    is_whole = not is_known(value) or float(value).is_integer()
+    return count(value) if is_whole or abs(value) >= _WHOLE_FROM else f"{value:.3g}"

@@ -1,0 +1,219 @@
+"""The GPUs: a line for each on the short page, every figure and every gap on the verbose one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.machine.gpu_summary import ENERGY_ESTIMATED, Energy, Gpu
+from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.text.layout import Column, Page
+from trainprof.report.text.units import (
+    NOT_MEASURED,
+    byte_count,
+    counted,
+    is_known,
+    percent,
+    share_of,
+    three_digits,
+)
+
+GPUS_SHOWN: Final = 4
+
+# In a cell of a column in which other GPUs have a figure; the verbose page says why.
+NOT_TOLD: Final = "n/a"
+NOT_VISIBLE: Final = "not visible to the script"
+_ORDER_ASSUMED: Final = "the order of GPUs is assumed: CUDA_DEVICE_ORDER is not PCI_BUS_ID"
+_ESTIMATED: Final = " est."
+
+
+def gpus_section(summary: RunSummary, page: Page, *, is_brief: bool = False) -> list[Text]:
+    """A line for each of the script's GPUs, and what they used together; in brief, for the first.
+
+    Those that the script cannot see are counted alone.
+    """
+    system = summary.system
+    if system is None or not system.gpus:
+        return []
+    seen = [gpu for gpu in system.gpus if not is_hidden(gpu)]
+    shown = seen[: 1 if is_brief else GPUS_SHOWN]
+    more, hidden = len(seen) - len(shown), len(system.gpus) - len(seen)
+    notes = [f"and {more} more with --verbose" if more else ""]
+    if not is_brief:
+        notes += energy_words(system.energy)
+        notes += [f"{counted(hidden, 'GPU')} {NOT_VISIBLE}" if hidden else ""]
+        notes += [_ORDER_ASSUMED if _may_be_another(seen) else ""]
+    lines = page.table(gpu_columns(shown)) if shown else []
+    if not any(notes):
+        return lines
+    return lines + page.labelled("" if shown else "GPUs", notes)
+
+
+def gpu_columns(gpus: Sequence[Gpu]) -> list[Column]:
+    """Returns the table of GPUs; a column that tells nothing of any of them is left out."""
+    temperatures = [number_at(gpu.temperature_c, "max") for gpu in gpus]
+    watts = [number_at(gpu.power_w, "mean") for gpu in gpus]
+    figures = [
+        ("memory peak", [_memory_peak(gpu) for gpu in gpus], 0),
+        ("power", [_watts(value) for value in watts], 3),
+        ("of limit", [_share_of_limit(gpu) for gpu in gpus], 2),
+        ("energy", [_energy_cell(gpu) for gpu in gpus], 5),
+        ("hottest", [_celsius(value) for value in temperatures], 1),
+    ]
+    columns = [
+        Column("GPU", [gpu_name(gpu) for gpu in gpus], is_number=False, gives_way=True),
+        Column("kernel ran", [_busy(gpu) for gpu in gpus]),
+    ]
+    columns += [
+        Column(header, [cell or NOT_TOLD for cell in cells], dropped=dropped)
+        for header, cells, dropped in figures
+        if any(cells)
+    ]
+    if any(gpu.throttled_share for gpu in gpus):
+        shares = [gpu.throttled_share for gpu in gpus]
+        cells = [NOT_TOLD if share is None else percent(share) for share in shares]
+        columns.append(Column("throttled", cells, dropped=4))
+    return columns
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """Returns a GPU's number as the script sees it, with NVML's where that is another."""
+    if gpu.logical_index is None:
+        return f"NVML {gpu.index}"
+    if gpu.logical_index == gpu.index:
+        return str(gpu.index)
+    return f"{gpu.logical_index} (NVML {gpu.index})"
+
+
+def is_hidden(gpu: Gpu) -> bool:
+    """Tells whether the script neither sees a GPU nor was seen on it."""
+    return gpu.is_visible is False and not gpu.is_used
+
+
+def energy_words(energy: Energy | None) -> list[str]:
+    """Returns what the script's GPUs used together, where the table does not say it already."""
+    if energy is None or not is_known(energy.wh):
+        return []
+    number, rate = len(energy.gpus), energy.samples_per_wh
+    mark = _ESTIMATED if energy.source == ENERGY_ESTIMATED else ""
+    return [
+        f"{_watt_hours(energy.wh)}{mark} on {number} GPUs" if number > 1 else "",
+        f"{three_digits(rate)} samples/Wh" if rate is not None and is_known(rate) else "",
+    ]
+
+
+def gpu_details(summary: RunSummary, page: Page) -> list[Text]:
+    """Every figure of every GPU, and what is not measured and why."""
+    system = summary.system
+    if system is None:
+        return []
+    lines = [
+        line
+        for gpu in system.gpus
+        for line in page.labelled(
+            f"NVML {gpu.index}" if gpu.logical_index is None else f"GPU {gpu.logical_index}",
+            [*_identity(gpu), *_figures(gpu), *_missing(gpu)],
+        )
+    ]
+    if system.gpus_not_observed:
+        what = "no more samples" if system.gpus else "none seen"
+        lines += page.labelled("GPUs", [f"{what}: {system.gpus_not_observed}"])
+    energy = energy_words(system.energy)
+    return lines + (page.labelled("Energy", energy) if any(energy) else [])
+
+
+def _identity(gpu: Gpu) -> list[str]:
+    sees = {
+        True: "visible to the script",
+        False: NOT_VISIBLE,
+        None: "whether the script sees it is not known",
+    }
+    others = [process for process in gpu.processes or () if process.get("role") == "other"]
+    return [
+        gpu.name or "",
+        gpu.uuid or "",
+        f"NVML's number {gpu.index}",
+        "used by the script" if gpu.is_used else sees[gpu.is_visible],
+        _ORDER_ASSUMED if gpu.is_number_assumed and gpu.logical_index is not None else "",
+        "" if gpu.mig is None else f"MIG is on: {counted(len(gpu.mig), 'instance')}",
+        f"{counted(len(others), 'process', 'processes')} of somebody else" if others else "",
+    ]
+
+
+def _figures(gpu: Gpu) -> list[str]:
+    busy, memory, power = gpu.utilization, gpu.memory_bytes, gpu.power_w
+    figures = {
+        "some kernel ran: mean": None if busy is None else _of_hundred(busy.mean),
+        "p50": None if busy is None else _of_hundred(busy.p50),
+        "p95": None if busy is None else _of_hundred(busy.p95),
+        "memory at most": _bytes(number_at(memory, "max")),
+        "of": _bytes(gpu.memory_total_bytes),
+        "power mean": _watts(number_at(power, "mean")),
+        "max": _watts(number_at(power, "max")),
+        "limit": _watts(gpu.power_limit_w),
+        "energy": _energy_cell(gpu),
+        "temperature at most": _celsius(number_at(gpu.temperature_c, "max")),
+        "throttled in": percent(gpu.throttled_share) if gpu.throttled_share else None,
+    }
+    return [f"{name} {figure}" for name, figure in figures.items() if figure]
+
+
+def _missing(gpu: Gpu) -> list[str]:
+    missing = [f"{name.replace('_', ' ')} ({why})" for name, why in gpu.not_observed.items()]
+    return [f"{NOT_MEASURED}: {missing[0]}", *missing[1:]] if missing else []
+
+
+def _may_be_another(gpus: Sequence[Gpu]) -> bool:
+    """Tells whether a row may be another GPU than it says: of one model all are alike."""
+    is_assumed = any(gpu.is_number_assumed and gpu.logical_index is not None for gpu in gpus)
+    return is_assumed and len({gpu.name for gpu in gpus}) > 1
+
+
+def _busy(gpu: Gpu) -> str:
+    if gpu.utilization is not None:
+        return _of_hundred(gpu.utilization.mean)
+    # Of a GPU that is divided NVML never tells it.
+    return f"{NOT_TOLD} (MIG)" if gpu.mig is not None else NOT_MEASURED
+
+
+def _memory_peak(gpu: Gpu) -> str:
+    peak = number_at(gpu.memory_bytes, "max")
+    if peak is None:
+        return ""
+    share = share_of(peak, gpu.memory_total_bytes)
+    return byte_count(peak) if share is None else f"{byte_count(peak)} ({percent(share)})"
+
+
+def _share_of_limit(gpu: Gpu) -> str:
+    share = share_of(number_at(gpu.power_w, "mean"), gpu.power_limit_w)
+    return "" if share is None else percent(share)
+
+
+def _energy_cell(gpu: Gpu) -> str:
+    if gpu.energy_wh is None or not is_known(gpu.energy_wh):
+        return ""
+    mark = _ESTIMATED if gpu.energy_source == ENERGY_ESTIMATED else ""
+    return f"{_watt_hours(gpu.energy_wh)}{mark}"
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None or not is_known(value) else byte_count(value)
+
+
+def _of_hundred(value: float) -> str:
+    return f"{value:.0f} %" if is_known(value) else NOT_MEASURED
+
+
+def _watts(value: float | None) -> str:
+    return "" if value is None or not is_known(value) else f"{value:,.0f} W"
+
+
+def _watt_hours(value: float) -> str:
+    return f"{three_digits(value)} Wh" if value >= 0.1 else f"{value * 1000:.3g} mWh"
+
+
+def _celsius(value: float | None) -> str:
+    return "" if value is None or not is_known(value) else f"{value:.0f} C"

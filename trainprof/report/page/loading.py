@@ -1,0 +1,176 @@
+"""The page's block on data loading: where the time of a loader's batches goes, what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.page.batch_bars import BatchGroup, batch_bars, folded
+from trainprof.report.text.batch_time import (
+    BatchPart,
+    code_parts,
+    making_parts,
+    named,
+    waiting_parts,
+)
+from trainprof.report.text.layout import Page
+from trainprof.report.text.loader_bound import limit_words
+from trainprof.report.text.loader_warnings import faults, warnings
+from trainprof.report.text.loader_words import (
+    busy_words,
+    keeps_up,
+    makers,
+    needs_words,
+    ready_words,
+)
+from trainprof.report.text.units import percent, seconds
+
+# Smaller parts of a batch's making share a line.
+SHOWN_FROM_SHARE: Final = 0.05
+# Of the workers that died, and of what else is out of the ordinary.
+SENTENCES_SHOWN: Final = 2
+_TITLE: Final = "Data loading"
+_INDENT: Final = 2
+_WAITS: Final = {
+    "blocked": "until it is made",
+    "receive": "to take it over",
+    "handover": "until its worker hands it over",
+    "sampler": "to draw its indices",
+}
+# Where there is no room for all of a block, what comes first here stays.
+_BY_USE: Final = ("faults", "limit", "parts", "warnings", "waits", "code")
+
+
+def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
+    """Returns a block for each loader that training waits for; where all keep up, one line.
+
+    Args:
+        summary: The run.
+        page: Where it is written.
+        room: Lines at most; the first heading stands in any case.
+    """
+    needy = _needy(summary)
+    if not needy:
+        return _all_keep_up(summary, page) if room > 0 else []
+    lines = loader_block(needy[0], summary, page, room)
+    for loader in needy[1:]:
+        more = loader_block(loader, summary, page, room - len(lines))
+        # A heading alone says little.
+        if len(more) > 1 and len(lines) + len(more) <= room:
+            lines += more
+    return lines
+
+
+def wanted_lines(summary: RunSummary, page: Page) -> int:
+    """Returns how many lines the first block takes in full; 0 where no loader needs one."""
+    return sum(len(loader_block(loader, summary, page, None)) for loader in _needy(summary)[:1])
+
+
+def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | None) -> list[Text]:
+    """Returns a loader's heading and what of its block fits below; all of it without `room`."""
+    block = {
+        "parts": _parts(loader, page),
+        "code": _code(loader, page),
+        "waits": _waits(loader, page),
+        "limit": _opened("Limit", limit_words(loader, summary), page),
+        "faults": _sentences(faults(loader), page),
+        "warnings": _sentences(warnings(loader, summary), page),
+    }
+    heading = _titled(f"{_TITLE} at {page.site(loader.site)}: {makers(loader)}", page)
+    if room is not None:
+        left = room - len(heading)
+        for name in _BY_USE:
+            if name == "parts" and len(block[name]) > left:
+                block[name] = _parts_in_words(loader, page)
+            if name == "warnings":
+                block[name] = _sentences(warnings(loader, summary), page, left)
+            if len(block[name]) > left:
+                block[name] = []
+            left -= len(block[name])
+    return [*heading, *(line for lines in block.values() for line in lines)]
+
+
+def _needy(summary: RunSummary) -> list[Loader]:
+    found = [loader for loader in summary.loaders if needs_words(loader, summary)]
+    return sorted(found, key=lambda loader: loader.role != "training")
+
+
+def _all_keep_up(summary: RunSummary, page: Page) -> list[Text]:
+    for loader in summary.loaders:
+        if loader.role == "training" and keeps_up(loader):
+            at, told = f"at {page.site(loader.site)} ", [keeps_up(loader), busy_words(loader)]
+            tries = (at, told), (at, told[:1]), ("", told[:1])
+            lines = [_titled(f"{_TITLE} {where}{', '.join(said)}", page) for where, said in tries]
+            return next((one for one in lines if len(one) == 1), [])
+    return []
+
+
+def _titled(sentence: str, page: Page) -> list[Text]:
+    lines = page.paragraph(sentence)
+    if len(lines) > 1:
+        first, *others = page.paragraph(sentence, indent=_INDENT)
+        lines = [first[_INDENT:], *others]
+    lines[0].stylize("bold", 0, len(_TITLE))
+    return lines
+
+
+def _opened(label: str, sentence: str, page: Page) -> list[Text]:
+    if not sentence:
+        return []
+    lines = page.paragraph(f"{label}: {sentence}.", indent=_INDENT)
+    lines[0].stylize("bold", _INDENT, _INDENT + len(label))
+    return lines
+
+
+def _parts(loader: Loader, page: Page) -> list[Text]:
+    parts = making_parts(loader.fetch) if loader.fetch else []
+    return batch_bars([BatchGroup("", folded(parts, SHOWN_FROM_SHARE))], page)
+
+
+def _parts_in_words(loader: Loader, page: Page) -> list[Text]:
+    parts = making_parts(loader.fetch) if loader.fetch else []
+    told = [f"{part.words} {percent(part.share)}" for part in folded(parts, SHOWN_FROM_SHARE)]
+    return page.paragraph(_sentence(told), indent=_INDENT) if told else []
+
+
+def _code(loader: Loader, page: Page) -> list[Text]:
+    parts = code_parts(loader.fetch) if loader.fetch else []
+    dataset, collate = named(parts, "dataset"), named(parts, "collate")
+    code = [
+        f"the dataset takes {percent(dataset.share)} of that" if dataset else "",
+        f"collating {percent(collate.share)}" if collate else "",
+    ]
+    told = [", ".join(part for part in code if part), busy_words(loader)]
+    return page.paragraph(_sentence(told, "; "), indent=_INDENT) if any(told) else []
+
+
+def _waits(loader: Loader, page: Page) -> list[Text]:
+    parts: Sequence[BatchPart] = waiting_parts(loader)
+    if loader.num_workers == 0 or loader.wait_s is None or named(parts, "blocked") is None:
+        return []
+    told = [
+        f"{seconds(part.seconds)} {_WAITS[part.name]}"
+        for part in folded(parts, SHOWN_FROM_SHARE)
+        if part.name in _WAITS
+    ]
+    waits = ", ".join([f"training waits {seconds(loader.wait_s.mean)} for it", *told])
+    return page.paragraph(_sentence([waits, ready_words(loader)], "; "), indent=_INDENT)
+
+
+def _sentences(told: Sequence[str], page: Page, room: int | None = None) -> list[Text]:
+    """Returns the first sentences; with `room`, those of them that fit into so many lines."""
+    lines: list[Text] = []
+    for one in told[:SENTENCES_SHOWN]:
+        more = page.paragraph(_sentence([one]), indent=_INDENT)
+        if room is None or len(lines) + len(more) <= room:
+            lines += more
+    return lines
+
+
+def _sentence(told: Sequence[str], separator: str = ", ") -> str:
+    whole = separator.join(part for part in told if part)
+    return f"{whole[:1].upper()}{whole[1:]}."

@@ -1,0 +1,457 @@
+"""The short page's sections below the ledger; each returns its lines, or none to save room.
+
+Steps and epochs are counted from 1 on the page, from 0 in the summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.code import Collective, Compilation, UnsharedData
+from trainprof.analysis.summary.device import SyncPoint
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.timeline.outliers import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.verdict.levels import MODERATE_SHARE
+from trainprof.report.text.layout import LABEL_CELLS, Column, Page
+from trainprof.report.text.ledger_table import label_of, waits_are_merged
+from trainprof.report.text.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    counted,
+    percent,
+    seconds,
+    share_of,
+)
+
+EPOCHS_SHOWN: Final = 2
+# The longest of them over the shortest: up to that one line tells of all.
+_EVEN_EPOCHS: Final = 1.25
+LOADERS_SHOWN: Final = 3
+
+STEP_SOURCES: Final = {
+    "backward": "counted by backward passes, no optimizer step was seen",
+    "batches": "counted by batches, neither optimizer steps nor backward passes were seen",
+    "none": "no optimizer step was seen",
+}
+# Parts may be as long as each other.
+_SHARE: Final = (
+    "with sampler=DistributedSampler(dataset) they would share them out, unless each has a part of "
+    "its own as its dataset, or they compute one model together"
+)
+# What the fields of `not_observed` are called on a page.
+_FIELDS: Final = {
+    "training": "training",
+    "training.step_s": "steps",
+    "training.samples": "samples",
+    "system": "CPU and memory",
+    "system.gpus": "GPUs",
+    "devices": "device time",
+    "devices.busy_share": "device time",
+    "devices.memory": "device memory",
+    "found_syncs": "syncs",
+}
+# Not worth a line of a short page.
+_HARDLY_MISSED: Final = ("training.samples",)
+# A sync in which the device idled for less than this share of the wait cost nothing.
+_FREE_SHARE: Final = 0.01
+# Of the run, or of an epoch: less of it stands on the verbose page alone.
+SHOWN_FROM_SHARE: Final = 0.05
+# What looks took in all; less is not worth a word.
+_LOOKS_TOLD_S: Final = 1e-3
+
+
+def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
+    """Typical and slow steps, warm-up apart, and which outlier was the worst."""
+    training = summary.training
+    source = STEP_SOURCES.get(training.step_source, "")
+    step = training.step_s
+    if step is None:
+        return page.labelled("Steps", [why_not_measured(summary, "training.step_s"), source])
+    warmup = training.warmup_excluded
+    after = f" (after {count(warmup)} of warm-up)" if warmup else ""
+    typical = [
+        f"median {seconds(step.p50)}",
+        f"p95 {seconds(step.p95)} (95 of 100 are faster)",
+        f"max {seconds(step.max)}",
+        f"{counted(training.steady_steps, 'steady step')}{after}",
+        source,
+    ]
+    outliers = _outliers(summary, step, with_worst=with_worst)
+    return page.labelled("Steps", [*typical, *outliers])
+
+
+def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN) -> list[Text]:
+    """The first epochs and the mean of the others, evaluation passes on a line of their own.
+
+    On the short page one line for all that are as long as each other, where they hardly wait or to
+    save room.
+    """
+    epochs = [epoch for epoch in summary.epochs if epoch.stage == "training"]
+    is_brief = at_most < EPOCHS_SHOWN or not _is_each_told(epochs, summary)
+    is_one_line = is_brief and _are_even(epochs) and not page.verbose
+    others = [epoch for epoch in summary.epochs if epoch.stage not in ("training", "evaluation")]
+    has_mean = len(epochs) > EPOCHS_SHOWN and not is_one_line
+    shown = epochs[:at_most] if has_mean and not page.verbose else epochs
+    sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
+    if is_one_line:
+        sentences = [_epoch(f"Mean of {len(epochs)} epochs:", epochs)]
+    if has_mean:
+        rest = epochs[1 if page.verbose else len(shown) :]
+        first, last = rest[0].index + 1, rest[-1].index + 1
+        # One that was cut off says nothing of how long an epoch takes.
+        whole = [one for one in rest if one.iterations >= epochs[0].iterations]
+        if len(whole) == len(rest):
+            sentences.append(_epoch(f"Mean of {first} to {last}:", whole))
+        elif whole:
+            sentences.append(_epoch(f"Mean of {counted(len(whole), 'whole one')} after:", whole))
+    if page.verbose:
+        sentences += [_epoch(f"Other pass {one.index + 1} took", [one]) for one in others]
+    if sentences and any(epoch.slow_batches for epoch in epochs):
+        sentences[-1].append(f"slow = waited over {seconds(summary.wait_threshold_s)}")
+    lines = [line for sentence in sentences for line in page.sentence(sentence)]
+    return lines + _evaluation(summary, page)
+
+
+def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
+    """One row per loader: where it was built, what for, and how long training waited for it."""
+    if not summary.loaders:
+        return page.labelled("Loaders", ["no DataLoader was seen"])
+    shown = summary.loaders if page.verbose else summary.loaders[:LOADERS_SHOWN]
+    lines = page.table(_loader_columns(shown))
+    hidden = len(summary.loaders) - len(shown)
+    return lines + (page.paragraph(f"and {hidden} more", indent=2) if hidden else [])
+
+
+def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Lines that need a tensor's value at once."""
+    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
+    if not ranked:
+        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
+    is_merged = waits_are_merged(summary)
+    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+
+
+def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
+    """What torch.compile took, by the line that called it; on the short page only where it is much.
+
+    It lies inside other rows of the ledger, as a rule in forward and backward.
+    """
+    told = summary.compilations
+    share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
+    if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
+        return []
+    return by_site("Compiled", [_compilation(one, page) for one in told], page)
+
+
+def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Calls of torch.distributed by line; on the short page only where they are much."""
+    told = summary.collectives
+    share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
+    if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
+        return []
+    return by_site("Ranks", [_collective(one, page) for one in told], page)
+
+
+def unshared_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Loaders whose data the ranks do not share out among them."""
+    return [
+        line for one in summary.unshared for line in page.labelled("Data", [unshared(one), _SHARE])
+    ]
+
+
+def unshared(one: UnsharedData) -> str:
+    """Says that no rank leaves any of a loader's data to another."""
+    return (
+        f"each of the {one.ranks} ranks draws from all {counted(one.samples, 'sample')} of "
+        f"{one.site}"
+    )
+
+
+def system_section(summary: RunSummary, page: Page) -> list[Text]:
+    """The machine during the run: CPU and memory of the script and its children."""
+    system = summary.system
+    if system is None:
+        return page.labelled("System", [why_not_measured(summary, "system")])
+    told = [
+        f"CPU {_cores(system.cpu)}",
+        f"peak memory {byte_count(number_at(system.memory, 'tree_rss_bytes', 'max'))}",
+    ]
+    return page.labelled("System", told)
+
+
+def shared_section(summary: RunSummary, page: Page) -> list[Text]:
+    """That other programs took much of the CPU, or another thread the interpreter."""
+    told, beside = taken_by_others(summary), worked_beside(summary)
+    lines = [] if told is None else page.labelled("Shared", [told])
+    return [*lines, *([] if beside is None else page.labelled("Threads", [beside]))]
+
+
+def worked_beside(summary: RunSummary) -> str | None:
+    """Says that another thread of the process was often met at work; None where none was."""
+    share = summary.beside_share
+    if share is None or share < MODERATE_SHARE:
+        return None
+    return (
+        f"another thread of the script's was at work in {percent(share)} of the looks at training: "
+        "where it runs Python code, training waits for it"
+    )
+
+
+def taken_by_others(summary: RunSummary) -> str | None:
+    """Says that nothing told is what it would be on a machine of one's own; None where it is."""
+    cpu = None if summary.system is None else shared_cpu(summary.system.cpu)
+    if cpu is None or not cpu.is_disturbed:
+        return None
+    taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
+    return f"{taken}: alone, steps would be shorter and more even"
+
+
+def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) -> list[Text]:
+    """What trainprof took, and what it could not see."""
+    if not with_cost:
+        return _not_seen(summary, page)
+    overhead = summary.overhead
+    looks_s = overhead.looks_s or 0.0
+    looked = [f"{seconds(looks_s)} in all for looks"] if looks_s >= _LOOKS_TOLD_S else []
+    cost = [_own_cost(overhead.per_step_us, overhead.share), *looked]
+    if page.verbose:
+        looked = [f"{told} at loaders and some steps" for told in looked]
+        recorded = f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})"
+        cost = [recorded, *cost[:1], *looked]
+    return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
+
+
+def price_of_measuring(summary: RunSummary) -> str | None:
+    """Returns what a trial, --cuda-sync or very many events did to the run, None of little."""
+    told = [_of_trial(summary), _price_of_synchronizing(summary), _price_of_recording(summary)]
+    return " ".join(filter(None, told)) or None
+
+
+def _of_trial(summary: RunSummary) -> str | None:
+    step = summary.training.free_from_step
+    if step is None:
+        return None
+    return (
+        f"A trial of trainprof tune: from step {count(step + 1)} on its batches cost nothing, and "
+        "what is told of loading is of the steps before."
+    )
+
+
+def _price_of_recording(summary: RunSummary) -> str | None:
+    share = summary.overhead.share
+    if share is None or share < COSTLY_RECORDING:
+        return None
+    return (
+        f"Recording took about {percent(share)} of a step: without trainprof, training is faster."
+    )
+
+
+def _price_of_synchronizing(summary: RunSummary) -> str | None:
+    overhead, wall_s = summary.overhead, summary.run.wall_s
+    if overhead.synchronized_s is None or overhead.synchronizations is None:
+        return None
+    share = f" ({percent(overhead.synchronized_s / wall_s)} of the run)" if wall_s > 0 else ""
+    return (
+        f"The device was waited for {counted(overhead.synchronizations, 'time')}, "
+        f"{seconds(overhead.synchronized_s)} in all{share}: at most so much was added."
+    )
+
+
+def why_not_measured(summary: RunSummary, field: str) -> str:
+    """Returns "not measured" with the reason on record for the summary's field, if there is one."""
+    reason = summary.not_observed.get(field)
+    return f"{NOT_MEASURED} ({reason})" if reason else NOT_MEASURED
+
+
+def outlier_sentence(outlier: Outlier) -> str:
+    """Returns which step was slow, how slow, and what in it grew."""
+    return (
+        f"step {count(outlier.step + 1)} took {seconds(outlier.seconds)}, "
+        f"{label_of(outlier.grew)} +{seconds(outlier.grew_s)}"
+    )
+
+
+def _outliers(summary: RunSummary, step: Statistics, *, with_worst: bool) -> list[str]:
+    outliers = summary.outliers
+    if not outliers:
+        is_even = step.max < max(MIN_RATIO * step.p50, step.p50 + MIN_EXCESS_NS / 1e9)
+        return ["no outliers (2 x median)" if is_even else "too uneven to name outliers"]
+    worst = max(outliers, key=lambda outlier: outlier.seconds)
+    if len(outliers) == 1:
+        which = f": {outlier_sentence(worst)}" if with_worst else ""
+        return [f"1 outlier (2 x median){which}"]
+    apart = f" {count(worst.every)} steps apart" if worst.every else ""
+    many = f"{counted(summary.outliers_in_all, 'outlier')} (2 x median){apart}"
+    return [many, f"worst: {outlier_sentence(worst)}"] if with_worst else [many]
+
+
+def _is_each_told(epochs: Sequence[Epoch], summary: RunSummary) -> bool:
+    """Whether epochs may matter, each by itself: where loading does."""
+    is_data_bound = summary.verdict.bottleneck == "data" or summary.verdict.level == "moderately"
+    return is_data_bound or any(epoch.slow_batches for epoch in epochs)
+
+
+def _are_even(epochs: Sequence[Epoch]) -> bool:
+    """Whether the mean of several epochs tells how long each of them took."""
+    took = [epoch.seconds for epoch in epochs]
+    is_even = len(took) > 1 and max(took) <= _EVEN_EPOCHS * min(took)
+    return is_even and len({epoch.iterations for epoch in epochs}) == 1
+
+
+def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
+    """Returns one epoch, or the mean of several, in the short form."""
+    n = len(epochs)
+    took_s = sum(epoch.seconds for epoch in epochs) / n
+    wait_s = sum(epoch.waited_s for epoch in epochs) / n
+    batches = sum(epoch.iterations for epoch in epochs) / n
+    slow = sum(epoch.slow_batches for epoch in epochs) / n
+    start_s = sum(epoch.loader_start_s for epoch in epochs) / n
+    is_late = start_s >= SHOWN_FROM_SHARE * took_s
+    return [
+        f"{opening} {seconds(took_s)}",
+        f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, took_s))})",
+        *([f"starting its loader {seconds(start_s)}"] if is_late else []),
+        f"{_mean_count(slow)} of {_mean_count(batches)} batches slow",
+    ]
+
+
+def _mean_count(value: float) -> str:
+    return count(value) if value == int(value) else f"{value:,.1f}"
+
+
+def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
+    evaluation = summary.evaluation
+    if not evaluation.passes and not evaluation.seconds:
+        return []
+    wait_s = evaluation.waited_s
+    told = [f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}"]
+    if evaluation.iterations or wait_s:
+        told += [
+            f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",
+            counted(evaluation.iterations, "batch", "batches"),
+        ]
+    else:  # its batches are the script's own
+        told.append("without a loader")
+    if page.verbose:
+        passes = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
+        each = [_epoch(f"Evaluation {one.index + 1} took", [one]) for one in passes]
+        return page.labelled("Evaluation", told) + [
+            line for sentence in each for line in page.sentence(sentence)
+        ]
+    return page.labelled("Evaluation", told)
+
+
+def _loader_columns(loaders: Sequence[Loader]) -> list[Column]:
+    waits = [loader.wait_s for loader in loaders]
+    return [
+        Column("Loader", [one.site for one in loaders], is_number=False, gives_way=True),
+        Column("used for", [one.role for one in loaders], is_number=False),
+        Column("workers", [_worker_count(one) for one in loaders], dropped=4),
+        Column("batches", [count(one.iterations) for one in loaders], dropped=2),
+        Column("wait mean", [seconds(wait.mean) if wait else NOT_MEASURED for wait in waits]),
+        Column("p95", [seconds(wait.p95) if wait else "" for wait in waits], dropped=1),
+        Column("max", [seconds(wait.max) if wait else "" for wait in waits], dropped=5),
+        Column("1st mean", [_first_batch(one) for one in loaders], dropped=3),
+    ]
+
+
+def _worker_count(loader: Loader) -> str:
+    return "?" if loader.num_workers is None else str(loader.num_workers)
+
+
+def _first_batch(loader: Loader) -> str:
+    return seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED
+
+
+def _compilation(one: Compilation, page: Page) -> list[str]:
+    told = [f"{page.site(one.site)} {counted(one.count, 'time')}", seconds(one.seconds)]
+    if one.again:
+        told.append(f"{count(one.again)} of them again ({seconds(one.again_s)})")
+    return told
+
+
+def _collective(one: Collective, page: Page) -> list[str]:
+    called = f"{page.site(one.site)} {one.function}: {counted(one.count, 'call')}"
+    return [called, f"{seconds(one.seconds)}, for other ranks too"]
+
+
+def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
+    kind = page.shortened(point.kind, 16)
+    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+    until = point.counted_until_s
+    more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
+    if point.on_cpu >= point.count:
+        return [f"{told[0]} on CPU tensors ({more})"]
+    if point.on_cpu:
+        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
+    if not is_merged:
+        told += [seconds(point.seconds), _exposed(point), *_after(point)]
+    return told
+
+
+def _after(point: SyncPoint) -> list[str]:
+    after_s = point.held_back_s[0] if point.held_back_s else 0.0
+    if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
+        return []
+    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
+
+
+def _exposed(point: SyncPoint) -> str:
+    share = share_of(point.exposed_s, point.seconds)
+    if share is None:
+        return ""
+    if share < _FREE_SHARE:
+        return "the device worked meanwhile"
+    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"
+
+
+def by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
+    """Returns what is told of each line after a label; on a short page of the first alone."""
+    if page.verbose:
+        first, *rest = told
+        lines = page.labelled(label, first)
+        return lines + [line for fragments in rest for line in page.labelled("", fragments)]
+    hidden = len(told) - 1
+    return page.labelled(label, [*told[0], f"{counted(hidden, 'more line')}" if hidden else ""])
+
+
+def _cores(cpu: dict[str, object]) -> str:
+    busy = number_at(cpu, "tree_percent", "mean")
+    usable = number_at(cpu, "cores_usable")
+    if busy is None:
+        return NOT_MEASURED
+    of = "" if usable is None else f" of {usable:.3g}"
+    return f"{busy / 100:.1f}{of} cores busy on average"
+
+
+def _own_cost(per_step_us: float | None, share: float | None) -> str:
+    if per_step_us is None and share is None:
+        return f"cost a step {NOT_MEASURED}"
+    cost_s = None if per_step_us is None else per_step_us * 1e-6
+    a_step = f"{NOT_MEASURED} a step" if cost_s is None else f"about {seconds(cost_s)} a step"
+    return a_step if share is None else f"{a_step} ({percent(share)})"
+
+
+def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
+    missing = [
+        f"{_FIELDS.get(field, field)}: {reason}"
+        for field, reason in summary.not_observed.items()
+        if page.verbose or field not in _HARDLY_MISSED
+    ]
+    told = [*summary.faults, *missing]
+    if not told:
+        return []
+    if page.verbose:
+        lines = page.labelled("Not seen", told[:1])
+        return lines + [line for one in told[1:] for line in page.labelled("", [one])]
+    hidden = f"{len(told) - 1} more with --verbose" if len(told) > 1 else ""
+    first = page.shortened(told[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
+    return page.labelled("Not seen", [first, hidden])

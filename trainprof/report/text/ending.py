@@ -1,0 +1,224 @@
+"""How a run ended and how far it got, in words; for the terminal and for markdown."""
+
+from __future__ import annotations
+
+import posixpath
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.run import Exit, Run, Stood
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.report.text.units import byte_count, count, counted, is_known, seconds, three_digits
+
+# Of training: with as much of it the script's own count of steps a second is another one.
+_MUCH_EVALUATION: Final = 0.15
+# Of processes of a run that hung, rows; and from when on it is said how long one stood there.
+_PLACES_SHOWN: Final = 9
+_STAYED_FROM_S: Final = 2.0
+_WHOLE_SECONDS_TO: Final = 600.0
+
+
+def ending(summary: RunSummary) -> str:
+    """Returns how the script ended and when: a sentence without its full stop."""
+    run = summary.run
+    if run.part is not None:
+        return f"{_what(run)}, only {run.part}, {seconds(run.wall_s)}"
+    after = f" after {seconds(run.wall_s)}" if is_known(run.wall_s) else ""
+    return f"{_what(run)} {_verb(run.exit)}{after}"
+
+
+def cause(summary: RunSummary) -> str | None:
+    """Returns what more is known of the end than `ending` tells."""
+    end = summary.run.exit
+    known = None if end.reason in ("exception", "limit") else end.detail
+    if end.after_limit is None:
+        return known
+    limit = f"training had been ended at the limit asked for ({end.after_limit})"
+    return limit if known is None else f"{limit}; {known}"
+
+
+def progress(summary: RunSummary) -> list[str]:
+    """Returns steps, epochs and throughput as far as they are known."""
+    training = summary.training
+    # Only a loader tells epochs: without one "0 epochs" would be no truth.
+    has_loader = any(one.role == TRAINING for one in summary.loaders)
+    epochs = [counted(training.epochs, "epoch")] if training.epochs or has_loader else []
+    parts = [counted(training.steps, "step"), *epochs]
+    rate = steps_per_second(summary)
+    if rate is not None:
+        evaluated_s = summary.evaluation.in_training_s
+        evaluated_s = summary.evaluation.seconds if evaluated_s is None else evaluated_s
+        evaluated = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
+        parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
+    if training.samples_per_s is not None and is_known(training.samples_per_s):
+        parts.append(f"{three_digits(training.samples_per_s)} samples/s")
+    return [*parts, *_processes(summary)]
+
+
+def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | None:
+    """Returns that no step came before the end, and rows of where each process stood.
+
+    A row has the process, its line, and what it did there; processes that stood alike share one.
+    None where steps came, or it is unknown where it stood.
+    """
+    hung = summary.hung
+    if hung is None:
+        return None
+    places: dict[tuple[object, ...], list[Stood]] = {}
+    for stood in hung.stood:
+        is_worker = stood.worker is not None
+        rank = stood.rank if is_worker else None
+        key = (is_worker, rank, stood.site, stood.doing, stood.is_stale)
+        places.setdefault(key, []).append(stood)
+    rows = [(_who(group), group[0].site, _doing(group)) for group in places.values()]
+    left = sum(map(len, list(places.values())[_PLACES_SHOWN:]))
+    more = [(f"{count(left)} more", "", "")] if left else []
+    return f"No step in the last {_about(hung.idle_s)}.", [*rows[:_PLACES_SHOWN], *more]
+
+
+def _doing(group: Sequence[Stood]) -> str:
+    doing = group[0].doing
+    if group[0].is_stale:
+        age = _about(min(stood.age_s for stood in group))
+        return f"{doing}, last seen {age} before the end: native code held the GIL"
+    stayed_s = min(stood.for_s for stood in group)
+    return f"{doing}, for {_about(stayed_s)}" if stayed_s >= _STAYED_FROM_S else doing
+
+
+def _about(value_s: float) -> str:
+    return f"{value_s:.0f} s" if value_s < _WHOLE_SECONDS_TO else seconds(value_s)
+
+
+def _who(group: Sequence[Stood]) -> str:
+    first = group[0]
+    if len(group) == 1:
+        return "training thread" if first.process == "main" else first.process
+    if first.worker is None:
+        return ", ".join(stood.process for stood in group)
+    rank = "" if first.rank is None else f"rank {first.rank} "
+    return f"{rank}workers {_ranges(sorted({stood.worker or 0 for stood in group}))}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Returns sorted numbers as "0-3, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _processes(summary: RunSummary) -> list[str]:
+    """Returns which of several training processes the figures are of."""
+    ranks, world_size = len(summary.ranks), summary.run.world_size or 1
+    if ranks:
+        of_all = f" of {world_size}" if world_size > ranks else ""
+        return [f"mean of {counted(ranks, 'rank')}{of_all}"]
+    if world_size > 1:
+        return [f"rank {summary.run.rank} of {world_size}"]
+    if summary.trained_apart:
+        return [f"the busiest of {1 + len(summary.trained_apart)} training processes"]
+    return []
+
+
+def steps_per_second(summary: RunSummary) -> float | None:
+    """Returns steps per second of training, from the first step, evaluation left out."""
+    trained_s = summary.without_evaluation_s
+    return summary.training.steps / trained_s if summary.training.steps and trained_s > 0 else None
+
+
+def is_memory_death(summary: RunSummary) -> bool:
+    """Tells whether memory is the known or the likely cause of the end."""
+    detail = (summary.run.exit.detail or "").lower()
+    return (
+        summary.run.exit.reason == "killed" or "out of memory" in detail or detail == "memoryerror"
+    )
+
+
+def memory_before_the_end(summary: RunSummary) -> list[str]:
+    """Returns what the last sample saw: whose memory stood where, and what had grown."""
+    sample = summary.system.last_sample if summary.system else None
+    if sample is None:
+        return ["Memory before the end: not measured."]
+    return [_last_sample(summary), _growth(summary)]
+
+
+def _what(run: Run) -> str:
+    """Returns what was run as the user typed it: the script's file, the module, the command."""
+    words = [word for word in run.command if word != "-m"]
+    return posixpath.basename(words[0]) if words and words[0] else run.name
+
+
+def _verb(end: Exit) -> str:
+    match end.reason:
+        case "completed" if end.status:
+            return f"ended with exit status {end.status}"
+        case "completed":
+            return "completed"
+        case "exception":
+            return f"ended with {end.detail or 'an exception'}"
+        case "interrupted":
+            return "was interrupted (Ctrl-C)"
+        case "signal":
+            return f"was ended by {_signal_name(end.signal)}"
+        case "killed":
+            return f"was killed by {_signal_name(end.signal)}"
+        case "limit" if (end.detail or "").startswith("--"):
+            return f"was ended by {end.detail}"
+        case "limit":
+            return f"was ended at the limit asked for ({end.detail or 'not recorded'})"
+        case "running":
+            return "is still running,"
+        case _:
+            return "ended without a record of how,"
+
+
+def _signal_name(number: int | None) -> str:
+    if number is None:
+        return "a signal"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_sample(summary: RunSummary) -> str:
+    sample = summary.system.last_sample if summary.system else None
+    at_s = number_at(sample, "at_s")
+    before_s = None if at_s is None else summary.run.wall_s - at_s
+    when = f", {seconds(before_s)} before the end" if before_s is not None and before_s > 0 else ""
+    held = [
+        f"main process {byte_count(number_at(sample, 'main_rss_bytes'))}",
+        _workers(number_at(sample, "children_rss_bytes")),
+        f"free on the host {byte_count(number_at(sample, 'host_available_bytes'))}",
+    ]
+    limit = number_at(summary.system.memory if summary.system else None, "limit_bytes")
+    if limit is not None:
+        held.append(f"limit {byte_count(limit)}")
+    return f"Memory at the last sample{when}: {', '.join(held)}."
+
+
+def _workers(rss_bytes: float | None) -> str:
+    return "no workers" if rss_bytes == 0 else f"workers {byte_count(rss_bytes)}"
+
+
+def _growth(summary: RunSummary) -> str:
+    sample = summary.system.last_sample if summary.system else None
+    grown = [
+        (who, number_at(sample, "grown_bytes", key))
+        for key, who in (("children", "the workers"), ("main", "the main process"))
+    ]
+    known = sorted(((who, size) for who, size in grown if size is not None), key=lambda g: -g[1])
+    if not known:
+        return "What grew: not measured."
+    told = [
+        f"{who} by {byte_count(size)}" if size > 0 else f"{who} did not"
+        for who, size in known
+        if size > 0 or who != "the workers" or number_at(sample, "children_rss_bytes")
+    ]
+    return f"What grew since the first third of the run: {', '.join(told)}."

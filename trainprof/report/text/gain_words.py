@@ -1,0 +1,194 @@
+"""What changes would give, in words."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from trainprof.analysis.summary.finding import (
+    LIKELY,
+    MODELLED_WORKERS,
+    Finding,
+    comes_once,
+)
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.verdict.least_gain import LEAST_GAIN
+from trainprof.findings.device import exposed_syncs, launch_bound
+from trainprof.findings.distributed import slow_rank
+from trainprof.findings.model import (
+    discarded_gradients,
+    double_precision,
+    growing_backward,
+    python_in_model,
+    slow_optimizer,
+    thread_count,
+    unused_gradients,
+)
+from trainprof.findings.model.padded_batches import rule
+from trainprof.report.text.units import seconds
+
+# From here on what is at most gained is told beside what is likely.
+_APART_TIMES: Final = 1.03
+# There a part of a cost goes, and nobody knows how much: what is likely is an estimate.
+_ESTIMATED: Final = (
+    discarded_gradients.ID,
+    double_precision.ID,
+    exposed_syncs.ID,
+    growing_backward.ID,
+    launch_bound.ID,
+    rule.ID,
+    slow_optimizer.ID,
+    unused_gradients.ID,
+)
+# What their most has beyond what is likely is, in part, how little some looks tell.
+_BY_LOOKS: Final = (python_in_model.ID,)
+_ALL_OF_IT: Final = "all of it went"
+# What has to be so for a gain, where that is not that all of a cost goes.
+_IF: Final = {
+    thread_count.ID: "the cores could share all of it evenly",
+    slow_rank.ID: "all ranks took as long",
+}
+_FASTER_REST: Final = " (what remains may speed up, too)"
+_NOT_MEASURED: Final = "not measured"
+_BY_MODEL: Final = "a model, not measured"
+_BY_TUNE: Final = ": trainprof tune does"
+_BY_COMPARE: Final = ": trainprof compare of a rerun does"
+
+
+def whole_of(summary: RunSummary) -> str:
+    """Returns what is shown, as gains are told of it: all of a run, or a part."""
+    return "the run" if summary.run.part is None else "this part of it"
+
+
+def speedup_words(finding: Finding, whole: str = "the run") -> str:
+    """Returns what the change would give, "" where that is not known.
+
+    Args:
+        finding: Of the run.
+        whole: What of it is shown.
+    """
+    steps, run = known_range(finding.predicted_speedup), known_range(finding.run_speedup)
+    if steps is None:
+        return ""
+    if comes_once(finding):
+        return _once(finding)
+    if finding.is_at_most:
+        return _at_most(finding, steps[1], None if run is None else run[1], whole)
+    told = f"{_what(finding)} {_range(steps)} as fast"
+    likely = _likely(finding)
+    if steps[0] < 1 and likely is not None:
+        told += f", most likely {times_words(likely)} x"
+    if run is not None:
+        told += f", {whole} {_range(run)}"
+    return f"{told} ({_by_model(finding, steps)})"
+
+
+def speedup_in_short(finding: Finding) -> str:
+    """Returns the same in a few words, for a sentence that goes on; "" where it is not known."""
+    steps = known_range(finding.predicted_speedup)
+    if steps is None:
+        return ""
+    if comes_once(finding):
+        return _once(finding)
+    what = _what(finding)
+    if not finding.is_at_most:
+        return f"{what} {_range(steps)} as fast"
+    likely = _likely(finding)
+    if likely is None or _is_modelled(finding):
+        return f"{what} up to about {times_words(steps[1])} x as fast"
+    if finding.id in _ESTIMATED:
+        return f"{what} {_likely_words(likely, steps[1])} as fast"
+    # Were all of it gone: what gets faster by that has no room here.
+    return f"{what} up to {times_words(likely)} x as fast"
+
+
+def together_words(summary: RunSummary) -> str:
+    """Returns what all changes would give at most; "" where that is not known, or one is as good.
+
+    What comes but once is no part of it.
+    """
+    lasting = [one for one in summary.findings if not comes_once(one)]
+    known = [steps for one in lasting if (steps := known_range(one.predicted_speedup)) is not None]
+    alone = max((steps[1] for steps in known), default=0.0)
+    times = summary.together
+    if times is None or not math.isfinite(times) or times < (1 + LEAST_GAIN) * alone:
+        return ""
+    return f"All of these together: training up to about {times_words(times)} x as fast."
+
+
+def known_range(speedup: list[float] | None) -> list[float] | None:
+    """Returns how many times as fast, from low to high; None where that is not two numbers."""
+    is_known = speedup is not None and len(speedup) == 2 and all(map(math.isfinite, speedup))
+    return speedup if is_known else None
+
+
+def times_words(times: float, beside: float = 0.0) -> str:
+    """Returns a factor as exactly as anybody can mean it, like the one it stands beside."""
+    largest = max(times, beside)
+    return f"{times:.2f}" if largest < 2 else f"{times:.1f}" if largest < 20 else f"{times:.0f}"
+
+
+def _at_most(finding: Finding, most: float, run: float | None, whole: str) -> str:
+    what, likely = _what(finding), _likely(finding)
+    if _is_modelled(finding):
+        told = f"{what} up to about {times_words(most)} x as fast"
+        told += "" if run is None else f", {whole} {times_words(run)} x"
+        by_whom = _by_whom(finding) if "num_workers" in finding.change else ""
+        return f"{told} ({_BY_MODEL}{by_whom})"
+    is_apart = likely is not None and most >= _APART_TIMES * likely
+    is_loose = likely is None or finding.id in (*_ESTIMATED, *_BY_LOOKS)
+    if likely is None or finding.id in _ESTIMATED:
+        told = f"{what} {_likely_words(likely, most)} as fast"
+    else:
+        told = f"{what} about {times_words(likely, most)} x as fast if {_if(finding)}"
+    if is_apart:
+        told += f", up to about {times_words(most)} x{'' if is_loose else _FASTER_REST}"
+    if run is not None:
+        told += f"; {whole} {'up to ' if is_apart and is_loose else ''}{times_words(run)} x"
+    return f"{told}; {_NOT_MEASURED}{_BY_TUNE if finding.is_tried_by_tune else ''}"
+
+
+def _likely_words(likely: float | None, most: float) -> str:
+    """Returns an estimate; where it is what is at most gained, or none is known, as the most."""
+    if likely is None or most < _APART_TIMES * likely:
+        return f"up to {times_words(most)} x"
+    return f"likely {times_words(likely, most)} x"
+
+
+def _once(finding: Finding) -> str:
+    saved_s = finding.recoverable_s
+    return "" if saved_s is None else f"up to {seconds(saved_s)}, once a run"
+
+
+def _by_model(finding: Finding, steps: list[float]) -> str:
+    lose = "; it may as well lose" if steps[0] < 1 else ""
+    return f"{_BY_MODEL}{_by_whom(finding) if finding.change else ''}{lose}"
+
+
+def _by_whom(finding: Finding) -> str:
+    """Returns what measures the gain of a change."""
+    return _BY_TUNE if finding.is_tried_by_tune else _BY_COMPARE
+
+
+def _is_modelled(finding: Finding) -> bool:
+    return "num_workers" in finding.change or MODELLED_WORKERS in finding.evidence
+
+
+def _if(finding: Finding) -> str:
+    return _IF.get(finding.id, _ALL_OF_IT)
+
+
+def _likely(finding: Finding) -> float | None:
+    likely = finding.evidence.get(LIKELY)
+    if not isinstance(likely, (int, float)) or not math.isfinite(likely):
+        return None
+    return float(likely)
+
+
+def _what(finding: Finding) -> str:
+    return "steps" if finding.of_steps else "training"
+
+
+def _range(speedup: list[float]) -> str:
+    low, high = times_words(speedup[0], speedup[1]), times_words(speedup[1])
+    return f"{low} x" if low == high else f"{low} to {high} x"

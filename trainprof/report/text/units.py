@@ -1,0 +1,130 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.findings.wording import size
+
+NOT_MEASURED: Final = "not measured"
+
+_TIME_UNITS: Final = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
+# From here on the next unit reads better; 100 s is better known than 1.67 min.
+_TIME_LIMITS: Final = (1e-3, 1.0, 100.0, 6000.0, math.inf)
+
+
+def is_known(value: float | None) -> bool:
+    """Tells whether a number was measured: neither None nor NaN nor infinite."""
+    return value is not None and math.isfinite(value)
+
+
+def seconds(value: float | None) -> str:
+    """Returns a duration in its own unit, three digits: "231 ms", "58.4 s", "12.3 min"."""
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURED
+    if value == 0:
+        return "0 s"
+    for (factor, unit), limit in zip(_TIME_UNITS, _TIME_LIMITS, strict=True):
+        # Compared as it will be printed: 999.7 us is 1.00 ms, not 1000 us.
+        if float(f"{abs(value):.3g}") < limit:
+            return f"{three_digits(value / factor)} {unit}"
+    raise AssertionError("the last limit is infinite")
+
+
+def byte_count(value: float | None) -> str:
+    """Returns a size in binary units: "612 MiB"."""
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURED
+    return size(value)
+
+
+def count(value: float | None) -> str:
+    """Returns a number of things: "12,345"."""
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURED
+    return f"{value:,.0f}"
+
+
+def counted(value: int, one: str, many: str | None = None) -> str:
+    """Returns a number with its noun: "1 step", "12,345 steps"."""
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
+def percent(share: float | None) -> str:
+    """Returns a share of 0 to 1 in whole percent; "< 1 %" for what is there but rounds to none."""
+    if share is None or not math.isfinite(share):
+        return NOT_MEASURED
+    if 0 < share <= 0.005:
+        return "< 1 %"
+    return f"{share * 100:.0f} %"
+
+
+def share_of(part: float | None, whole: float | None) -> float | None:
+    """Returns part / whole, None where either is unknown or the whole is nothing."""
+    if part is None or whole is None or not is_known(part) or not is_known(whole) or whole <= 0:
+        return None
+    return part / whole
+
+
+def three_digits(value: float) -> str:
+    """Returns a number with three digits that count, never in exponent form: "4.33", "1,250"."""
+    magnitude = abs(value)
+    decimals = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{value:,.{decimals}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The unit that a whole column is written in, so that its numbers can be added by eye."""
+
+    unit: str
+    factor: float
+    decimals: int
+
+    def written(self, whole: int) -> str:
+        """Returns a number given in last decimals, as `rounded_parts` makes them."""
+        return f"{whole / 10**self.decimals:,.{self.decimals}f}"
+
+
+def run_scale(total_s: float) -> Scale:
+    """Returns the scale of a column of parts of a run."""
+    if total_s >= 36000:
+        return Scale("h", 3600.0, 2)
+    if total_s >= 1200:
+        return Scale("min", 60.0, 1)
+    return Scale("s", 1.0, _decimals(total_s))
+
+
+def step_scale(total_s: float) -> Scale:
+    """Returns the scale of a column of parts of a step."""
+    factor, unit = (1.0, "s") if total_s >= 10 else (1e-3, "ms")
+    return Scale(unit, factor, _decimals(total_s / factor))
+
+
+def rounded_parts(parts: Sequence[float], decimals: int) -> list[int]:
+    """Rounds numbers so that they add up to their rounded sum.
+
+    Args:
+        parts: Any finite numbers.
+        decimals: Digits after the point that will be shown.
+
+    Returns:
+        Whole numbers of 10 ** -decimals, each at most one away from its part.
+
+    Source:
+        The largest-remainder method (Hamilton) of apportionment.
+    """
+    scaled = [part * 10**decimals for part in parts]
+    whole = [math.floor(part) for part in scaled]
+    missing = round(math.fsum(scaled)) - sum(whole)
+    by_remainder = sorted(range(len(parts)), key=lambda index: whole[index] - scaled[index])
+    for index in by_remainder[:missing]:
+        whole[index] += 1
+    return whole
+
+
+def _decimals(total: float) -> int:
+    return 1 if total >= 10 else 2 if total >= 1 else 3

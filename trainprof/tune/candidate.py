@@ -1,0 +1,172 @@
+"""A change that is worth trying."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from trainprof.analysis.pipeline.bounds import MODEL_ERROR
+from trainprof.analysis.statistics.speedup import LEAST_CHANCE, SpeedUp
+from trainprof.findings.gain import times_without
+from trainprof.tune.trial import LOADER_ARGUMENTS, Trial, name_of
+
+Interval = tuple[float, float]
+
+# How far the model may be off between two settings, each of which it may be off by MODEL_ERROR.
+_BETWEEN: Final = math.log1p(2 * MODEL_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One change to try.
+
+    Attributes:
+        subject: What it is about: of several candidates about one thing one can be taken.
+        overrides, sites: As the trial has them.
+        predicted: How many times as fast it will be, by the model; None where none applies.
+        cautions: What it alters, or needs.
+        hope: How many times as fast it could be at most, where no model applies: it only tells
+            what is tried first.
+    """
+
+    subject: str
+    overrides: Mapping[str, Any]
+    predicted: Interval | None
+    cautions: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+    hope: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return name_of(self.overrides)
+
+    def promise(self) -> float:
+        """Returns by what candidates are ordered: those of which nothing is known come last."""
+        return self.predicted[1] if self.predicted is not None else self.hope
+
+    def trial(self) -> Trial:
+        return Trial(self.name, self.overrides, sites=self.sites)
+
+    def without_saves(self, share: float) -> Candidate:
+        """Returns the same as told of steps without a share of their time that it leaves alone."""
+        if share <= 0:
+            return self
+        predicted = interval_without(self.predicted, share)
+        return replace(self, predicted=predicted, hope=_times_of_rest(self.hope, share))
+
+
+def interval_without(predicted: Interval | None, share: float) -> Interval | None:
+    """Returns how many times as fast the rest is, by a forecast of all.
+
+    Args:
+        predicted: Of all.
+        share: Of the time before, which stays as it is and is not counted.
+    """
+    if predicted is None or share <= 0:
+        return predicted
+    return _times_of_rest(predicted[0], share), _times_of_rest(predicted[1], share)
+
+
+def _times_of_rest(times: float, share: float) -> float:
+    return (1 - share) / max(1 / times - share, (1 - share) / times_without(1.0))
+
+
+def up_to(share: float) -> Interval:
+    """Returns the forecast of a change that may save all of a share of the time, or none of it.
+
+    Nothing saved may be measured as a loss: two runs of the same script differ.
+    """
+    return 1 / (1 + LEAST_CHANCE), times_without(share)
+
+
+def together(candidates: Sequence[Candidate]) -> Candidate:
+    """Returns several changes as one; what each gives at most is multiplied.
+
+    Args:
+        candidates: Of different subjects, one or more.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    known = [one.predicted for one in candidates if one.predicted is not None]
+    return Candidate(
+        subject="+".join(one.subject for one in candidates),
+        overrides=_overrides_of([one.trial() for one in candidates]),
+        predicted=(
+            # One change may take away what another would have given.
+            max(low for low, _ in known),
+            math.prod(high for _, high in known),
+        )
+        if len(known) == len(candidates)
+        else None,
+        cautions=tuple(dict.fromkeys(c for one in candidates for c in one.cautions)),
+        sites=tuple(dict.fromkeys(site for one in candidates for site in one.sites)),
+    )
+
+
+def _overrides_of(trials: Sequence[Trial]) -> dict[str, Any]:
+    """Returns what trials change together: each argument of loaders where its trial changes it."""
+    sites = tuple(dict.fromkeys(site for one in trials for site in one.sites))
+    overrides: dict[str, Any] = {}
+    for one in trials:
+        for name, value in one.overrides.items():
+            if name not in LOADER_ARGUMENTS or not sites:
+                overrides[name] = value
+                continue
+            by_site = overrides.setdefault(name, {})
+            by_site |= {s: at[name] for s in one.sites if name in (at := one.arguments_at(s))}
+    return {
+        name: _for_all(value, sites) if isinstance(value, dict) else value
+        for name, value in overrides.items()
+    }
+
+
+def _for_all(by_site: Mapping[str, Any], sites: Sequence[str]) -> Any:
+    """Returns the one value that is the same for all lines, or what each of them gets."""
+    values = list(by_site.values())
+    is_alike = len(by_site) == len(sites) and all(one == values[0] for one in values)
+    return values[0] if is_alike else dict(by_site)
+
+
+def learned(
+    candidate: Candidate,
+    tried: Sequence[Candidate],
+    speed_of: Callable[[Candidate], SpeedUp | None],
+) -> Interval | None:
+    """Returns the forecast by what another change of the same kind gave, if that is narrower.
+
+    What the model says of the one against the other is put upon what the other was measured to
+    give. Both are measured against the same baselines, so that the interval of the one is what two
+    runs may differ by.
+
+    Args:
+        candidate: To be run.
+        tried: All that may have been.
+        speed_of: What was measured.
+    """
+    if candidate.predicted is None:
+        return None
+    found = candidate.predicted
+    for other in tried:
+        if other.subject != candidate.subject or other.predicted is None or other is candidate:
+            continue
+        speed = speed_of(other)
+        if speed is None or speed.mid is None or speed.low is None or speed.high is None:
+            continue
+        ratios = [my / its for my, its in zip(candidate.predicted, other.predicted, strict=True)]
+        below, above = (
+            math.hypot(math.log(part), _BETWEEN)
+            for part in (speed.mid / speed.low, speed.high / speed.mid)
+        )
+        interval = (
+            speed.mid * min(ratios) * math.exp(-below),
+            speed.mid * max(ratios) * math.exp(above),
+        )
+        if _width(interval) < _width(found):
+            found = interval
+    return found
+
+
+def _width(interval: Interval) -> float:
+    return math.log(interval[1] / interval[0]) if interval[0] > 0 else math.inf

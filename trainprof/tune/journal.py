@@ -1,0 +1,267 @@
+"""Which trials a `tune` run has done: what `--resume` goes on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from trainprof.analysis.run.recording import manifest_of_first
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.summary.saved import saved_summary
+from trainprof.analysis.summary.tune import BASELINE, BROKEN, INTERRUPTED
+from trainprof.compare.comparability import ground_of
+from trainprof.compare.compared_run import ComparedRun
+from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.run_file import read_run_file
+from trainprof.tune.environment_fingerprint import check_ground
+from trainprof.tune.runner import label_of
+from trainprof.tune.saving import save_json
+from trainprof.tune.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    TrialRunner,
+    was_in_vain,
+)
+from trainprof.tune.trial_reading import read
+
+FILE: Final = "tune.json"
+LARGEST_BYTES: Final = 1 << 24
+_LARGEST_NUMBER: Final = 1e12
+# What reading values of another shape or size raises.
+_DAMAGES: Final = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+SCHEMA_VERSION: Final = 1
+
+
+class JournalDamaged(TrainprofError):
+    slug: ClassVar[str] = "journal-damaged"
+    exit_code: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a `tune` run was started with.
+
+    Attributes:
+        words, module: The command, with what looks like a secret masked.
+        script_sha256: Of the script's text, None where there is none.
+        cwd: Where, None: not known.
+        sources: Digests of the files beside the script and of its settings, by name.
+        variables: Of its environment, as ground.variables_of_pace tells them.
+        budget_s, trial_steps, allow_numerics, interval_s, is_sandboxed: As TuneOptions has them.
+    """
+
+    words: tuple[str, ...]
+    module: str | None
+    script_sha256: str | None
+    budget_s: float
+    trial_steps: int | None
+    allow_numerics: bool
+    interval_s: float
+    cwd: str | None
+    sources: Mapping[str, str]
+    variables: Mapping[str, str]
+    is_sandboxed: bool
+
+
+class Journal:
+    """The list of runs that have ended, kept in the `tune` run's directory.
+
+    Args:
+        directory: Of the `tune` run.
+        asked: What it was started with.
+        done: Entries of an earlier start.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, asked: Asked, done: list[dict[str, Any]] | None = None
+    ) -> None:
+        self._directory = directory
+        self.asked = asked
+        self._done = done or []
+
+    @property
+    def spent_s(self) -> float:
+        return sum(float(entry["seconds"]) for entry in self._done)
+
+    def save(self) -> None:
+        told = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self._done}
+        save_json(self._directory.path / FILE, told)
+
+    def add(self, run: Measured) -> None:
+        """Notes a run that is not to be made again."""
+        self._done.append(
+            {
+                "name": run.trial.name,
+                "number": run.number,
+                "overrides": dict(run.trial.overrides),
+                "directory": run.directory,
+                "outcome": run.outcome,
+                "detail": run.detail,
+                "failed_after": run.failed_after,
+                "left_running": list(run.left_running),
+                "seconds": run.seconds,
+            }
+        )
+        self.save()
+
+    def knows(self, trial: Trial, number: int) -> bool:
+        """Whether a run was made before, and its directory is still there."""
+        return self._entry_of(trial, number) is not None
+
+    def remembered(self, trial: Trial, number: int) -> Measured | None:
+        """Returns an earlier run, read from its directory, None where there is none."""
+        entry = self._entry_of(trial, number)
+        if entry is None:
+            return None
+        directory = self._directory_of(trial, number)
+        found = read(
+            trial,
+            number,
+            directory,
+            saved_summary(directory) or summarize(directory),
+            outcome=str(entry["outcome"]),
+            detail=entry["detail"],
+            failed_after=entry["failed_after"],
+            relative_to=self._directory.path,
+        )
+        return replace(
+            found,
+            seconds=float(entry["seconds"]),
+            left_running=tuple(entry["left_running"]),
+        )
+
+    def ground(self) -> dict[str, str]:
+        """Returns the machine and libraries that its runs stood on; {} where none is left."""
+        found: dict[str, str] = {}
+        for entry in self._done:
+            directory = self._directory_of(Trial(entry["name"]), entry["number"])
+            summary = saved_summary(directory)
+            if summary is not None:
+                manifest = manifest_of_first(directory)
+                run = ComparedRun(summary, None, manifest, str(directory.path))
+                found = ground_of(run) | found
+        return found
+
+    def _entry_of(self, trial: Trial, number: int) -> dict[str, Any] | None:
+        is_there = self._directory_of(trial, number).path.is_dir()
+        asked = (trial.name, number, dict(trial.overrides))
+        for entry in self._done if is_there else ():
+            if (entry["name"], entry["number"], entry["overrides"]) == asked:
+                return entry
+        return None
+
+    def _directory_of(self, trial: Trial, number: int) -> RunDirectory:
+        # The name alone is ours to trust: where it lies follows from it.
+        return RunDirectory(self._directory.trials / label_of(trial, number))
+
+
+class RememberingRunner:
+    """Runs what was not run before, as long as it runs on what that did."""
+
+    def __init__(self, runner: TrialRunner, journal: Journal) -> None:
+        self._runner = runner
+        self._journal = journal
+        self._ground: Mapping[str, str] = {}
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        """Runs a trial, or returns what it showed.
+
+        Raises:
+            CannotResume: If it ran on another machine, or with other libraries, than earlier ones.
+        """
+        known = self._journal.remembered(trial, number)
+        if known is not None:
+            self._ground = {**known.ground, **self._ground}
+            return known
+        measured = self._runner.run(trial, number, limits)
+        check_ground(self._ground, measured.ground)
+        is_lost = measured.outcome == INTERRUPTED or was_in_vain(measured, limits)
+        # What all the rest stands on is tried again: a full disk or a device in use may pass.
+        is_lost |= measured.outcome in BROKEN and trial.name in (WARM_UP, BASELINE)
+        if not is_lost:
+            self._journal.add(measured)
+        return measured
+
+
+def read_journal(directory: RunDirectory) -> Journal:
+    """Returns the journal that a `tune` run left.
+
+    Raises:
+        JournalDamaged: If there is none, or it is none of ours.
+    """
+    path: Path = directory.path / FILE
+    try:
+        told = json.loads(read_run_file(path, LARGEST_BYTES))
+        asked, done = _asked(told), [_entry(one) for one in told["done"]]
+    except OSError as error:
+        raise JournalDamaged(
+            f"{directory.path} is no `tune` run: {FILE} cannot be read: {error.strerror or error}",
+            hint="name the directory that `trainprof tune` printed",
+        ) from error
+    except _DAMAGES as error:
+        raise JournalDamaged(
+            f"{path} is damaged", hint="start again: trainprof tune SCRIPT"
+        ) from error
+    return Journal(directory, asked, done)
+
+
+def _asked(told: Mapping[str, Any]) -> Asked:
+    if told["schema_version"] != SCHEMA_VERSION:
+        raise ValueError("another version")
+    steps = told["trial_steps"]
+    return Asked(
+        words=tuple(str(word) for word in told["words"]),
+        module=_text(told["module"]),
+        script_sha256=_text(told["script_sha256"]),
+        budget_s=_positive(told["budget_s"]),
+        trial_steps=None if steps is None else int(_positive(steps)),
+        allow_numerics=bool(told["allow_numerics"]),
+        interval_s=_positive(told["interval_s"]),
+        cwd=_text(told["cwd"]),
+        sources=_texts(told["sources"]),
+        variables=_texts(told["variables"]),
+        is_sandboxed=bool(told["is_sandboxed"]),
+    )
+
+
+def _positive(value: Any) -> float:
+    """Returns a number that is finite, over 0 and of a size that times have."""
+    number = float(value)
+    if not 0 < number < _LARGEST_NUMBER:
+        raise ValueError(f"{value} out of range")
+    return number
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _texts(told: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in dict(told).items()}
+
+
+def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": str(told["name"]),
+        "number": int(told["number"]),
+        "overrides": dict(told["overrides"]),
+        "directory": str(told["directory"]),
+        "outcome": str(told["outcome"]),
+        "detail": _text(told["detail"]),
+        "failed_after": _text(told["failed_after"]),
+        "left_running": [str(name) for name in told["left_running"]],
+        "seconds": _positive(told["seconds"]),
+    }

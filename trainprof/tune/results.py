@@ -1,0 +1,297 @@
+"""What a search found, as the summary of a `tune` run has it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from trainprof.analysis.model.optimizer_builder import minded_of
+from trainprof.analysis.statistics.speedup import UNKNOWN, SpeedUp
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.summary.tune import (
+    BASELINE,
+    CUT_SHORT,
+    INTERRUPTED,
+    OK,
+    Recommended,
+    Times,
+    TrialSummary,
+    Tuning,
+)
+from trainprof.findings.loading.loader_change import call_with
+from trainprof.tune.candidates import Plan
+from trainprof.tune.cautions import against, to_be_minded
+from trainprof.tune.measured import (
+    Found,
+    cold_runs,
+    held_up_runs,
+    runs_on_other_batches,
+)
+from trainprof.tune.trial import WARM_UP, Measured, Trial
+
+_FIRST_COUNTS: Final = (
+    "the first run counts as the baseline, as the budget has no time for another: it may be slower "
+    "than later runs, which find files and caches in memory"
+)
+# Losses that differ by less are the same: sums are not always added up in one order.
+_SAME_LOSS: Final = 1e-6
+_FEWEST_LOSSES: Final = 3
+
+
+def summary_of_tune(
+    base: RunSummary,
+    found: Found,
+    *,
+    name: str,
+    directory: str,
+    budget_s: float,
+    command: Sequence[str] | None = None,
+    is_sandboxed: bool = True,
+) -> RunSummary:
+    """Returns the summary of a `tune` run: of its first baseline, with the trials.
+
+    Args:
+        base: Of the first baseline.
+        found: What was measured.
+        name: The `tune` run's.
+        directory: As one would type it.
+        budget_s: That it was given.
+        command: As it was given, with secrets masked; None: the first baseline's.
+        is_sandboxed: Whether trials were kept from the user's files.
+    """
+    rows = trials_of(found)
+    written = dict.fromkeys(path for run in found.runs for path in run.written)
+    return replace(
+        base,
+        run=replace(
+            base.run,
+            name=name,
+            directory=directory,
+            command=base.run.command if command is None else list(command),
+        ),
+        trials=rows,
+        recommended=recommended_of(found, rows, base),
+        tuning=Tuning(
+            budget_s=budget_s,
+            spent_s=found.spent_s(),
+            trial_steps=found.trial_steps,
+            ended_by=found.ended_by,
+            unfinished=list(found.unfinished),
+            needed_budget_s=found.needed_budget_s,
+            uncontained=[f"wrote {path}" for path in written],
+            is_sandboxed=is_sandboxed,
+            notes=[
+                *(found.plan.notes if found.plan is not None else ()),
+                *([_FIRST_COUNTS] if found.first_counts else []),
+                *_left_out(found),
+                *_failed_after(found),
+                *_unlike(found),
+            ],
+        ),
+    )
+
+
+def trials_of(found: Found) -> list[TrialSummary]:
+    """Returns one row for each trial, in the order in which they were first run."""
+    runs = [one for one in found.runs if one.outcome != INTERRUPTED]
+    trials = {one.trial.name: one.trial for one in runs if one.trial.name != WARM_UP}
+    return [_row(found, trial) for trial in trials.values()]
+
+
+def _row(found: Found, trial: Trial) -> TrialSummary:
+    runs = _results(found.of(trial.name))
+    good = [one for one in runs if one.is_ok]
+    worst = next((one for one in runs if one.outcome != OK), runs[0])
+    is_base = trial.name == BASELINE
+    speed = None if is_base else found.speedup(trial)
+    predicted = found.predicted.get(trial.name)
+    times = times_of(speed)
+    is_least = any(one.is_least for one in good)
+    memory = [x.peak_memory_bytes for x in good if x.peak_memory_bytes is not None]
+    return TrialSummary(
+        name=trial.name,
+        overrides=dict(trial.overrides),
+        steps_per_s=_steps_per_s(found.alike(trial.name).other),
+        speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
+        verdict=speed.verdict if speed is not None else UNKNOWN,
+        predicted=list(predicted) if predicted is not None else None,
+        held=None
+        if times is None or predicted is None or is_least
+        else whether_held(times, predicted),
+        runs=len(runs),
+        directories=[one.directory for one in runs],
+        outcome=worst.outcome,
+        detail=worst.detail,
+        losses=None if is_base else _losses(found, runs),
+        refused={name: why for one in runs for name, why in one.refused.items()},
+        cautions=list(found.cautions.get(trial.name, ())),
+        against=against(found, trial),
+        peak_memory_bytes=max(memory, default=None),
+        steps=max((one.steps for one in runs), default=None),
+        was_cut=any(one.was_cut for one in runs),
+        is_least=is_least,
+        disturbance=statistics.fmean(x.disturbance for x in good) if good else 0.0,
+    )
+
+
+def _results(runs: Sequence[Measured]) -> list[Measured]:
+    """Leaves out runs that are to be made again: they were interrupted, or cut short after others.
+
+    One trial's only run that was cut short stands for itself.
+    """
+    ended = [one for one in runs if one.outcome != INTERRUPTED]
+    return [one for one in ended if one.outcome != CUT_SHORT] or ended
+
+
+def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
+    """Returns whether a forecast came true, None where what was measured does not tell.
+
+    It was right where all of the measured interval lies inside of it, wrong where none does. One
+    that reaches across an edge, or around it, counts for neither.
+    """
+    if measured.low is None or measured.high is None:
+        return None
+    low, high = predicted
+    if low <= measured.low and measured.high <= high:
+        return True
+    return False if measured.high < low or high < measured.low else None
+
+
+def _steps_per_s(runs: Sequence[Measured]) -> float | None:
+    paces = [one.training_pace or one.pace for one in runs]
+    means = [pace.mean_s for pace in paces if pace is not None and pace.mean_s > 0]
+    return 1 / statistics.fmean(means) if means else None
+
+
+def _losses(found: Found, runs: Sequence[Measured]) -> str | None:
+    """None where losses are not known, or the script itself gives other ones each time."""
+    base = [one.losses for one in found.of(BASELINE) if len(one.losses) >= _FEWEST_LOSSES]
+    other = [one.losses for one in runs if len(one.losses) >= _FEWEST_LOSSES]
+    if not base or not other or not all(_are_same(base[0], one) for one in base[1:]):
+        return None
+    if len(base) < 2:
+        # Equal ones tell something even so; others may come of the script's own randomness.
+        return "same" if all(_are_same(base[0], one) for one in other) else None
+    return "same" if all(_are_same(base[0], one) for one in other) else "other"
+
+
+def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:
+    count = min(len(one), len(other))
+    first, second = np.array(one[:count]), np.array(other[:count])
+    return bool(np.allclose(first, second, rtol=_SAME_LOSS, atol=_SAME_LOSS, equal_nan=True))
+
+
+def recommended_of(
+    found: Found, rows: Sequence[TrialSummary], base: RunSummary
+) -> Recommended | None:
+    """Returns the setting to take, None where none was visibly faster."""
+    if found.best is None:
+        return None
+    row = next(one for one in rows if one.name == found.best.name)
+    if row.speedup is None:
+        return None
+    changed = _changed_loaders(found.best, base)
+    minded = to_be_minded(found, found.best, [loader for loader, _ in changed])
+    return Recommended(
+        overrides=row.overrides,
+        speedup=row.speedup,
+        name=row.name,
+        sites=list(found.best.sites) if found.best.loader_arguments() else [],
+        change=[
+            *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
+            *_other_changes(found.best, found.plan),
+        ],
+        cautions=list(dict.fromkeys((*minded, *row.cautions, *_of_builders(found)))),
+    )
+
+
+def _changed_loaders(trial: Trial, base: RunSummary) -> list[tuple[Loader, dict[str, Any]]]:
+    """Returns the loaders that a trial changed, one for each line, with their arguments."""
+    loaders = {one.site: one for one in reversed(base.loaders)}
+    changes = ((site, trial.arguments_at(site)) for site in trial.sites)
+    return [(loaders[site], change) for site, change in changes if change and site in loaders]
+
+
+def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
+    lines = []
+    optimizers = plan.optimizers if plan is not None else ()
+    if trial.overrides.get("pin_memory"):
+        lines.append("copies of its batches: .to(device, non_blocking=True)")
+    for name, code in _SETTINGS.items():
+        if name not in trial.overrides:
+            continue
+        value = trial.overrides[name]
+        if name in _OF_OPTIMIZERS and optimizers:
+            lines += [f"{one.site}: {one.with_argument(name, value)}" for one in optimizers]
+        else:
+            lines.append(code.format(repr(value)))
+    return lines
+
+
+def _of_builders(found: Found) -> list[str]:
+    """Returns what to mind where a package builds an optimizer that the best trial changed."""
+    if found.best is None or found.plan is None or not _OF_OPTIMIZERS & found.best.overrides.keys():
+        return []
+    return minded_of(found.plan.optimizers)
+
+
+_SETTINGS: Final = {
+    "torch_threads": "torch.set_num_threads({})",
+    "fused": "the optimizer: fused={}",
+    "foreach": "the optimizer: foreach={}",
+    "float32_matmul_precision": "torch.set_float32_matmul_precision({})",
+    "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
+}
+
+
+_OF_OPTIMIZERS: Final = frozenset({"fused", "foreach"})
+
+
+def _left_out(found: Found) -> list[str]:
+    reasons = {
+        "read from disk what the other trials had in memory": cold_runs(found.runs),
+        "took over twice as long as another run of the same": held_up_runs(found.runs),
+        "the first batches, which free data is copied from, are not as large as later ones": (
+            runs_on_other_batches(found.runs)
+        ),
+    }
+    return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
+
+
+def _failed_after(found: Found) -> list[str]:
+    """Says how the script as it is fails behind a training that a limit ended, where it does."""
+    return [
+        f"once its training was ended at the limit, the script failed ({why}): what it trained "
+        "until then counts"
+        for why in found.failures_after()[:1]
+    ]
+
+
+def _unlike(found: Found) -> list[str]:
+    """Says of which trials only the steps count that the script as it is made too."""
+    trials = dict.fromkeys(run.trial.name for run in found.runs if run.is_ok)
+    counted: dict[int, list[str]] = {}
+    untold = []
+    for name in trials:
+        both = found.alike(name) if name not in (WARM_UP, BASELINE) else None
+        if both is not None and both.is_too_short:
+            untold.append(name)
+        elif both is not None and both.until is not None:
+            counted.setdefault(both.until, []).append(name)
+    why = "later steps take another time, and not all runs came to them"
+    notes = [
+        f"{why}, so that only the first {steps} count: {', '.join(names)}"
+        for steps, names in counted.items()
+    ]
+    return notes + ([f"{why}, so not compared: {', '.join(untold)}"] if untold else [])
+
+
+def times_of(speed: SpeedUp | None) -> Times | None:
+    if speed is None or speed.mid is None:
+        return None
+    return Times(speed.low, speed.mid, speed.high)

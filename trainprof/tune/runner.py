@@ -1,0 +1,151 @@
+"""Runs trials: each in a process of its own, recorded as a run of its own."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from trainprof.analysis.summary.tune import FAILED
+from trainprof.launch.options import RunOptions, TrialOptions
+from trainprof.launch.run import run
+from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.error_output import end_of_errors, refusal_in
+from trainprof.tune.sandbox.sandbox import (
+    CACHES,
+    Sandbox,
+    remove_tree,
+    words_without_sandbox,
+)
+from trainprof.tune.sandbox.unsandboxed import scratch_directory
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial
+from trainprof.tune.trial_reading import Ended, measured
+
+WOULD_FILL: Final = "ended before its files would have filled the disk"
+# In an argument of the script: what each trial puts its own name in place of.
+PLACEHOLDER: Final = "{trial}"
+SCRATCH: Final = "scratch"
+# A file's name may have 255 bytes, and some are put before and behind it.
+_LONGEST_NAME: Final = 120
+
+# Keeps experiment trackers from sending anything; as they document them.
+_OFFLINE: Final = {
+    "WANDB_MODE": "offline",
+    "MLFLOW_TRACKING_URI": "file://{cwd}/mlruns",
+    "COMET_START_ONLINE": "false",
+    "COMET_MODE": "OFFLINE",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "offline",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The command that is tuned: SCRIPT ARGS, or with `module` its ARGS."""
+
+    words: tuple[str, ...]
+    module: str | None = None
+
+    def for_trial(self, name: str) -> tuple[str, ...]:
+        return tuple(word.replace(PLACEHOLDER, name) for word in self.words)
+
+
+class ScriptRunner:
+    """Runs trials of a script under a `tune` run's directory.
+
+    Args:
+        script: What is run.
+        directory: Of the `tune` run.
+        interval_s: The sampler's interval.
+        sandbox: Keeps trials from the user's files, None: nothing does.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        directory: RunDirectory,
+        *,
+        interval_s: float,
+        sandbox: Sandbox | None,
+    ) -> None:
+        self._script = script
+        self._directory = directory
+        self._interval_s = interval_s
+        self._sandbox = sandbox
+
+    def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
+        began = time.monotonic()
+        label = label_of(trial, number)
+        path = self._directory.trials / label
+        scratch = self._directory.path / SCRATCH / label
+        # What another `tune` had begun and did not end.
+        for left in (path, scratch):
+            remove_tree(left)
+        self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in (scratch, scratch.parent / CACHES):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cwd = Path.cwd()
+        if self._sandbox is None:
+            cwd = scratch_directory(scratch, cwd, but_for=self._directory.path)
+            before = words_without_sandbox(cwd)
+        else:
+            before = self._sandbox.words(scratch, path)
+        options = RunOptions(
+            words=self._script.for_trial(argument_of(trial, number)),
+            module=self._script.module,
+            output=path,
+            interval_s=self._interval_s,
+            max_steps=limits.steps if trial.data != "alone" else None,
+            max_time_s=limits.seconds,
+            trial=TrialOptions(
+                loaders=trial.loader_arguments(),
+                sites=trial.sites,
+                data=trial.data,
+                batches=limits.steps if trial.data == "alone" else None,
+                pass_batches=trial.pass_batches,
+                settings=trial.settings(),
+                scratch=scratch if self._sandbox is None and trial.name == WARM_UP else None,
+                enough_s=limits.enough_s,
+                enough_steps=limits.enough_steps,
+            ),
+            before=before,
+            environment={name: value.format(cwd=cwd) for name, value in _OFFLINE.items()},
+            cwd=cwd,
+            keeps_console=True,
+            ended_after_s=limits.killed_after_s,
+        )
+        try:
+            finished = run(options)
+            record = RunDirectory(path)
+            ended = Ended(finished.outcome, finished.is_overdue)
+            found = measured(trial, number, record, ended, relative_to=self._directory.path)
+            if finished.is_full:
+                found = replace(found, outcome=FAILED, detail=WOULD_FILL, pace=None)
+            if self._sandbox is not None and found.outcome == FAILED:
+                why = refusal_in(end_of_errors(record.console))
+                found = found if why is None else replace(found, detail=f"{found.detail}. {why}")
+        finally:
+            remove_tree(scratch)
+        return replace(
+            found,
+            seconds=time.monotonic() - began,
+            left_running=finished.left_running,
+        )
+
+
+def label_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as a file's: the first run of it has its plain name."""
+    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:_LONGEST_NAME]
+    return plain if number == 1 else f"{plain}.{number}"
+
+
+def argument_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as it may stand in an argument: letters, digits, `-` and `_`.
+
+    Hydra and mmengine take what stands around a `=` or a `,` apart.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", trial.name.replace("=", "-"))[:_LONGEST_NAME]
+    return plain if number == 1 else f"{plain}-run{number}"

@@ -1,0 +1,365 @@
+"""A `tune` run from its directory to its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from trainprof.analysis.run.summarize import case_of, summarize
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.summary.saved import saved_summary
+from trainprof.analysis.summary.tune import BASELINE
+from trainprof.launch.manifest import opening_manifest, script_sha256
+from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
+from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.target import Target, resolve
+from trainprof.record.errors import TrainprofError
+from trainprof.record.masking import masked_argv, masked_text
+from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.candidates import Plan, plan
+from trainprof.tune.environment_fingerprint import (
+    CannotResume,
+    check_alike,
+    check_ground,
+    check_variables,
+    ground_now,
+    variables_of_pace,
+)
+from trainprof.tune.journal import Asked, Journal, RememberingRunner, read_journal
+from trainprof.tune.measured import Found, Progress
+from trainprof.tune.results import summary_of_tune
+from trainprof.tune.runner import SCRATCH, Script, ScriptRunner
+from trainprof.tune.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
+from trainprof.tune.saving import save_json
+from trainprof.tune.search import Search
+from trainprof.tune.trial import Measured
+
+DEFAULT_BUDGET_S: Final = 600.0
+_LOCK: Final = "tune.lock"
+
+
+class StoppedTooEarly(TrainprofError):
+    slug: ClassVar[str] = "stopped-too-early"
+
+
+class AlreadyTuning(TrainprofError):
+    slug: ClassVar[str] = "already-tuning"
+    exit_code: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
+
+    Attributes:
+        script: To be run; the same as before: a run directory never supplies what is executed.
+        output: The directory, None: a new one under trainprof-runs.
+        budget_s: Of time, from now on.
+        trial_steps: After which a trial is stopped, None: as the budget suggests.
+        allow_numerics: Changes of precision may be tried, from now on if not before.
+        interval_s: The sampler's.
+        is_sandboxed: Trials are kept from the user's files.
+    """
+
+    script: Script
+    output: Path | None = None
+    budget_s: float | None = None
+    trial_steps: int | None = None
+    allow_numerics: bool = False
+    interval_s: float | None = None
+    is_sandboxed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRun:
+    """A `tune` run that is about to begin, or to go on.
+
+    Attributes:
+        directory: Of it.
+        script: To be run.
+        budget_s: Of time, from now on.
+        journal: What was asked for, and done before.
+        sandbox: Keeps trials from the user's files, None: nothing does.
+    """
+
+    directory: RunDirectory
+    script: Script
+    budget_s: float
+    journal: Journal
+    sandbox: Sandbox | None
+
+
+def begin(options: TuneOptions) -> TuneRun:
+    """Makes the directory of a new `tune` run.
+
+    Raises:
+        NoSandbox: If trials cannot be kept from the user's files, and are to be.
+        TrainprofError: If there is no such script, or no directory can be made.
+    """
+    target = resolve(options.script.words, options.script.module)
+    sandbox = _sandbox(options, _existing(options.output))
+    now_ns = time.time_ns()
+    directory = create_run_directory(
+        options.output, f"tune-{target.stem}", _without_rank(os.environ), time_ns=now_ns
+    )
+    manifest = _manifest(options.script, target, name=run_name(directory), time_ns=now_ns)
+    save_json(directory.manifest, {**manifest, "kind": "tune"})
+    asked = _asked(options, target, manifest)
+    journal = Journal(directory, asked)
+    journal.save()
+    return TuneRun(directory, options.script, asked.budget_s, journal, sandbox)
+
+
+def _manifest(script: Script, target: Target, *, name: str, time_ns: int) -> dict[str, Any]:
+    return opening_manifest(
+        target,
+        RunOptions(words=script.words, module=script.module),
+        os.environ,
+        name=name,
+        spawned_ns=time.perf_counter_ns(),
+        spawned_time_ns=time_ns,
+    )
+
+
+def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) -> Asked:
+    cwd = _here()
+    return Asked(
+        words=tuple(masked_argv(options.script.words)),
+        module=options.script.module,
+        script_sha256=script_sha256(target),
+        budget_s=options.budget_s or DEFAULT_BUDGET_S,
+        trial_steps=options.trial_steps,
+        allow_numerics=options.allow_numerics,
+        interval_s=options.interval_s or DEFAULT_INTERVAL_S,
+        cwd=None if cwd is None else masked_text(str(cwd)),
+        sources={**manifest["sources"], **manifest["settings"]},
+        variables=variables_of_pace(os.environ),
+        is_sandboxed=options.is_sandboxed,
+    )
+
+
+def _sandbox(options: TuneOptions, place: Path) -> Sandbox | None:
+    """Returns the sandbox of all trials, None where none is asked for.
+
+    Raises:
+        NoSandbox: If there is none to be had.
+    """
+    return make_sandbox(place, options.script.words) if options.is_sandboxed else None
+
+
+def _existing(output: Path | None) -> Path:
+    """Returns the nearest directory that exists above the one that is to be made."""
+    path = Path(os.path.abspath(output or "new"))
+    return next(parent for parent in path.parents if parent.is_dir())
+
+
+def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
+    """Returns an earlier `tune` run, to go on with the same script.
+
+    Args:
+        directory: Of the earlier one.
+        options: What is said along with it; without a budget it gets as much again.
+
+    Raises:
+        JournalDamaged: If it is no `tune` run.
+        CannotResume: If the command, the script, the machine, torch or the environment is another
+            by now, or its trials would not be like those before.
+        NoSandbox: If trials cannot be kept from the user's files, and were so before.
+    """
+    journal = read_journal(directory)
+    was = journal.asked
+    filled = replace(
+        options,
+        trial_steps=options.trial_steps or was.trial_steps,
+        interval_s=options.interval_s or was.interval_s,
+        allow_numerics=options.allow_numerics or was.allow_numerics,
+    )
+    target = resolve(options.script.words, options.script.module)
+    now = _asked(filled, target, _manifest(options.script, target, name="", time_ns=0))
+    output = options.output or directory.path
+    check_alike(
+        {**_told(was), "the output": directory.path.resolve()},
+        {**_told(now), "the output": output.resolve()},
+    )
+    digests = {**was.sources, target.name: was.script_sha256}
+    files = {**now.sources, target.name: now.script_sha256}
+    changed = [name for name, digest in digests.items() if files.get(name) != digest]
+    if changed:
+        raise CannotResume(
+            f"{', '.join(changed)} was changed since: its trials would not be alike",
+            hint="start again: trainprof tune SCRIPT",
+        )
+    check_variables(was.variables, now.variables)
+    check_ground(journal.ground(), ground_now(target))
+    if now.allow_numerics != was.allow_numerics:
+        journal.asked = replace(was, allow_numerics=True)
+        journal.save()
+    budget_s = options.budget_s or was.budget_s
+    return TuneRun(directory, options.script, budget_s, journal, _sandbox(options, directory.path))
+
+
+def _told(asked: Asked) -> dict[str, object]:
+    """Returns how one was begun, as one would type it."""
+    module = () if asked.module is None else ("-m", asked.module)
+    return {
+        "the command": shlex.join((*module, *asked.words)),
+        "the directory": asked.cwd or "not known",
+        "--trial-steps": asked.trial_steps or "not given",
+        "--interval": f"{asked.interval_s:g}",
+        "--unsandboxed": "not given" if asked.is_sandboxed else "given",
+    }
+
+
+def tune(
+    run: TuneRun,
+    *,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    announce: Callable[[str], None] = lambda sentence: None,
+) -> RunSummary:
+    """Runs trials until it is known what helps, or the time is over.
+
+    Args:
+        run: From `begin` or `resumed`.
+        tell: Called before and after each run of a trial.
+        announce: Called with a sentence on what fits into the budget, before the first run and
+            after the baseline.
+
+    Returns:
+        The summary, which is saved too: after each trial as far as it is known.
+
+    Raises:
+        CannotTune: If the script as it is cannot be measured.
+        CannotResume: If a trial ran on another machine, or with other libraries, than earlier ones.
+        StoppedTooEarly: If Ctrl-C came before it was.
+        AlreadyTuning: If another process is at work in the same directory.
+        TrainprofError: If nothing could be started.
+    """
+    directory, asked = run.directory, run.journal.asked
+    runner = ScriptRunner(run.script, directory, interval_s=asked.interval_s, sandbox=run.sandbox)
+    base: RunSummary | None = None
+    summary: RunSummary | None = None
+
+    def keep(found: Found) -> None:
+        nonlocal base, summary
+        if found.plan is None:
+            return
+        if base is None:
+            first = RunDirectory(directory.path / found.of(BASELINE)[0].directory)
+            base = saved_summary(first) or summarize(first)
+        summary = summary_of_tune(
+            base,
+            found,
+            name=run_name(directory),
+            directory=_as_typed(directory.path),
+            budget_s=run.budget_s + spent_s,
+            command=_command(run.script),
+            is_sandboxed=asked.is_sandboxed,
+        )
+        save_json(directory.summary, to_jsonable(summary))
+
+    spent_s = run.journal.spent_s
+    search = Search(
+        RememberingRunner(runner, run.journal),
+        lambda base, free_s: _planned(directory, base, free_s, asked),
+        budget_s=run.budget_s,
+        trial_steps=asked.trial_steps,
+        steps_budget_s=asked.budget_s,
+        directory=Path(_as_typed(directory.path)),
+        is_known=run.journal.knows,
+        tell=tell,
+        announce=announce,
+        keep=keep,
+    )
+    try:
+        with alone_in(directory):
+            search.run()
+    finally:
+        remove_tree(directory.path / SCRATCH)
+    if summary is None:
+        bare = () if asked.is_sandboxed else ("--unsandboxed",)
+        place = _as_typed(directory.path)
+        again = shlex.join(("trainprof", "tune", "--resume", place, *bare, *_command(run.script)))
+        raise StoppedTooEarly(
+            "stopped before the script as it is was measured: nothing is known yet",
+            hint=f"begin again with: {again}",
+        )
+    return summary
+
+
+@contextlib.contextmanager
+def alone_in(directory: RunDirectory) -> Iterator[None]:
+    """Holds a `tune` run's directory; a process that is killed holds it no longer.
+
+    Where the file system knows no locks nothing is held.
+
+    Raises:
+        AlreadyTuning: If another process holds it.
+    """
+    descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyTuning(
+                f"another `trainprof tune` is at work in {directory.path}",
+                hint="wait for it, or end it with Ctrl-C",
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
+    case = case_of(RunDirectory(directory.path / base.directory))
+    if case is None:
+        return Plan((), (), notes=_notes_of(base))
+    found = plan(
+        case,
+        allow_numerics=asked.allow_numerics,
+        # As the recording has them, where steps that save are among the others.
+        free_step_s=None if free_s is None else free_s + base.saves_s,
+        starts=base.starts_share(),
+        saves=base.saves_share(),
+    )
+    return replace(found, notes=(*found.notes, *_notes_of(base)))
+
+
+def _notes_of(base: Measured) -> tuple[str, ...]:
+    """Returns what the script as it is does besides that disturbs."""
+    if not base.left_running:
+        return ()
+    names = ", ".join(base.left_running)
+    return (f"what the script leaves running is ended with each trial: {names}",)
+
+
+def _command(script: Script) -> list[str]:
+    """Returns the command as it was given, with secrets masked."""
+    module = () if script.module is None else ("-m", script.module)
+    return masked_argv((*module, *script.words))
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # somebody removed it
+        return None
+
+
+def _as_typed(path: Path) -> str:
+    here = os.getcwd().rstrip(os.sep) + os.sep
+    return str(path).removeprefix(here)
+
+
+def _without_rank(environ: Mapping[str, Any]) -> dict[str, str]:
+    """A `tune` run starts its ranks itself."""
+    return {name: value for name, value in environ.items() if name != "RANK"}

@@ -1,0 +1,307 @@
+"""Reads what one run of a trial showed, from its run directory."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os.path import lexists
+from pathlib import Path
+from typing import Final
+
+from trainprof.analysis.pipeline.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
+from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.run.recording import manifest_of_first
+from trainprof.analysis.run.summarize import summarize
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.summary.tune import (
+    FAILED,
+    HUNG,
+    INTERRUPTED,
+    NOT_APPLIED,
+    OK,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+    TOO_FEW_STEPS,
+)
+from trainprof.analysis.timeline.common_steps import Paces, SeenSteps
+from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.step_series import RecordedSteps, read_recorded_steps, series_of
+from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.compare.comparability import DEVICE, GPU, ground_of
+from trainprof.compare.compared_run import ComparedRun, without_saves
+from trainprof.launch.outcome import Outcome
+from trainprof.launch.signals import ENDING
+from trainprof.record.names import MAX_TIME
+from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.cautions import first_passes
+from trainprof.tune.error_output import last_words
+from trainprof.tune.notes import TrialNotes, read_trial_notes
+from trainprof.tune.saving import save_json
+from trainprof.tune.trial import Measured, Trial
+
+_NEVER_ALONE: Final = "it was never drawn without training"
+DID_NOT_END: Final = "it did not end, and was killed"
+# Of a pass's batches that are drawn alone; fewer tell nothing.
+_FEWEST_BATCHES: Final = MIN_STEADY_STEPS
+# Trials follow one another, in turns with the script as it is: a virtual machine's cores wander
+# less between those than between any two runs.
+_TRIALS_WANDER: Final = 0.2
+# A run that was killed so long after its last step, and so many of its steps' time, hung.
+_HANGS_AFTER_S: Final = 10.0
+_HANGS_AFTER_STEPS: Final = 10
+_OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a trial's script came to its end, as its parent saw it."""
+
+    outcome: Outcome
+    is_overdue: bool
+
+
+def measured(
+    trial: Trial,
+    number: int,
+    directory: RunDirectory,
+    ended: Ended,
+    *,
+    relative_to: Path,
+) -> Measured:
+    """Reads a trial that has ended, and saves its summary as `run` does.
+
+    Returns:
+        What it showed; how long it took is for its runner to tell.
+    """
+    summary = summarize(directory)
+    save_json(directory.summary, to_jsonable(summary))
+    outcome, detail = _outcome(summary, ended, directory.console)
+    failed_after = None
+    if outcome in (FAILED, TIMED_OUT) and summary.run.exit.was_limited:
+        # What was to be measured was: who comes then may miss what the whole training writes, and
+        # a thread that is stopped behind the loop goes on.
+        outcome, detail, failed_after = OK, None, detail or DID_NOT_END
+    elif outcome == TIMED_OUT and (stood := _hung(trial, summary)) is not None:
+        outcome, detail = HUNG, stood
+    return read(
+        trial,
+        number,
+        directory,
+        summary,
+        outcome=outcome,
+        detail=detail,
+        failed_after=failed_after,
+        relative_to=relative_to,
+    )
+
+
+def _hung(trial: Trial, summary: RunSummary) -> str | None:
+    """Returns how a run that was killed hung, None where it was still making steps."""
+    wall_s, steps = summary.run.wall_s, _steps(trial, summary)
+    what = "batch" if trial.data == "alone" else "step"
+    if steps == 0:
+        return f"no {what} in {wall_s:.0f} s"
+    since_s = wall_s - summary.phases.initialization_s - summary.phases.training_s
+    step_s = summary.phases.training_s / steps
+    if since_s < max(_HANGS_AFTER_S, _HANGS_AFTER_STEPS * step_s):
+        return None
+    return f"no {what} in the last {since_s:.0f} s, after {steps}"
+
+
+def read(
+    trial: Trial,
+    number: int,
+    directory: RunDirectory,
+    summary: RunSummary,
+    *,
+    outcome: str,
+    detail: str | None,
+    failed_after: str | None,
+    relative_to: Path,
+) -> Measured:
+    """Returns what a saved run of a trial showed."""
+    recorded = read_recorded_steps(directory)
+    series = None if recorded is None else series_of(recorded.steps)
+    run = ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))
+    notes = read_trial_notes(directory)
+    free = free_steps(recorded) if recorded is not None and trial.data == "free" else None
+    seen = _seen(trial, run, recorded, free) if outcome == OK else None
+    paces = _paces(trial, run, directory, seen) if outcome == OK else Paces()
+    pace = paces.steps
+    not_applied = _not_applied(trial, notes) if outcome == OK else None
+    system = summary.system
+    if not_applied is not None:
+        outcome, detail = NOT_APPLIED, not_applied
+    elif outcome == OK and pace is None:
+        outcome = TOO_FEW_STEPS
+        detail = _too_few(trial, without_saves(run).steady_steps())
+    return Measured(
+        trial=trial,
+        number=number,
+        directory=str(directory.path.relative_to(relative_to)),
+        outcome=outcome,
+        detail=detail,
+        seconds=0.0,
+        pace=pace,
+        training_pace=paces.training,
+        saves_s=without_saves(run).checkpoints_s if trial.data == "real" else 0.0,
+        run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
+        steps=_steps(trial, summary),
+        startup_s=summary.phases.initialization_s,
+        training_s=summary.phases.training_s,
+        was_cut=outcome in (TIMED_OUT, HUNG) or summary.run.exit.limit == MAX_TIME,
+        failed_after=failed_after,
+        losses=tuple(notes.losses),
+        refused=notes.refused,
+        # What it made and removed itself is of no interest.
+        written=tuple(p for p, was_there in notes.written.items() if was_there or lexists(p)),
+        read_bytes=_read_bytes(_feeding(trial, summary)),
+        peak_memory_bytes=None
+        if system is None
+        else number_at(system.memory, "tree_rss_bytes", "max"),
+        disturbance=run.disturbance() if system is not None else 0.0,
+        ground=_ground(trial, run, outcome),
+        seen=seen,
+        is_least=free is not None and free.is_least,
+        batches=_batches(summary),
+        passes=first_passes(summary),
+    )
+
+
+def _not_applied(trial: Trial, notes: TrialNotes) -> str | None:
+    """Returns why a run was one of the script as it is, None where it was none."""
+    if trial.data != "real" and notes.applied.get("data") != trial.data:
+        # Free data that never came leaves no steps on it, whether that was told or not.
+        untold = _NEVER_ALONE if trial.data == "alone" else None
+        return notes.refused.get("data", untold)
+    if trial.overrides and notes.refused and not notes.applied:
+        return "; ".join(notes.refused.values())
+    return None
+
+
+def _seen(
+    trial: Trial, run: ComparedRun, recorded: RecordedSteps | None, free: FreeSteps | None
+) -> SeenSteps | None:
+    if free is not None:
+        return SeenSteps(free.table, free.first, _free_paces)
+    if recorded is None or trial.data != "real":
+        return None
+    return SeenSteps(recorded.steps, 0, lambda table: _real_paces(_of_steps(run, table)))
+
+
+def _paces(
+    trial: Trial, run: ComparedRun, directory: RunDirectory, seen: SeenSteps | None
+) -> Paces:
+    if trial.data == "alone":
+        return Paces(_telling(alone_pace(directory, trial.sites), _FEWEST_BATCHES))
+    if seen is not None:
+        return seen.paces()
+    return _real_paces(run) if trial.data == "real" else Paces()
+
+
+def _free_paces(table: StepTable) -> Paces:
+    pace = _telling(free_pace(table), MIN_STEADY_STEPS)
+    return Paces(pace, pace)
+
+
+def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
+    """Returns a run with a part of its steps, as if it had been ended there."""
+    if run.series is not None and len(table) == run.series.steps:
+        return run
+    told = run.summary.run
+    ended = replace(told, exit=replace(told.exit, reason="limit"))
+    summary = replace(run.summary, run=ended)
+    return replace(run, summary=summary, series=series_of(table))
+
+
+def _real_paces(run: ComparedRun) -> Paces:
+    """Returns the paces of steps that save no checkpoint.
+
+    Trials make unlike numbers of steps, and hold a few saves by chance, which make each noisy.
+    """
+    run = without_saves(run)
+    if run.why_unusable() is not None:
+        return Paces()
+    return Paces(_in_turns(run.pace()), _in_turns(run.training_pace()))
+
+
+def _in_turns(pace: Pace | None) -> Pace | None:
+    return pace and replace(pace, wandering=min(pace.wandering, _TRIALS_WANDER))
+
+
+def _too_few(trial: Trial, steady_steps: int) -> str:
+    if trial.data == "free":
+        return f"under {MIN_STEADY_STEPS} steps on free data, which begins after the batches kept"
+    if trial.data == "alone":
+        return f"under {_FEWEST_BATCHES} batches"
+    return f"steady steps: {steady_steps}; it takes {MIN_STEADY_STEPS}"
+
+
+def _telling(pace: Pace | None, fewest: int) -> Pace | None:
+    if pace is None or pace.steps_s is None or len(pace.steps_s) < fewest:
+        return None
+    return pace
+
+
+def _outcome(summary: RunSummary, ended: Ended, console: Path) -> tuple[str, str | None]:
+    outcome, end = ended.outcome, summary.run.exit
+    if ended.is_overdue:
+        return TIMED_OUT, None
+    if outcome.interrupted or ENDING & set(outcome.signals_received):
+        return INTERRUPTED, None
+    detail = end.detail
+    is_out = summary.out_of_memory is not None or (detail or "").startswith("out of memory")
+    if is_out or any(name in (detail or "") for name in _OUT_OF_MEMORY_NAMES):
+        return OUT_OF_MEMORY, _reason(summary, detail or "", console)
+    if outcome.signal is not None:
+        return FAILED, detail or f"ended by {signal.Signals(outcome.signal).name}"
+    if outcome.status:
+        return FAILED, _reason(summary, detail or f"exit status {outcome.status}", console)
+    return OK, None
+
+
+def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
+    """Returns how a script failed, with what it wrote of that itself."""
+    is_exception = summary.run.exit.reason == "exception"
+    told = last_words(console, known if is_exception else None)
+    if told is None:
+        return known or None
+    return told if is_exception or not known else f"{known}: {told}"
+
+
+def _feeding(trial: Trial, summary: RunSummary) -> list[Loader]:
+    """Returns the loaders that train, or those that are drawn alone: they feed no training."""
+    if trial.data == "alone":
+        return [one for one in summary.loaders if one.site in trial.sites]
+    return [one for one in summary.loaders if one.role == TRAINING]
+
+
+def _steps(trial: Trial, summary: RunSummary) -> int:
+    if trial.data != "alone":
+        return summary.training.steps
+    return sum(one.iterations for one in _feeding(trial, summary))
+
+
+def _read_bytes(loaders: Sequence[Loader]) -> float | None:
+    told = [one.fetch.read_bytes for one in loaders if one.fetch is not None]
+    known = [float(one) for one in told if one is not None]
+    return sum(known) if known else None
+
+
+def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
+    found = ground_of(run)
+    if trial.data == "real" and outcome == OK:
+        return found
+    # A loader alone has nothing to do on a device, and one that failed may not have come so far.
+    return {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
+
+
+def _batches(summary: RunSummary) -> dict[str, float]:
+    """Returns how large the batches of training were, by the line that builds their loader."""
+    told = ((one.site, one.fetch) for one in summary.loaders if one.role == TRAINING)
+    return {site: f.batch_bytes for site, f in told if f is not None and f.batch_bytes}
