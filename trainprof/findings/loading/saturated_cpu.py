@@ -29,7 +29,6 @@ from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside
 from trainprof.findings.loading.cheaper_samples import cheaper_samples
 from trainprof.findings.loading.crowding import crowding_of
 from trainprof.findings.loading.loader_change import (
-    WAITED_FROM,
     finding,
     of_cause,
 )
@@ -42,7 +41,8 @@ from trainprof.findings.wording import number_of, waited_of_batch
 ID: Final = "saturated_cpu"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
-    **WAITED_FROM,
+    # Cores cannot be had by changing a line: less than that is not worth the words.
+    "wait_share": Threshold(0.1, "as `share`"),
     "runnable_share": Threshold(0.1, "of the making of batches in time, waiting for a core"),
     "share": Threshold(0.1, "of a batch's time: what computing takes longer beside workers"),
 }
@@ -52,7 +52,8 @@ _OTHERS_SHARE: Final = 0.1
 
 def find(case: Case) -> Finding | None:
     fed = of_cause(case, ID, CPU)
-    if fed is not None:
+    least = case.threshold(ID, "wait_share", THRESHOLDS["wait_share"].value)
+    if fed is not None and fed.wait_share >= least:
         return _of_waits(case, fed)
     # A device computes on no core.
     fed_by = () if case.is_on_device else case.feeding

@@ -38,7 +38,7 @@ def test_each_call_is_told_with_its_line(recorder: Recorder, module: Any) -> Non
     module.empty_cache()
     line = sys._getframe().f_lineno - 1
     (event,) = recorder.read().of(Kind.CACHE_EMPTIED)
-    assert event.line == f"test_emptied_caches.py:{line}"
+    assert event.line == f"test_device_emptied_cache.py:{line}"
     assert recorder.read().notes(Topic.PROBE_FAILED) == []
 
 

@@ -54,7 +54,7 @@ def test_an_optimizer_that_goes_through_its_parameters_one_by_one(recorder: Reco
     sites = recorder.read().texts
     begins = inspect.getsourcelines(update)[1]
     for place in ("built", "site"):
-        assert f'test_torch_settings.py", {begins + 4}' in sites[facts[place]][1]
+        assert f'test_model_torch_settings.py", {begins + 4}' in sites[facts[place]][1]
     assert told(recorder, "torch_threads") == [torch.get_num_threads()]
 
 
@@ -271,7 +271,7 @@ def test_an_optimizer_that_the_script_wrote(recorder: Recorder) -> None:
     [facts] = told(recorder, "own_optimizer")
     assert (facts["class"], facts["tensors"]) == ("ByHand", 3)
     begins = inspect.getsourcelines(ByHand.step)[1]
-    assert f'test_torch_settings.py", {begins}' in recorder.read().texts[facts["site"]][1]
+    assert f'test_model_torch_settings.py", {begins}' in recorder.read().texts[facts["site"]][1]
     assert told(recorder, "looped_optimizer") == []
 
 

@@ -77,7 +77,7 @@ class Slow(Numbers):
 
 
 def line_here(offset: int = 0) -> str:
-    return f"test_loader.py:{sys._getframe(1).f_lineno + offset}"
+    return f"test_spans_loader.py:{sys._getframe(1).f_lineno + offset}"
 
 
 def site_of(recorder: Recorder, event: Event) -> str:
