@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval, PipelineInputs, Setting, pipelines_of
 from trainprof.analysis.pipeline.fit import model_of
 from trainprof.analysis.pipeline.model import simulate
+from trainprof.analysis.run.notes import Notes
+from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.summary.device import Device, SyncPoint
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import LEDGER_KEYS
@@ -21,6 +24,7 @@ from trainprof.analysis.timeline.steady_state import Steady
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.context_builder import build_case
 from trainprof.findings.run_context import Case
+from trainprof.record.notes import Note, record_of
 
 STEPS = 200
 
@@ -137,6 +141,7 @@ def case_of(
     halves: dict[str, tuple[float, float]] | None = None,
     settings: dict[str, float] | None = None,
     torch: TorchSettings | None = None,
+    notes: Notes | None = None,
     backwards: int = STEPS,
     **changes: Any,
 ) -> Case:
@@ -175,6 +180,7 @@ def case_of(
         settings=settings or {},
         backwards=backwards,
         torch=torch,
+        notes=notes,
     )
 
 
@@ -260,3 +266,19 @@ def _steps(step_s: float, drift: float, halves: dict[str, tuple[float, float]]) 
         buffered=~everything,
         cycle=1,
     )
+
+
+def noted(*notes: Note, places: tuple[str, ...] = ()) -> Notes:
+    """Returns notes as an analysis reads them; the first of `places` has the number 1.
+
+    Several of one kind stand in one list.
+    """
+    kinds = {note.KEY: [x for x in notes if x.KEY == note.KEY] for note in notes}
+    record = {
+        key: value
+        for same in kinds.values()
+        for key, value in record_of(same if len(same) > 1 else same[0]).items()
+    }
+    texts = {number: [*place.rsplit(":", 1), ""] for number, place in enumerate(places, 1)}
+    sites = {number: [file, int(line), name] for number, (file, line, name) in texts.items()}
+    return Notes([json.loads(json.dumps(record))], Sites(sites, None))

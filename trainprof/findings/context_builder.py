@@ -12,6 +12,7 @@ from trainprof.analysis.loading.loader_cost import total_s
 from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.fit import LoaderModel
+from trainprof.analysis.run.notes import Notes
 from trainprof.analysis.statistics.step_noise import half_split_noise
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -46,6 +47,7 @@ def build_case(
     clips_gradients: bool = False,
     backwards: int = 0,
     torch: TorchSettings | None = None,
+    notes: Notes | None = None,
     steps_shares: Mapping[int, float] | None = None,
 ) -> Case:
     """Returns what the rules look at.
@@ -63,6 +65,7 @@ def build_case(
         clips_gradients: By torch.nn.utils.
         backwards: Runs of the autograd engine in training.
         torch: How it was set, None where nothing is known.
+        notes: Of probes that have a rule of their own.
         steps_shares: Of each loader, by its id, as `LoaderCase.steps_share` has it; None: all.
     """
     here = [one for one in loaders if one.thread == "training"]
@@ -103,6 +106,7 @@ def build_case(
         clips_gradients=clips_gradients,
         backwards=backwards,
         torch=torch or TorchSettings(),
+        notes=notes or Notes(),
     )
 
 

@@ -12,6 +12,7 @@ from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_
 from trainprof.analysis.loading.loader_cost import cost_s, starts_s
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
+from trainprof.analysis.run.notes import Notes
 from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
@@ -129,6 +130,7 @@ class Case:
         steps: Of the training phase.
         settings: Thresholds that the user has set, by "rule.name".
         torch: How it was set.
+        notes: Of probes that have a rule of their own.
     """
 
     summary: RunSummary
@@ -145,6 +147,7 @@ class Case:
     clips_gradients: bool = False
     backwards: int = 0
     torch: TorchSettings = field(default_factory=TorchSettings)
+    notes: Notes = field(default_factory=Notes)
 
     @property
     def wall_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
@@ -21,6 +21,7 @@ from trainprof.inside.patching.patcher import (
     let_dynamo_skip,
 )
 from trainprof.record.event_log import EventLog
+from trainprof.record.notes import NUMBER, Note, record_of
 from trainprof.record.schema import Topic
 
 # How many references are kept before the dead among them are dropped.
@@ -177,10 +178,14 @@ class Session:
     def unavailable(self, probe: str, reason: str) -> None:
         self.log.note(Topic.PROBE_UNAVAILABLE, {"probe": probe, "reason": reason})
 
+    def note(self, notes: Note | Sequence[Note], key: str | None = None) -> None:
+        """Writes what holds from now on: of each key the last note counts."""
+        self.note_state(record_of(notes, key))
+
     def note_state(self, told: Mapping[str, object]) -> None:
         """Notes what holds from now on: of each key the last note counts."""
         self._states += 1
-        self.log.note(Topic.ENVIRONMENT, {**told, "number": self._states})
+        self.log.note(Topic.ENVIRONMENT, {**told, NUMBER: self._states})
 
     def detach(self) -> None:
         """Undoes every patch, last first."""

@@ -11,7 +11,6 @@ from trainprof.analysis.model.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.run.metadata import Facts, dicts_in, integer, last_note, share_in
 from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.summary.code import Numerics
-from trainprof.findings.distributed.needless_averaging.evidence import GradientSyncs, gradient_syncs
 from trainprof.record.schema import Topic
 
 _DISCARDED: Final = "discarded_gradients"
@@ -89,11 +88,6 @@ class TorchSettings:
             `model_at`; None where none were found.
         discarded: Likewise those that are set back before their optimizer steps, by the line of
             the pass, of the most time first.
-        padding: Counts of places in sequences that it is given, by name, as the probe has them.
-        padded_at: The line that asks for one length.
-        gradient_syncs: After each of several batches of an update, by the line that calls a model.
-        tables: Of embeddings, that get whole gradients, as the probe has them; `at` is the line.
-        updated_numbers: That optimizers change in a step, where tables are told of.
     """
 
     threads: int | None = None
@@ -111,12 +105,7 @@ class TorchSettings:
     decomposes_in_float64: bool = False
     unused: dict[str, Any] | None = None
     discarded: list[dict[str, Any]] = field(default_factory=list)
-    gradient_syncs: list[GradientSyncs] = field(default_factory=list)
-    tables: list[dict[str, Any]] = field(default_factory=list)
-    updated_numbers: int = 0
     threads_set_at: str | None = None
-    padding: dict[str, int] = field(default_factory=dict)
-    padded_at: str | None = None
 
 
 def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
@@ -132,7 +121,6 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
     unused, discarded = _last(told, "unused_gradients"), last_note(told, _DISCARDED).get(_DISCARDED)
-    padding, embeddings = (_last(told, name) for name in ("padding", "embedding_tables"))
     return TorchSettings(
         threads=threads[-1] if threads else None,
         cores_allotted=_first(told, "cores_allotted"),
@@ -151,15 +139,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         discarded=sorted(
             [_needless(one, sites) for one in dicts_in(discarded)], key=_share_of_backward
         ),
-        gradient_syncs=gradient_syncs(told, sites),
-        tables=[
-            {**one, "at": sites.known(integer(one.get("site")))}
-            for one in dicts_in(embeddings.get("tables"))
-        ],
-        updated_numbers=integer(embeddings.get("numbers")) or 0,
         threads_set_at=sites.known(_first(told, "threads_set_at")),
-        padding={} if padding.get("is_left_out") else _counts(padding),
-        padded_at=next(iter(_places(padding.get("sites"), sites)), None),
     )
 
 
@@ -232,10 +212,6 @@ def _share_of_backward(told: Mapping[str, Any]) -> float:
 def _last(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     found = last_note(told, name).get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _counts(told: Mapping[str, Any]) -> dict[str, int]:
-    return {name: found for name, x in told.items() if (found := integer(x)) is not None}
 
 
 def _places(numbers: Any, sites: Sites) -> list[str]:

@@ -38,6 +38,7 @@ from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.evidence import evidence_of, rule_settings_of
 from trainprof.analysis.run.faults import faults_of
 from trainprof.analysis.run.metadata import integer, number
+from trainprof.analysis.run.notes import Notes
 from trainprof.analysis.run.run_part import overhead_part, run_part
 from trainprof.analysis.run.training_part import training_of
 from trainprof.analysis.run.unobserved import not_found, not_observed
@@ -298,6 +299,7 @@ def _case(
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         backwards=_backwards(run.timeline),
         torch=torch,
+        notes=Notes(run.facts.environment(), run.sites()),
         steps_shares=shares_of_steps(run.timeline, steps),
     )
 

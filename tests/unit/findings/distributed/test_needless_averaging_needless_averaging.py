@@ -1,18 +1,14 @@
-"""What is found of modules that are called row by row, beside the model, or averaged each time."""
+"""Gradients that ranks average after each of several batches of an update."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from support.cases import Planted, case_of
+from support.cases import Planted, case_of, noted
 
-from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.distributed.needless_averaging.evidence import (
-    GradientSyncs,
-)
+from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
 from trainprof.findings.run_context import Case
 
 
@@ -20,18 +16,14 @@ def found(case: Case, rule: str) -> list[Finding]:
     return [one for one in diagnose(case).findings if one.id == rule]
 
 
-def called(planted: Planted | None = None, **told: Any) -> Case:
+def called(*notes: GradientSyncsNote) -> Case:
     """Two seconds of forward and one of backward."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    return case_of(
-        healthy if planted is None else planted,
-        parts={"backward": 1.0},
-        torch=TorchSettings(**told),
-    )
+    return case_of(healthy, parts={"backward": 1.0}, notes=noted(*notes, places=("train.py:40",)))
 
 
 def averaged(batches: float, *, ranks: int = 2) -> Case:
-    case = called(gradient_syncs=[GradientSyncs("train.py:40", batches)])
+    case = called(GradientSyncsNote(9, 1.0), GradientSyncsNote(1, batches))
     run = replace(case.summary.run, world_size=ranks)
     return replace(case, summary=replace(case.summary, run=run))
 

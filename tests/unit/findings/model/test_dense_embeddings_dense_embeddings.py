@@ -6,20 +6,32 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.cases import Planted, case_of
+from support.cases import Planted, case_of, noted
 from support.found import found, only
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.finding import LIKELY
+from trainprof.findings.model.dense_embeddings.probe import EmbeddingTable, EmbeddingTablesNote
 from trainprof.findings.run_context import Case
 
-TABLE = {"rows": 100_000, "numbers": 6_400_000, "indices": 128, "at": "model.py:7"}
+TABLE = {"rows": 100_000, "numbers": 6_400_000, "indices": 128, "site": 1}
 
 
-def updating(table: dict[str, Any], optimizer_s: float = 1.0, **settings: Any) -> Case:
+def updating(
+    table: dict[str, Any],
+    optimizer_s: float = 1.0,
+    numbers: int = 6_400_100,
+    **settings: Any,
+) -> Case:
     planted = Planted(workers=2, fetch_s=0.001, compute_s=0.01)
-    torch = TorchSettings(tables=[{**TABLE, **table}], **{"updated_numbers": 6_400_100, **settings})
-    return case_of(planted, parts={"optimizer": optimizer_s}, torch=torch)
+    values: dict[str, Any] = {**TABLE, **table}
+    note = EmbeddingTablesNote((EmbeddingTable(**values),), numbers)
+    return case_of(
+        planted,
+        parts={"optimizer": optimizer_s},
+        torch=TorchSettings(**settings),
+        notes=noted(note, places=("model.py:7",)),
+    )
 
 
 @pytest.mark.parametrize(("is_plain", "advice"), [(True, "sparse=True"), (False, "SparseAdam")])
@@ -39,7 +51,7 @@ def test_a_table_that_is_changed_as_a_whole(is_plain: bool, advice: str) -> None
         updating({"indices": 20_000}),
         updating({"indices": 0}),
         updating({}, optimizer_s=0.05),
-        updating({}, updated_numbers=10**9),
+        updating({}, numbers=10**9),
         updating({}, is_data_parallel=True),
         replace(updating({}), clips_gradients=True),
         updating({"rows": None, "indices": "many"}),

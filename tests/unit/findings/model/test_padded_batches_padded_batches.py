@@ -6,26 +6,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.cases import Planted, case_of
+from support.cases import Planted, case_of, noted
 from support.found import found, only
 
-from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import LIKELY
+from trainprof.findings.model.padded_batches.probe import PaddingNote
 from trainprof.findings.run_context import Case
 
 # Of batches of 10 rows.
-TOLD = {"looks": 12, "rows": 120, "places": 19_200, "filled": 4_320, "longest": 10_800}
+COUNTS = {"looks": 12, "rows": 120, "places": 19_200, "filled": 4_320, "longest": 10_800}
 LEFT = 10_800 / 19_200
 
 
-def padded(at: str | None = None, *, collate: str | None = None, **changes: int) -> Case:
+def padded(at: str | None = None, *, collate: str | None = None, **changes: Any) -> Case:
     """Most of training is forward and backward."""
     planted = Planted(workers=2, fetch_s=0.001, compute_s=0.01)
     planted.loader = replace(planted.loader, collate_site=collate)
     parts = {"forward": 0.7, "backward": 1.3}
-    torch = TorchSettings(padding={**TOLD, **changes}, padded_at=at)
-    return case_of(planted, parts=parts, torch=torch)
+    values: dict[str, Any] = {**COUNTS, **changes, "sites": (1,) if at else ()}
+    notes = noted(PaddingNote(**values), places=(at,) if at else ())
+    return case_of(planted, parts=parts, notes=notes)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +67,11 @@ def test_of_several_models_those_count_that_read() -> None:
         {"longest": 19_000},  # padded to the longest of each batch
         {"filled": 11_000},
         {"rows": -1},
+        {"is_left_out": True},
         {"reading_ns": 1, "all_ns": 100},
     ],
 )
-def test_nothing_is_told_of_others(changes: dict[str, int]) -> None:
+def test_nothing_is_told_of_others(changes: dict[str, Any]) -> None:
     assert found(padded(**changes)) == []
 
 

@@ -8,12 +8,13 @@ from _thread import get_ident
 from dataclasses import dataclass
 from itertools import islice
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trainprof.inside.model.module_parts import parameters_of
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.session import BackwardWatch, ModuleCall, Session
+from trainprof.record.notes import Note
 
 _DDP: Final = "torch.nn.parallel.distributed"
 _MOST_PLACES: Final = 16
@@ -23,6 +24,21 @@ _MOST_PARAMETERS: Final = 8
 _SKIPPED_UPDATES: Final = 2
 _WATCHED_UPDATES: Final = 8
 _ENOUGH_UPDATES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSyncsNote(Note):
+    """Calls from one line of a model in DistributedDataParallel.
+
+    Attributes:
+        site: The user's line, by number.
+        batches: Of an update, as a mean; gradients are averaged after each.
+    """
+
+    KEY: ClassVar[str] = "gradient_syncs"
+
+    site: int = 0
+    batches: float = 0.0
 
 
 @dataclass(slots=True)
@@ -90,13 +106,13 @@ class GradientSyncsProbe:
         self._places.clear()
 
     def _end(self) -> None:
-        found = [
-            {"site": site, "class": name, "batches": 1 + place.added / place.updates}
-            for (site, name), place in self._places.items()
+        notes = [
+            GradientSyncsNote(site, 1 + place.added / place.updates)
+            for (site, _), place in self._places.items()
             if not place.is_out and place.updates >= _ENOUGH_UPDATES and place.added > 0
         ]
-        if found and os.getpid() == self._process:
-            self._session.note_state({self.name: found})
+        if notes and os.getpid() == self._process:
+            self._session.note(notes)
         self._stop()
 
     def _begins(self, *_: Any) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.verdict.levels import percent
+from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
 from trainprof.findings.make_finding import unmeasured_finding
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case
@@ -39,10 +40,10 @@ THRESHOLDS: Final = {
 
 
 def find(case: Case) -> Finding | None:
-    told = case.torch.gradient_syncs
-    if not told or (case.summary.run.world_size or 1) < 2:
+    notes = case.notes.last_list(GradientSyncsNote)
+    if not notes or (case.summary.run.world_size or 1) < 2:
         return None
-    first, share = told[0], case.share("backward")
+    first, share = max(notes, key=lambda note: note.batches), case.share("backward")
     if first.batches < case.threshold(ID, "batches", THRESHOLDS["batches"].value):
         return None
     if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
@@ -53,7 +54,7 @@ def find(case: Case) -> Finding | None:
         ID,
         f"ranks average gradients after each of {batches:,} batches, and use them once: that goes "
         f"on in backward, {percent(share)} of training",
-        site=first.site,
+        site=case.notes.sites.known(first.site),
         advice=f"with model.no_sync(): around forward and backward of {before} of each update "
         "(accelerate: with accelerator.accumulate(model):)",
         cautions=[

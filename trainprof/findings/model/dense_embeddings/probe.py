@@ -6,8 +6,9 @@ import os
 import re
 import weakref
 from collections import Counter
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trainprof.inside.model.gradient_reads import reads_gradients
 from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
@@ -16,6 +17,7 @@ from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import lines_with
 from trainprof.inside.session import ModuleCall, Session
+from trainprof.record.notes import Note
 
 # Of a window; the first steps of new optimizers open others.
 _STEPS, _MOST_WINDOWS = 16, 3
@@ -26,6 +28,36 @@ _CHANGES_ALL, _CHANGES_SOME = ("momentum", "weight_decay"), ("SGD", "Adagrad")
 # A line that computes with a table's weight, of which then all has a gradient; and one that builds.
 _USED: Final = r"^(?!.*(?:init|\w_\(|\bdata\b|\.requires_grad|\.shape|\.size)).*\b{}\.weight\b"
 _BUILT: Final = r"\b{}\b[\"']?\]?\s*[:=].*\bEmbedding(?:\.from_pretrained)?\("
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable(Note):
+    """A table that gets a whole gradient.
+
+    Attributes:
+        rows, numbers: Of the table.
+        indices: That its model is given in a step: no more rows are looked up.
+        site: The line that builds it, else that calls its model.
+        optimizer: The class of the optimizer that has it.
+        is_plain: That leaves rows without a gradient as they are.
+    """
+
+    rows: int = 0
+    numbers: int = 0
+    indices: int = 0
+    site: int = 0
+    optimizer: str = ""
+    is_plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTablesNote(Note):
+    """Tables of the models that train, and how many numbers their optimizers change in a step."""
+
+    KEY: ClassVar[str] = "embedding_tables"
+
+    tables: tuple[EmbeddingTable, ...] = ()
+    numbers: int = 0
 
 
 class EmbeddingTablesProbe:
@@ -77,13 +109,13 @@ class EmbeddingTablesProbe:
             numbers = sum(one.numel() for _, those in owned for one in those.values())
         if reads_gradients(self._session.sites.is_user_file):  # sparse ones do not take all
             tables = []
-        self._session.note_state({self.name: {"tables": tables, "numbers": numbers}})
+        self._session.note(EmbeddingTablesNote(tuple(tables), numbers))
         self._stop()
         self._session.looked_since(began_ns)
 
-    def _tables(self, key: int, owned: list[tuple[Any, dict[int, Any]]]) -> list[dict[str, Any]]:
+    def _tables(self, key: int, owned: list[tuple[Any, dict[int, Any]]]) -> list[EmbeddingTable]:
         """Returns what is told of a model's tables that nothing else of it, or of a text, uses."""
-        (model, site), sites, found = self._models[key], self._session.sites, []
+        (model, site), sites, found = self._models[key], self._session.sites, list[EmbeddingTable]()
         alive = model()
         holders = [*named_modules_of(alive)] if alive is not None else []
         its: list[dict[str, Any]] = [one.__dict__.get("_parameters", {}) for _, one in holders]
@@ -100,14 +132,14 @@ class EmbeddingTablesProbe:
             if used or holder.sparse or holder.scale_grad_by_freq or holder.max_norm is not None:
                 continue
             found += [
-                {
-                    "rows": weight.shape[0],
-                    "numbers": weight.numel(),
-                    "indices": self._given[key] // self._updates[id(one)],
-                    "site": sites.of_line(*built[0]) if len(built) == 1 else site,
-                    "optimizer": type(one).__qualname__,
-                    "is_plain": _changes_some(one, weight),
-                }
+                EmbeddingTable(
+                    rows=weight.shape[0],
+                    numbers=weight.numel(),
+                    indices=self._given[key] // self._updates[id(one)],
+                    site=sites.of_line(*built[0]) if len(built) == 1 else site,
+                    optimizer=type(one).__qualname__,
+                    is_plain=_changes_some(one, weight),
+                )
                 for one, parameters in owned
                 if id(weight) in parameters and self._given[key]
             ]

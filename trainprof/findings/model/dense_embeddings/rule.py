@@ -17,13 +17,13 @@ and change the rows of the batch alone. SparseAdam is Adam for those: training g
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
@@ -44,28 +44,29 @@ _CAUTIONS: Final = (
 
 def find(case: Case) -> Finding | None:
     most = case.threshold(ID, "looked_up_share", THRESHOLDS["looked_up_share"].value)
-    tables = [
-        one for one in case.torch.tables if 0 < _of(one, "indices") <= most * _of(one, "rows")
-    ]
-    if not tables or case.clips_gradients or case.torch.is_data_parallel or case.is_on_device:
+    note = case.notes.last(EmbeddingTablesNote)
+    tables = [x for x in note.tables if 0 < x.indices <= most * x.rows] if note else []
+    if note is None or not tables or case.clips_gradients or case.is_on_device:
         return None
-    numbers = sum(_of(one, "numbers") for one in tables)
+    if case.torch.is_data_parallel:
+        return None
+    numbers = sum(one.numbers for one in tables)
     spent_s = sum(case.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
-    spent_s *= min(numbers / max(case.torch.updated_numbers, numbers, 1), 1.0)
+    spent_s *= min(numbers / max(note.numbers, numbers, 1), 1.0)
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    looked_up = max(_of(one, "indices") / _of(one, "rows") for one in tables)
+    looked_up = max(one.indices / one.rows for one in tables)
     gain = of_python(case, spent_s * (1 - _ROWS_TIMES * looked_up))
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or gain is None:
         return None
-    is_plain = all(one.get("is_plain") is True for one in tables)
-    first = max(tables, key=lambda one: _of(one, "numbers"))
+    is_plain = all(one.is_plain for one in tables)
+    first = max(tables, key=lambda one: one.numbers)
     return plain_finding(
         ID,
-        f"each step changes all {_of(first, 'rows'):,} rows of an nn.Embedding, of which "
-        f"it looks up at most {_of(first, 'indices'):,}: updates of the rest take {span(spent_s)}, "
+        f"each step changes all {first.rows:,} rows of an nn.Embedding, of which "
+        f"it looks up at most {first.indices:,}: updates of the rest take {span(spent_s)}, "
         f"{percent(part)} of training, and backward fills their gradients",
         gain,
-        site=first.get("at"),
+        site=case.notes.sites.known(first.site),
         advice="nn.Embedding(..., sparse=True)"
         + (
             "" if is_plain else ", with torch.optim.SparseAdam for its weight and the rest as it is"
@@ -73,7 +74,3 @@ def find(case: Case) -> Finding | None:
         cautions=[*_CAUTIONS[: 1 if is_plain else 2]],
         evidence={"update_s": spent_s, "share": part, "looked_up_share": looked_up},
     )
-
-
-def _of(table: dict[str, Any], name: str) -> int:
-    return max(integer(table.get(name)) or 0, 0)

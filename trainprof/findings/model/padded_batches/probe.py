@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trainprof.inside.model.module_parts import held_in, is_training, modules_of
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.session import ModuleCall, Session
+from trainprof.record.notes import Note
 
 # One of so many steps, so many of those, and of each so many tables that are copied to a device.
 _EVERY, _MOST_STEPS, _MOST_COPIES = 8, 24, 16
@@ -23,6 +25,33 @@ _TO_A_LENGTH: Final = re.compile(
 )
 # With these a model leaves padding out of what it computes.
 _LEFT_OUT: Final = re.compile(r"\bpack_(?:padded_)?sequence\b|varlen|\bnested_tensor|\bunpad_")
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingNote(Note):
+    """Places in the tables of some steps.
+
+    Attributes:
+        looks: Steps that were looked at.
+        rows: Sequences.
+        places: In all of them, padding included; `filled` without it.
+        longest: As many as there would be, were each batch as wide as its longest sequence.
+        reading_ns: Of the models that were given such tables; `all_ns`: of all models.
+        sites: The line that asks for one length.
+        is_left_out: The script names what leaves padding out of computing.
+    """
+
+    KEY: ClassVar[str] = "padding"
+
+    looks: int = 0
+    rows: int = 0
+    places: int = 0
+    filled: int = 0
+    longest: int = 0
+    reading_ns: int = 1
+    all_ns: int = 1
+    sites: tuple[int, ...] = ()
+    is_left_out: bool = False
 
 
 class PaddingProbe:
@@ -63,7 +92,8 @@ class PaddingProbe:
                 "sites": [sites.of_line(*x) for x in lines_with(is_own, _TO_A_LENGTH)[:1]],
                 "is_left_out": any_text(is_own, lambda text: bool(_LEFT_OUT.search(text))),
             }
-            self._session.note_state({"padding": {**self._counts, **self._texts}})
+            values: dict[str, Any] = {**self._counts, **self._texts}
+            self._session.note(PaddingNote(**values))
         self._taken += 1
         if self._taken % _EVERY <= 1:
             self._look(is_on=self._taken % _EVERY == 0)

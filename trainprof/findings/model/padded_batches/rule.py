@@ -26,6 +26,7 @@ from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.model.backward_gain import spent_in
+from trainprof.findings.model.padded_batches.probe import PaddingNote
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case
 
@@ -49,23 +50,25 @@ _CAUTIONS: Final = (
 
 
 def find(case: Case) -> Finding | None:
-    told = case.torch.padding
-    names = ("looks", "rows", "places", "filled", "longest")
-    looks, rows, places, filled, longest = (told.get(name, 0) for name in names)
-    if looks < _LEAST_LOOKS or rows <= 0 or not 0 < filled <= longest <= places:
+    note = case.notes.last(PaddingNote)
+    if note is None or note.looks < _LEAST_LOOKS or note.rows <= 0 or note.is_left_out:
+        return None
+    rows, places, filled, longest = note.rows, note.places, note.filled, note.longest
+    if not 0 < filled <= longest <= places:
         return None
     computing_s = sum(spent_in(case, x) for x in ("forward", "loss", "backward", "recompute"))
     if case.is_on_device:  # as long as it surely is at work
         at_work = case.summary.devices[0].busy_share if case.summary.devices else None
         computing_s = min(computing_s, at_work[0] * case.settled_s) if at_work else 0.0
-    computing_s *= min(told.get("reading_ns", 1) / max(told.get("all_ns", 1), 1), 1.0)
+    computing_s *= min(note.reading_ns / max(note.all_ns, 1), 1.0)
     spent_s = (1 - longest / places) * computing_s
     part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
     gain = of_python(case, spent_s, with_warmup=False)
     most = of_python(case, computing_s * (1 - (longest / places) ** _GROWS_WITH), with_warmup=False)
     if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or not (gain and most):
         return None
-    fed = [case.feeding[0].loader] if case.feeding else []
+    asked_at = (case.notes.sites.known(site) for site in note.sites)
+    collated_at = (x.loader.collate_site or x.loader.site for x in case.feeding[:1])
     of_rows = {"width": places / rows, "longest": longest / rows, "length": filled / rows}
     return plain_finding(
         ID,
@@ -73,7 +76,7 @@ def find(case: Case) -> Finding | None:
         f"batch fills {of_rows['longest']:.0f} and the average one {of_rows['length']:.0f}: "
         f"{percent(part)} of {case.summary.time_of_devices} is computing for the rest",
         replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
-        site=case.torch.padded_at or next((one.collate_site or one.site for one in fed), None),
+        site=next((site for site in (*asked_at, *collated_at) if site is not None), None),
         advice=_ADVICE,
         cautions=[_CAUTIONS],
         evidence={**of_rows, "computing_s": computing_s, "needless_s": spent_s},
