@@ -34,7 +34,7 @@ class TrialNotes:
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
     """Reads them from a run's recording; what is not there, or not to be read, is empty."""
     recording = first_recording(directory)
-    told = training_processes(recording)[0].facts.texts[Topic.TRIAL]
+    told = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
     applied: dict[str, Any] = {}
     refused: dict[str, str] = {}
     losses: list[float] = []
