@@ -34,7 +34,7 @@ from trainprof.compare.comparison import (
     Metric,
     compare,
 )
-from trainprof.report.compare.json_text import to_jsonable
+from trainprof.report.comparison import to_jsonable
 
 # Of a step as `recorded` makes it, besides the forward and the wait.
 REST = 300 * US + 50 * US

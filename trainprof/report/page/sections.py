@@ -1,10 +1,11 @@
 """The short page's sections below the ledger; each returns its lines, or none to save room.
 
-Steps and epochs are counted from 1 on the page, from 0 in the summary.
-"""
+Steps and epochs are counted from 1 on the page, from 0 in the summary."""
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,15 +13,17 @@ from rich.text import Text
 
 from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.summary.code import Collective, Compilation, UnsharedData
+from trainprof.analysis.stacks.hot_lines import WORKER_THREAD
+from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
 from trainprof.analysis.summary.device import SyncPoint
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.outliers import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.verdict.levels import MODERATE_SHARE
+from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
-from trainprof.report.text.ledger_table import label_of, waits_are_merged
+from trainprof.report.text.ledger import label_of, waits_are_merged
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -66,6 +69,11 @@ _FREE_SHARE: Final = 0.01
 SHOWN_FROM_SHARE: Final = 0.05
 # What looks took in all; less is not worth a word.
 _LOOKS_TOLD_S: Final = 1e-3
+_SHOWN_LINES: Final = 3
+# Of a step, at least.
+_SHOWN_FROM_SHARE: Final = 0.05
+# Of a step: a narrower interval is shown as its middle.
+_NARROW: Final = 0.05
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
@@ -455,3 +463,55 @@ def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
     hidden = f"{len(told) - 1} more with --verbose" if len(told) > 1 else ""
     first = page.shortened(told[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
     return page.labelled("Not seen", [first, hidden])
+
+
+def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Returns the hottest lines in a row, on a verbose page a table of all."""
+    if page.verbose:
+        return _table(summary.hot_lines, page)
+    sure = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
+    shown = sure[:_SHOWN_LINES]
+    if not shown:
+        return []
+    times = Counter(line.site for line in shown)
+    return page.labelled("Hot lines", [_named(x, page, times[x.site] > 1) for x in shown])
+
+
+def _named(line: HottestLine, page: Page, names_part: bool) -> str:
+    """Returns the line with its share, and the part where the line stands in several."""
+    who = " of each worker" if line.thread == WORKER_THREAD else ""
+    part = f" ({line.part.replace('_', ' ')})" if names_part else ""
+    return f"{page.site(line.site)} {line.function}{part} {_share_words(line)}{who}"
+
+
+def _share_words(line: HottestLine) -> str:
+    """Returns "31 %", or "20 to 45 %" where that is not known well."""
+    low, high = line.share
+    if high - low <= _NARROW:
+        return percent(line.middle)
+    return f"{round(100 * low)} to {percent(high)}"
+
+
+def _table(lines: list[HottestLine], page: Page) -> list[Text]:
+    if not lines:
+        return []
+    columns = [
+        Column("Hot line", [line.site for line in lines], is_number=False, gives_way=True),
+        Column("function", [line.function for line in lines], is_number=False, dropped=2),
+        Column("part", [line.part for line in lines], is_number=False),
+        Column("thread", [line.thread for line in lines], is_number=False, dropped=1),
+        Column("of a step", [_share_words(line) for line in lines]),
+        Column("samples", [str(line.samples) for line in lines], dropped=3),
+    ]
+    return [Text(), *page.table(columns)]
+
+
+def lines_section(summary: RunSummary, page: Page) -> list[Text]:
+    """What timing lines took, and the command that shows them."""
+    if summary.lines is None:
+        return []
+    told = page.labelled("Lines", cost_in_short(summary.lines))
+    if summary.run.directory is None:
+        return told
+    command = f"trainprof lines {shlex.quote(summary.run.directory)}"
+    return [*told, *page.command("", "see them:", command)]

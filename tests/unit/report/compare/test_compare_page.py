@@ -14,9 +14,7 @@ from support.compared_runs import made_up, repeated, single
 
 from trainprof.analysis.statistics.speedup import NO_VISIBLE_DIFFERENCE, SLOWER
 from trainprof.compare.comparison import Comparison, compare
-from trainprof.report.compare import json_text
-from trainprof.report.compare import markdown as comparison_markdown
-from trainprof.report.compare import page as comparison_page
+from trainprof.report import comparison
 
 Golden = Callable[[str, str], None]
 
@@ -41,7 +39,7 @@ def unlike() -> Comparison:
 
 
 def page(found: Comparison, width: int = 80, **options: bool) -> str:
-    return comparison_page.render([found], width=width, **{"color": False, **options})
+    return comparison.render_page([found], width=width, **{"color": False, **options})
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -55,7 +53,7 @@ def test_wide_and_verbose_pages_are_the_golden_ones(golden: Golden) -> None:
 
 
 def test_the_comment_is_the_golden_one(golden: Golden) -> None:
-    golden("compare_slower.md", comparison_markdown.render([single(1.12, SLOWER)]))
+    golden("compare_slower.md", comparison.render_markdown([single(1.12, SLOWER)]))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -87,12 +85,12 @@ def test_colour_only_where_it_is_asked_for() -> None:
 
 def test_several_others_are_several_pages_and_an_array() -> None:
     found = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
-    text = comparison_page.render(found, width=80, color=False)
+    text = comparison.render_page(found, width=80, color=False)
     assert text.count("\nOTHER   ") == 2
-    assert comparison_markdown.render(found).count("\n---\n") == 1
-    several = json.loads(json_text.render(found))
+    assert comparison.render_markdown(found).count("\n---\n") == 1
+    several = json.loads(comparison.render_json(found))
     assert [one["verdict"] for one in several] == ["slower", "no_visible_difference"]
-    assert json.loads(json_text.render(found[:1])) == several[0]
+    assert json.loads(comparison.render_json(found[:1])) == several[0]
 
 
 def test_hostile_strings_are_shown_not_obeyed() -> None:
@@ -100,18 +98,18 @@ def test_hostile_strings_are_shown_not_obeyed() -> None:
     base = made_up(summaries.hostile(), evil, script=evil, sources={evil: "a"})
     other = made_up(summaries.slow_loader(), "b", script="train.py", sources={evil: "b"})
     found = compare([base], [other])
-    for text in (page(found), page(found, verbose=True), comparison_markdown.render([found])):
+    for text in (page(found), page(found, verbose=True), comparison.render_markdown([found])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
-    markdown = comparison_markdown.render([found])
+    markdown = comparison.render_markdown([found])
     assert "<" not in markdown
     assert "@team" not in markdown
     rows = [line for line in markdown.split("\n") if line.startswith("|")]
     assert {row.count("|") for row in rows} == {7}
-    assert json_text.render([found]).isascii()
+    assert comparison.render_json([found]).isascii()
 
 
 def test_what_is_missing_is_a_dash_and_never_none() -> None:
     found = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
-    for text in (page(found, verbose=True), comparison_markdown.render([found], verbose=True)):
+    for text in (page(found, verbose=True), comparison.render_markdown([found], verbose=True)):
         assert "None" not in text
         assert "nan" not in text

@@ -23,9 +23,8 @@ from trainprof.analysis.lines.times import (
 )
 from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
-from trainprof.report.lines import page as line_page
-from trainprof.report.lines import table as line_table
-from trainprof.report.lines.notes import line_notes, processes_in_words, unseen_notes
+from trainprof.report import kernprof_table, line_page
+from trainprof.report.line_page import line_notes, processes_in_words, unseen_notes
 
 TEXT = '''\
 """A module."""
@@ -147,7 +146,7 @@ def test_the_table_is_kernprofs(
     )
     source = Source(decoded_lines(file.read_bytes())) if is_there else None
     profile = arranged(profile_of(stats, source), by_time=sort)
-    ours = line_table.render(profile, unit_s=shown_s, skip_zero=skip_zero)
+    ours = kernprof_table.render(profile, unit_s=shown_s, skip_zero=skip_zero)
     assert ours == theirs.getvalue()
 
 
@@ -155,7 +154,7 @@ def test_what_it_looks_like() -> None:
     rows = (LineTime(2, 1000, 5_000_000_000), LineTime(3, 1000, 12_345_678))
     text = ("def f(x):\n", "    wait(x)\n", "    return x\n")
     function = FunctionTimes("/project/f.py", 1, "f", "", Source(text), rows)
-    assert line_table.render(LineProfile((function,))) == (
+    assert kernprof_table.render(LineProfile((function,))) == (
         "Timer unit: 1e-06 s\n"
         "\n"
         "Total time: 5.01235 s\n"
@@ -173,7 +172,7 @@ def test_what_it_looks_like() -> None:
 
 def test_a_gap_that_only_damage_tells_of_is_not_printed() -> None:
     rows = (LineTime(2, 1, 1), LineTime(1 << 24, 1, 1))
-    text = line_table.render(LineProfile((FunctionTimes("f", 1, "f", "", None, rows),)))
+    text = kernprof_table.render(LineProfile((FunctionTimes("f", 1, "f", "", None, rows),)))
     assert len(text.splitlines()) < 20
     assert "Could not find file f\n" in text
     assert f"{1 << 24}         1" in text
@@ -204,7 +203,7 @@ def test_nothing_in_a_name_or_a_line_acts(
     )
     unseen = FunctionTimes(path, 1, name, name, None, (), unseen="never called")
     profile = LineProfile((seen, unseen), cwd="/", damage=(line,))
-    table = line_table.render(profile)
+    table = kernprof_table.render(profile)
     assert not acting(table)
     page = line_page.render(profile, width=80, color=False, unit_s=1e-6 if unit else None)
     assert not acting(page)

@@ -15,7 +15,7 @@ from support import summaries
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import json_text, markdown
-from trainprof.report.page import loader_page
+from trainprof.report.page import loading
 from trainprof.report.page import page as terminal
 
 ALL = {
@@ -31,7 +31,7 @@ Golden = Callable[[str, str], None]
 
 
 def page(summary: RunSummary, index: int = 0, width: int = 80, **options: bool) -> str:
-    return loader_page.render(summary, index, width=width, **{"color": False, **options})
+    return loading.render_loader(summary, index, width=width, **{"color": False, **options})
 
 
 def with_workers(rows: list[dict[str, Any]]) -> RunSummary:

@@ -11,7 +11,7 @@ from support import summaries
 
 from trainprof.report import markdown
 from trainprof.report.page import page as terminal
-from trainprof.report.page.next_commands import next_commands
+from trainprof.report.page.findings import next_commands
 
 LINES = ("Lines", "time each line:", "trainprof lines -m kws.train --epochs '2 3'")
 VERIFY = ("Verify", "measure that:", "trainprof tune -m kws.train --epochs '2 3'")

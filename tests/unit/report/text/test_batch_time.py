@@ -8,8 +8,15 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.summary.loader import Fetch
-from trainprof.report.page.batch_bars import BatchGroup, batch_bars, folded
-from trainprof.report.text.batch_time import BatchPart, code_parts, making_parts, waiting_parts
+from trainprof.report.text.batch_time import (
+    BatchGroup,
+    BatchPart,
+    batch_bars,
+    code_parts,
+    folded,
+    making_parts,
+    waiting_parts,
+)
 from trainprof.report.text.layout import Page
 
 PAGE = Page(width=80, unicode=True, verbose=False)

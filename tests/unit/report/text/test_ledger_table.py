@@ -11,7 +11,7 @@ from support import summaries
 
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import LEDGER_KEYS
-from trainprof.report.text.ledger_table import LABELS, LedgerTable, ledger_table, waits_are_merged
+from trainprof.report.text.ledger import LABELS, LedgerTable, ledger_table, waits_are_merged
 from trainprof.report.text.units import rounded_parts
 
 parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)

@@ -19,15 +19,19 @@ from trainprof.analysis.summary.bounds import (
 )
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.text.loader_bound import limit_words
 from trainprof.report.text.loader_tables import slow_sample_columns
-from trainprof.report.text.loader_warnings import deaths, ended_by, faults, sample_name, warnings
 from trainprof.report.text.loader_words import (
     busy_words,
+    deaths,
+    ended_by,
+    faults,
     keeps_up,
+    limit_words,
     makers,
     needs_words,
     ready_words,
+    sample_name,
+    warnings,
 )
 
 STORAGE_WORDS = re.compile(r"disk|storage", re.IGNORECASE)

@@ -31,9 +31,8 @@ from trainprof.analysis.summary.tune import (
     LOADER_ALONE,
     Times,
 )
+from trainprof.report import tune
 from trainprof.report.page import page as terminal
-from trainprof.report.tune import markdown
-from trainprof.report.tune import rows as tune_rows
 from trainprof.tune.results import summary_of_tune
 
 
@@ -79,8 +78,8 @@ def ended(how: str, *, failing: int = 0, tried: int = 2, **of_trials: Any) -> Ru
     ],
 )
 def test_the_answer_stands_first(summary: RunSummary, begins: str) -> None:
-    assert re.match(begins, tune_rows.headline(summary))
-    assert tune_rows.headline(summary) in " ".join(page(summary).split())
+    assert re.match(begins, tune.headline(summary))
+    assert tune.headline(summary) in " ".join(page(summary).split())
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_of_the_ceiling_no_more_is_said_than_it_tells(
     row = replace(row, speedup=Times(*speedup), verdict=verdict, is_least=is_least)
     devices = [GPU] if is_on_device else None
     of_it = replace(summary, trials=[row], recommended=None, devices=devices)
-    told = dict(tune_rows.remarks(of_it))["Ceiling"]
+    told = dict(tune.remarks(of_it))["Ceiling"]
     assert said in told
     can_be_told = is_on_device and not is_least and "not known" not in said
     assert ("copies to the device" in told) is can_be_told
@@ -125,7 +124,7 @@ def test_of_the_ceiling_no_more_is_said_than_it_tells(
     ],
 )
 def test_an_interval_that_is_too_wide_says_as_much(interval: Any, shown: str) -> None:
-    assert tune_rows.between(*interval) == shown
+    assert tune.between(*interval) == shown
 
 
 @pytest.mark.parametrize(
@@ -141,17 +140,17 @@ def test_what_there_is_to_know_has_its_label(change: dict[str, Any], label: str)
     plain = tuned(FASTER)
     assert plain.tuning is not None
     plain = replace(plain, tuning=replace(plain.tuning, notes=[]))
-    assert label not in dict(tune_rows.remarks(plain))
+    assert label not in dict(tune.remarks(plain))
     assert plain.tuning is not None
     changed = replace(plain, tuning=replace(plain.tuning, **change))
-    assert label in dict(tune_rows.remarks(changed))
+    assert label in dict(tune.remarks(changed))
 
 
 def test_a_row_says_how_a_trial_ended() -> None:
     planted = Planted(
         lambda o: 0.005 if "num_workers" in o else 1.0 if o else 0.010, failing={CEILING: FAILED}
     )
-    words = {row.name: tune_rows.result_word(row) for row in tuned(planted).trials}
+    words = {row.name: tune.result_word(row) for row in tuned(planted).trials}
     assert words["torch_threads=1"] == "slower (cut)"
     assert (words["num_workers=2"], words[CEILING], words[BASELINE]) == ("faster", FAILED, "")
 
@@ -203,12 +202,12 @@ def test_each_row_shows_whether_its_forecast_was_right(golden: Callable[[str, st
 
 def test_a_forecast_of_what_could_not_be_measured_or_is_a_bound_has_no_mark() -> None:
     row = next(row for row in with_forecasts().trials if row.name == CEILING)
-    assert tune_rows.cells(row)[4] == "0.95-1.41x ?"
+    assert tune.cells(row)[4] == "0.95-1.41x ?"
     for bare in (replace(row, is_least=True), replace(row, speedup=None, outcome=FAILED)):
-        assert tune_rows.cells(bare)[4] == "0.95-1.41x"
+        assert tune.cells(bare)[4] == "0.95-1.41x"
 
 
 def test_markdown_has_the_same_table() -> None:
-    told = markdown.render(tuned(FASTER))
+    told = tune.render_markdown(tuned(FASTER))
     assert re.match(r"\*\*(2\.0|1\.9)", told)
     assert told.count("\n| ") == 2 + 6 - 1
