@@ -47,6 +47,7 @@ from trainprof.report.text.loader_tables import (
     worker_columns,
 )
 from trainprof.report.text.loader_words import (
+    UNKNOWN_LIMIT,
     faults,
     limit_words,
     makers,
