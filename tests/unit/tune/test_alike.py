@@ -19,7 +19,7 @@ from support.planted_trials import (
 
 from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN
 from trainprof.analysis.summary.tune import BASELINE, CEILING, OK
-from trainprof.tune.measured import Found
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune, trials_of
 from trainprof.tune.trial import (
     Limits,
@@ -60,11 +60,11 @@ def ran(
     )
 
 
-def found_of(*runs: Measured) -> Found:
-    return Found(runs=list(runs), plan=plan_of(workers(4)))
+def found_of(*runs: Measured) -> Measurements:
+    return Measurements(runs=list(runs), plan=plan_of(workers(4)))
 
 
-def notes_of(found: Found) -> str:
+def notes_of(found: Measurements) -> str:
     summary = summary_of_tune(base_summary(), found, name="t", directory="t", budget_s=60.0)
     assert summary.tuning is not None
     return "; ".join(summary.tuning.notes)
@@ -180,7 +180,7 @@ class Told(FakeRunner):
 PLAN = replace(plan_of(workers(2), threads(1)), free_sites=(SITE,))
 
 
-def searched(runner: FakeRunner, budget_s: float = 600.0) -> Found:
+def searched(runner: FakeRunner, budget_s: float = 600.0) -> Measurements:
     return search_of(runner, lambda base, free_s: PLAN, budget_s=budget_s).run()
 
 

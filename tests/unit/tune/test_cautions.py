@@ -19,10 +19,11 @@ from support.planted_trials import (
 )
 
 from trainprof.analysis.summary.tune import Recommended
-from trainprof.tune.cautions import against, first_passes
-from trainprof.tune.measured import Found
+from trainprof.tune.choice import against
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.trial import FirstPass, Limits, Measured, Trial
+from trainprof.tune.trial_reading import first_passes
 
 SITE = "train.py:9"
 Seen = Callable[[Trial, int], dict[str, Any]]
@@ -45,13 +46,13 @@ def step_s(overrides: Any) -> float:
     )
 
 
-def searched(seen: Seen, *candidates: Any) -> Found:
+def searched(seen: Seen, *candidates: Any) -> Measurements:
     plan = plan_of(*(candidates or (workers(2),)))
     runner = Showing(Planted(step_s), seen)
     return search_of(runner, lambda base, free_s: plan, budget_s=600.0).run()
 
 
-def recommended(found: Found, **loader: Any) -> Recommended | None:
+def recommended(found: Measurements, **loader: Any) -> Recommended | None:
     base = base_summary()
     changed = replace(base, loaders=[replace(base.loaders[0], **loader)])
     return summary_of_tune(changed, found, name="t", directory="t", budget_s=600.0).recommended

@@ -14,7 +14,7 @@ from support.compared_runs import made_up
 from trainprof.compare.comparability import ground_of
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.target import Target
-from trainprof.tune.environment_fingerprint import (
+from trainprof.tune.journal import (
     CannotResume,
     check_ground,
     check_variables,

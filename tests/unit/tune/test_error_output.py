@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.tune.error_output import last_words, refusal_in
+from trainprof.tune.trial_output import last_words, refusal_in
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>

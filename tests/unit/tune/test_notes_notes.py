@@ -8,7 +8,7 @@ from pathlib import Path
 from support.events import FakeRun
 
 from trainprof.record.schema import Topic
-from trainprof.tune.notes import read_trial_notes
+from trainprof.tune.trial_output import read_trial_notes
 
 
 def run_that_trains(pid: int = 4242) -> FakeRun:

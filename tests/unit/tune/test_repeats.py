@@ -9,7 +9,7 @@ import pytest
 from support.planted_trials import FakeRunner, Planted, plan_of, search_of, threads
 
 from trainprof.analysis.summary.tune import BASELINE, CEILING, FINISHED
-from trainprof.tune.measured import Found, Progress
+from trainprof.tune.measurements import Measurements, Progress
 from trainprof.tune.trial import Limits, Measured, Trial
 
 # One thread gives 25 %, and runs differ by as much: four of each do not tell how much it is.
@@ -35,7 +35,7 @@ class Remembering:
         return self.done[key]
 
 
-def searched(runner: Remembering, budget_s: float = 600.0) -> tuple[Found, list[Progress]]:
+def searched(runner: Remembering, budget_s: float = 600.0) -> tuple[Measurements, list[Progress]]:
     before, told = set(runner.done), []
     search = search_of(
         runner,
@@ -47,7 +47,7 @@ def searched(runner: Remembering, budget_s: float = 600.0) -> tuple[Found, list[
     return search.run(), told
 
 
-def runs_of(found: Found) -> Counter[str]:
+def runs_of(found: Measurements) -> Counter[str]:
     return Counter(run.trial.name for run in found.runs)
 
 

@@ -20,7 +20,7 @@ from trainprof.analysis.summary.tune import (
     Times,
 )
 from trainprof.tune.candidate import Candidate
-from trainprof.tune.measured import Found
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import (
     recommended_of,
     summary_of_tune,
@@ -29,7 +29,7 @@ from trainprof.tune.results import (
 )
 
 
-def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
+def found_with(planted: Planted, *candidates: object, **changes: object) -> Measurements:
     plan = plan_of(*(candidates or (workers(2), workers(4))))  # type: ignore[arg-type]
     found = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def twice(overrides: object) -> float:
     return 0.005 if overrides else 0.010
 
 
-def summary_of(found: Found) -> object:
+def summary_of(found: Measurements) -> object:
     return summary_of_tune(
         base_summary(), found, name="tune-x", directory="runs/tune-x", budget_s=600.0
     )

@@ -22,7 +22,7 @@ from trainprof.analysis.summary.tune import (
 from trainprof.launch.outcome import Outcome
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.tune.measured import Found
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.session import AlreadyTuning, alone_in
 from trainprof.tune.trial import (
@@ -65,8 +65,8 @@ class Changed(FakeRunner):
         return found
 
 
-def searched(runner: FakeRunner, *, keep: list[Found] | None = None) -> Found:
-    def kept(found: Found) -> None:
+def searched(runner: FakeRunner, *, keep: list[Measurements] | None = None) -> Measurements:
+    def kept(found: Measurements) -> None:
         if keep is not None:
             keep.append(replace(found, runs=list(found.runs)))
 
@@ -241,7 +241,7 @@ def test_what_is_drawn_alone_feeds_no_training() -> None:
 
 
 def test_what_is_saved_meanwhile_says_what_is_known_by_then() -> None:
-    told: list[Found] = []
+    told: list[Measurements] = []
     found = searched(FakeRunner(Planted(by_workers)), keep=told)
     first = next(one for one in told if one.of("num_workers=2"))
     assert first.best == found.best is not None

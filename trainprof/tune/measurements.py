@@ -2,8 +2,7 @@
 
 Of two trials the same stretch of training is compared. Quick trials make more steps than the script
 as it is, slow ones may be ended early, and what training does may change meanwhile: a model is
-unfrozen, samples get longer, a dataset has all of itself in memory by then.
-"""
+unfrozen, samples get longer, a dataset has all of itself in memory by then."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Found:
+class Measurements:
     """What a search has measured so far.
 
     Attributes:
