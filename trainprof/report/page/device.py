@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.device import Device, Transfer
+from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.sections import by_site
 from trainprof.report.text.layout import Column, Page
@@ -55,6 +55,8 @@ _FULL_RATE_BYTES: Final = 256 << 10
 _SMALL_BYTES: Final = 64 << 10
 _MANY_A_STEP: Final = 8
 _MOST: Final = 0.5
+# A sync in which the device idled for less than this share of the wait cost nothing.
+_FREE_SHARE: Final = 0.01
 PLACES_SHOWN: Final = 3
 _FIELD: Final = "found_syncs"
 
@@ -294,3 +296,42 @@ def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
         told.append(f"and {count(found.known_calls)} by calls that Syncs and Transfers tell of")
     told.append(why_not or "")
     return page.labelled("Find syncs", told)
+
+
+def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Lines that need a tensor's value at once."""
+    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
+    if not ranked:
+        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
+    is_merged = waits_are_merged(summary)
+    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+
+
+def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
+    kind = page.shortened(point.kind, 16)
+    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+    until = point.counted_until_s
+    more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
+    if point.on_cpu >= point.count:
+        return [f"{told[0]} on CPU tensors ({more})"]
+    if point.on_cpu:
+        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
+    if not is_merged:
+        told += [seconds(point.seconds), _exposed(point), *_after(point)]
+    return told
+
+
+def _after(point: SyncPoint) -> list[str]:
+    after_s = point.held_back_s[0] if point.held_back_s else 0.0
+    if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
+        return []
+    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
+
+
+def _exposed(point: SyncPoint) -> str:
+    share = share_of(point.exposed_s, point.seconds)
+    if share is None:
+        return ""
+    if share < _FREE_SHARE:
+        return "the device worked meanwhile"
+    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"

@@ -18,6 +18,7 @@ from trainprof.report.page.device import (
     devices_section,
     found_syncs_section,
     idle_section,
+    syncs_section,
     transfers_section,
 )
 from trainprof.report.page.findings import findings_section, next_section
@@ -78,7 +79,7 @@ _BOTTLENECK_KEYS: Final = {
 
 _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
     "transfer": transfers_section,
-    "sync": sections.syncs_section,
+    "sync": syncs_section,
 }
 
 
@@ -146,7 +147,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.epochs_section,
             sections.loaders_section,
             transfers_section,
-            sections.syncs_section,
+            syncs_section,
             found_syncs_section,
             sections.compiled_section,
             sections.collectives_section,
@@ -165,7 +166,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
     }
     loading = wanted_lines(summary, page)
     shorter: dict[Section, Callable[[], list[Text]]] = {
-        sections.syncs_section: list,
+        syncs_section: list,
         transfers_section: list,
         sections.system_section: list,
         gpus_section: lambda: gpus_section(summary, page, is_brief=True),
@@ -193,7 +194,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
         (
-            *(transfers_section, sections.syncs_section, found_syncs_section),
+            *(transfers_section, syncs_section, found_syncs_section),
             sections.compiled_section,
             sections.collectives_section,
             sections.unshared_section,

@@ -15,7 +15,6 @@ from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.stacks.hot_lines import WORKER_THREAD
 from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
-from trainprof.analysis.summary.device import SyncPoint
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -23,7 +22,7 @@ from trainprof.analysis.timeline.outliers import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.verdict.levels import MODERATE_SHARE
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
-from trainprof.report.text.ledger import label_of, waits_are_merged
+from trainprof.report.text.ledger import label_of
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -63,8 +62,6 @@ _FIELDS: Final = {
 }
 # Not worth a line of a short page.
 _HARDLY_MISSED: Final = ("training.samples",)
-# A sync in which the device idled for less than this share of the wait cost nothing.
-_FREE_SHARE: Final = 0.01
 # Of the run, or of an epoch: less of it stands on the verbose page alone.
 SHOWN_FROM_SHARE: Final = 0.05
 # What looks took in all; less is not worth a word.
@@ -136,15 +133,6 @@ def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
     lines = page.table(_loader_columns(shown))
     hidden = len(summary.loaders) - len(shown)
     return lines + (page.paragraph(f"and {hidden} more", indent=2) if hidden else [])
-
-
-def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
-    """Lines that need a tensor's value at once."""
-    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
-    if not ranked:
-        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
-    is_merged = waits_are_merged(summary)
-    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
 
 
 def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -389,36 +377,6 @@ def _compilation(one: Compilation, page: Page) -> list[str]:
 def _collective(one: Collective, page: Page) -> list[str]:
     called = f"{page.site(one.site)} {one.function}: {counted(one.count, 'call')}"
     return [called, f"{seconds(one.seconds)}, for other ranks too"]
-
-
-def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
-    kind = page.shortened(point.kind, 16)
-    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
-    until = point.counted_until_s
-    more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
-    if point.on_cpu >= point.count:
-        return [f"{told[0]} on CPU tensors ({more})"]
-    if point.on_cpu:
-        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
-    if not is_merged:
-        told += [seconds(point.seconds), _exposed(point), *_after(point)]
-    return told
-
-
-def _after(point: SyncPoint) -> list[str]:
-    after_s = point.held_back_s[0] if point.held_back_s else 0.0
-    if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
-        return []
-    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
-
-
-def _exposed(point: SyncPoint) -> str:
-    share = share_of(point.exposed_s, point.seconds)
-    if share is None:
-        return ""
-    if share < _FREE_SHARE:
-        return "the device worked meanwhile"
-    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"
 
 
 def by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
