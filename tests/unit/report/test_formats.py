@@ -1,14 +1,28 @@
-"""The markdown renderer: a comment that shows what it was given and does nothing."""
+"""Markdown: a comment that shows what it was given and does nothing; JSON: strict, and back."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from support import summaries
 
+from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report import markdown
+from trainprof.report import json_text, markdown
+
+BUILDERS = [
+    summaries.slow_loader,
+    summaries.healthy,
+    summaries.killed_for_memory,
+    summaries.accelerator,
+    summaries.cut_off,
+    summaries.sparse,
+    summaries.hostile,
+]
 
 
 def cells(row: str) -> list[str]:
@@ -21,12 +35,11 @@ def table_under(text: str, title: str) -> list[list[str]]:
     return [cells(row) for row in block.strip().split("\n")[2:]]
 
 
-def test_it_says_the_headline_first_and_how_it_ended() -> None:
-    text = markdown.render(summaries.slow_loader())
-    assert text.startswith("**DATA-BOUND: the loop waits for train.py:41 in 83 % of")
-    assert "train.py completed after 58.4 s: 250 steps, 2 epochs" in text
-    assert "Limit: batches are made between the steps" in text
-    assert text.endswith("by the training process itself.\n")
+@pytest.mark.parametrize("build", [summaries.slow_loader, summaries.killed_for_memory])
+def test_the_comment_is_the_golden_one(
+    build: Callable[[], RunSummary], golden: Callable[[str, str], None]
+) -> None:
+    golden(f"{build.__name__}.md", markdown.render(build()))
 
 
 def test_the_ledger_adds_up() -> None:
@@ -34,12 +47,6 @@ def test_the_ledger_adds_up() -> None:
     for column, ending in ((1, ""), (2, " %"), (3, "")):
         tenths = [int(row[column].removesuffix(ending).replace(".", "") or 0) for row in rows]
         assert sum(tenths) == int(total[column].removesuffix(ending).replace(".", ""))
-
-
-def test_a_memory_death_is_told() -> None:
-    text = markdown.render(summaries.killed_for_memory())
-    assert "out of memory" in text
-    assert "the workers by 5.30 GiB" in text
 
 
 @pytest.mark.parametrize("summary", [summaries.cut_off(), summaries.sparse()])
@@ -77,3 +84,25 @@ def test_hostile_strings_are_shown_not_obeyed() -> None:
 )
 def test_escaping(text: str, safe: str) -> None:
     assert markdown.escaped(text) == safe
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_the_way_there_and_back(build: object) -> None:
+    summary = build()  # type: ignore[operator]
+    assert from_jsonable(to_jsonable(summary)) == summary
+    assert from_jsonable(json.loads(json_text.render(summary))) == summary
+
+
+def test_it_is_ascii_with_the_version_first_and_a_newline_last() -> None:
+    text = json_text.render(summaries.hostile())
+    assert text.isascii()
+    assert text.startswith('{\n "schema_version": 1,')
+    assert text.endswith("}\n")
+
+
+def test_infinity_and_nan_become_null() -> None:
+    summary = summaries.slow_loader()
+    odd = replace(summary, wait_threshold_s=float("inf"))
+    text = json_text.render(odd)
+    assert "Infinity" not in text
+    assert json.loads(text)["wait_threshold_s"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from support import summaries
 
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import LEDGER_KEYS
+from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.ledger import LABELS, LedgerTable, ledger_table, waits_are_merged
 from trainprof.report.text.units import rounded_parts
 
@@ -34,65 +36,60 @@ def test_every_key_has_words() -> None:
     assert set(LABELS) == set(LEDGER_KEYS)
 
 
-def test_rows_are_longest_first_and_rest_is_last() -> None:
-    table = ledger_table(summaries.slow_loader())
+def table_of(summary: RunSummary, **options: Any) -> LedgerTable:
+    table = ledger_table(summary, **options)
     assert table is not None
-    shares = [row.share for row in table.rows[:-1]]
+    return table
+
+
+def labels_of(summary: RunSummary, **options: Any) -> list[str]:
+    return [row.label for row in table_of(summary, **options).rows]
+
+
+def test_rows_are_longest_first_and_rest_is_last() -> None:
+    rows = table_of(summaries.slow_loader()).rows
+    shares = [row.share for row in rows[:-1]]
     assert shares == sorted(shares, reverse=True)
-    assert table.rows[-1].label == "rest (7 smaller)"
+    assert rows[-1].label == "rest (7 smaller)"
 
 
 @pytest.mark.parametrize("most", range(2, 12))
 def test_no_more_rows_than_asked_for(most: int) -> None:
-    table = ledger_table(summaries.healthy(), max_rows=most)
-    assert table is not None
-    assert len(table.rows) <= most
-    held = [key for row in table.rows for key in row.keys]
-    assert len(held) == len(set(held)) == 15
+    rows = table_of(summaries.healthy(), max_rows=most).rows
+    assert len(rows) <= most
+    keys = [key for row in rows for key in row.keys]
+    assert len(keys) == len(set(keys)) == 15
 
 
 @pytest.mark.parametrize("most", range(2, 12))
 def test_a_row_has_the_same_figures_however_many_are_folded(most: int) -> None:
-    def figures(table: LedgerTable | None) -> dict[str, tuple[str, str, str]]:
-        assert table is not None
+    def figures(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
         return {row.label: (row.seconds, row.percent, row.per_step) for row in table.rows}
 
     # Each ends in half of what is shown: which of them are rounded up is a matter of all.
     seconds = dict.fromkeys(LEDGER_KEYS, 0.0) | {
         key: 1.05 + number / 10 for number, key in enumerate(LEDGER_KEYS[:12])
     }
-    one = summaries.slow_loader()
-    per_step_s = {key: value / 100 for key, value in seconds.items()}
+    summary = summaries.slow_loader()
     summary = replace(
-        one,
-        ledger=replace(one.ledger, seconds=seconds, wall_s=sum(seconds.values())),
-        training=replace(one.training, per_step_s=per_step_s),
+        summary,
+        ledger=replace(summary.ledger, seconds=seconds, wall_s=sum(seconds.values())),
+        training=replace(summary.training, per_step_s={k: s / 100 for k, s in seconds.items()}),
     )
-    every = figures(ledger_table(summary, fold=False))
-    some = ledger_table(summary, max_rows=most)
-    shown = figures(some)
-    assert all(every[label] == row for label, row in shown.items() if "rest" not in label)
-    assert some is not None
+    every, some = figures(table_of(summary, fold=False)), table_of(summary, max_rows=most)
+    shown = figures(some).items()
+    assert all(every[label] == row for label, row in shown if "rest" not in label)
     assert (some.total.seconds, some.total.percent) == ("19.2", "100.0 %")
 
 
-def test_an_unknown_key_keeps_its_name() -> None:
+def test_unknown_keys_keep_their_names_and_what_is_no_number_is_left_out() -> None:
     summary = summaries.slow_loader()
-    more = {**summary.ledger.seconds, "all_reduce": 9.0}
-    table = ledger_table(replace(summary, ledger=replace(summary.ledger, seconds=more)))
-    assert table is not None
-    assert "all reduce" in [row.label for row in table.rows]
-
-
-def test_seconds_that_are_no_number_are_left_out() -> None:
-    summary = summaries.slow_loader()
-    odd = {**summary.ledger.seconds, "forward": None, "loss": float("nan")}
-    table = ledger_table(
-        replace(summary, ledger=replace(summary.ledger, seconds=odd)),  # type: ignore[arg-type]
-        fold=False,
-    )
-    assert table is not None
-    assert "forward" not in [row.label for row in table.rows if row.seconds != "0.0"]
+    odd: Any = {"all_reduce": 9.0, "forward": None, "loss": float("nan")}
+    ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, **odd})
+    rows = table_of(replace(summary, ledger=ledger), fold=False).rows
+    labels = [row.label for row in rows if row.seconds != "0.0"]
+    assert "all reduce" in labels
+    assert "forward" not in labels
 
 
 def device(idle_because: dict[str, float] | None) -> Device:
@@ -126,39 +123,29 @@ def test_long_runs_are_told_in_longer_units(factor: int, unit: str, total: str) 
     summary = summaries.slow_loader()
     seconds = {key: value * factor for key, value in summary.ledger.seconds.items()}
     longer = replace(summary, ledger=replace(summary.ledger, wall_s=0.0, seconds=seconds))
-    table = ledger_table(longer)
-    assert table is not None
+    table = table_of(longer)
     assert (table.run_unit, table.total.seconds) == (unit, total)
 
 
-@pytest.mark.parametrize(
-    ("in_a_step_s", "label"),
-    [(0.0, "gc outside of steps"), (0.001, "garbage collection")],
-)
+@pytest.mark.parametrize(("in_a_step_s", "is_elsewhere"), [(0.0, True), (0.001, False)])
 def test_what_python_collects_at_its_start_and_end_is_no_steps(
-    in_a_step_s: float, label: str
+    in_a_step_s: float, is_elsewhere: bool
 ) -> None:
     summary = summaries.slow_loader()
     ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, "gc": 9.0})
     steps = 9 if in_a_step_s == 0 else round(4.5 / in_a_step_s)
     per_step = {**(summary.training.per_step_s or {}), "gc": in_a_step_s}
     training = replace(summary.training, steps=steps, per_step_s=per_step)
-    table = ledger_table(replace(summary, ledger=ledger, training=training))
-    assert table is not None
-    assert label in [row.label for row in table.rows]
+    labels = labels_of(replace(summary, ledger=ledger, training=training))
+    assert ("gc outside of steps" in labels) is is_elsewhere
 
 
 def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room() -> None:
     def labels(*spoken_of: str) -> list[str]:
-        table = ledger_table(summaries.healthy(), max_rows=4, spoken_of=spoken_of)
-        assert table is not None
-        assert table.total.percent == "100.0 %"
-        return [row.label for row in table.rows]
+        return labels_of(summaries.healthy(), max_rows=4, spoken_of=spoken_of)
 
     plain = labels()
     assert "optimizer" not in plain
-    asked = labels("optimizer")
-    assert len(asked) == len(plain) == 4
     # It takes the place of the smallest of the others.
-    assert asked == [*plain[:2], "optimizer", plain[3].replace("smaller", "others")]
+    assert labels("optimizer") == [*plain[:2], "optimizer", plain[3].replace("smaller", "others")]
     assert labels("no such part") == plain
