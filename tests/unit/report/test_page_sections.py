@@ -350,7 +350,6 @@ def test_what_devices_did(gallery: Gallery) -> None:
 
 def test_an_idle_table_adds_up_to_the_training_phase() -> None:
     table = device.idle_table(on_device())
-    assert table is not None
     *rows, total = table.seconds
     assert sum(map(float, rows)) == float(total) == 100.0  # 60 s idle are 60 %
     for _, (*shares, whole) in table.shares:

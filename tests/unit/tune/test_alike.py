@@ -66,7 +66,6 @@ def found_of(*runs: Measured) -> Measurements:
 
 def notes_of(found: Measurements) -> str:
     summary = summary_of_tune(base_summary(), found, name="t", directory="t", budget_s=60.0)
-    assert summary.tuning is not None
     return "; ".join(summary.tuning.notes)
 
 
@@ -74,7 +73,6 @@ def test_slower_steps_that_the_script_as_it_is_never_came_to_do_not_count() -> N
     """A model is unfrozen after 200 steps: the trial saw 600 dear ones, the baseline none."""
     found = found_of(ran(baseline(), (200, 0.010)), ran(WORKERS, (200, 0.005), (600, 0.015)))
     speed = found.speedup(WORKERS)
-    assert speed is not None
     assert speed.verdict == FASTER
     assert speed.mid == pytest.approx(2.0, rel=NEAR)
     assert found.alike(WORKERS.name).until == 200
@@ -86,7 +84,6 @@ def test_slower_steps_that_the_script_as_it_is_never_came_to_do_not_count() -> N
 def test_what_is_quick_once_it_lies_in_memory_makes_no_setting_faster() -> None:
     found = found_of(ran(baseline(), (200, 0.010)), ran(WORKERS, (200, 0.010), (600, 0.004)))
     speed = found.speedup(WORKERS)
-    assert speed is not None
     assert speed.mid == pytest.approx(1.0, rel=NEAR)
     assert speed.verdict != FASTER
 
@@ -96,7 +93,6 @@ def test_a_trial_that_was_ended_early_is_held_against_the_steps_that_it_made() -
     base = ran(baseline(), (100, 0.004), (100, 0.016))
     found = found_of(base, ran(WORKERS, (60, 0.006)))
     speed = found.speedup(WORKERS)
-    assert speed is not None
     assert speed.verdict == SLOWER
     assert speed.mid == pytest.approx(2 / 3, rel=NEAR)
     # The baseline alone counts whole.
@@ -141,7 +137,6 @@ def test_free_data_counts_as_far_as_the_script_as_it_is_came() -> None:
     free = ran(FREE, (136, 0.006), (400, 0.018), first=64)
     found = found_of(ran(baseline(), (200, 0.010)), free)
     speed = found.speedup(FREE)
-    assert speed is not None
     assert speed.mid == pytest.approx(10 / 6, rel=NEAR)
     assert found.free_step_s() == pytest.approx(0.006, rel=NEAR)
 
@@ -152,7 +147,6 @@ def test_free_data_that_comes_late_tells_where_its_steps_are_all_alike(later: fl
     free = ran(FREE, (150, 0.006), (150, 0.006 * later), first=64)
     found = found_of(ran(baseline(), (60, 0.010)), free)
     speed = found.speedup(FREE)
-    assert speed is not None
     if later == 1.0:
         assert speed.mid == pytest.approx(10 / 6, rel=NEAR)
         assert found.free_step_s() == pytest.approx(0.006, rel=NEAR)
@@ -227,10 +221,8 @@ def test_a_search_is_not_misled_by_what_comes_later_in_training() -> None:
         lambda o: 0.005 if o.get("num_workers") else 0.010, steps=10_000, later=(later, 5.0)
     )
     found = searched(FakeRunner(planted), 120.0)
-    assert found.best is not None
     assert found.best.overrides == {"num_workers": 2}
     base, quick = (found.of(name)[0].steps for name in (BASELINE, found.best.name))
     assert base < later < quick - 20
     speed = found.speedup(found.best)
-    assert speed is not None
     assert speed.mid == pytest.approx(2.0, rel=NEAR)

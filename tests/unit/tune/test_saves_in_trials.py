@@ -53,8 +53,6 @@ def measured(trial: Trial, run: FakeRun, directory: Path) -> Measured:
 
 
 def means_of(run: Measured) -> list[float]:
-    assert run.pace is not None
-    assert run.training_pace is not None
     return [run.pace.mean_s, run.training_pace.mean_s]
 
 
@@ -62,10 +60,7 @@ def means_of(run: Measured) -> list[float]:
 def test_however_many_saves_a_run_holds_it_is_as_fast(tmp_path: Path, steps: int) -> None:
     run = measured(baseline(), training(steps, save_each=50), tmp_path)
     assert means_of(run) == pytest.approx([STEP_S, STEP_S], rel=0.01)
-    assert run.pace is not None
-    assert run.pace.steps_s is not None
     assert run.pace.steps_s.max() < 2 * STEP_S
-    assert run.seen is not None
     assert run.seen.drift_beyond(steps // 2) == 0.0
 
 
@@ -121,7 +116,6 @@ def test_a_plan_tells_all_its_forecasts_so() -> None:
     case = case_of(Planted(workers=0, fetch_s=0.03))
     plain, without = plan(case), plan(case, saves=0.2)
     assert without.ceiling == interval_without(plain.ceiling, 0.2)
-    assert plain.alone is not None
     assert without.alone == pytest.approx((plain.alone[0] * 0.8, plain.alone[1] * 0.8))
     assert [one.predicted for one in without.candidates] == [
         interval_without(one.predicted, 0.2) for one in plain.candidates

@@ -60,13 +60,9 @@ def test_a_part_of_a_run_is_as_a_run_that_was_ended_there(tmp_path: Path) -> Non
     whole = measured(baseline(), training(8), tmp_path / "whole")
     short = measured(baseline(), training(4), tmp_path / "short")
     part = whole.up_to(4 * EACH)
-    assert whole.pace is not None
-    assert part.pace is not None
-    assert short.pace is not None
     assert whole.pace.mean_s > 1.3 * short.pace.mean_s
     assert part.pace.mean_s == pytest.approx(short.pace.mean_s) == pytest.approx(0.006 + LEARN_S)
     # Ended within a training, it counts the starts of later passes, as that would.
-    assert part.training_pace is not None
     assert part.training_pace.mean_s == pytest.approx(0.006 + LEARN_S + 0.080 / EACH, rel=0.02)
     assert whole.up_to(8 * EACH) is whole
     assert whole.up_to(5).pace is None
@@ -74,10 +70,8 @@ def test_a_part_of_a_run_is_as_a_run_that_was_ended_there(tmp_path: Path) -> Non
 
 def test_free_steps_are_numbered_as_those_of_the_run(tmp_path: Path) -> None:
     free = measured(ceiling((SITE,), None), training(8, kept=2), tmp_path)
-    assert free.seen is not None
     assert (free.seen.first, free.seen.until) == (2 * EACH, 8 * EACH)
     part = free.up_to(4 * EACH)
-    assert part.pace is not None
     assert part.pace.mean_s == pytest.approx(0.004 + LEARN_S)
     assert free.seen.drift_beyond(4 * EACH) > 0.5
     assert not free.is_least

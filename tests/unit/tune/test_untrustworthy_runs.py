@@ -120,7 +120,6 @@ def test_a_script_that_fails_whenever_it_was_ended_at_the_limit_is_tuned() -> No
     summary = summary_of_tune(
         summaries.slow_loader(), found, name="tune", directory="tune", budget_s=600.0
     )
-    assert summary.tuning is not None
     said = [note for note in summary.tuning.notes if "ended at the limit" in note]
     assert len(said) == 1
     assert MISSING.format(WARM_UP) in said[0]
@@ -162,7 +161,6 @@ def test_how_a_run_ended_and_what_it_left_is_remembered(tmp_path: Path) -> None:
     directory = FakeRun().write(tmp_path / "trials").path
     directory.rename(tmp_path / "trials" / BASELINE)
     again = read_journal(RunDirectory(tmp_path)).remembered(baseline(), 1)
-    assert again is not None
     assert again.failed_after == MISSING
     assert again.left_running == ("tensorboard",)
 
@@ -260,10 +258,8 @@ def test_a_loader_alone_is_measured_by_the_batches_of_an_update(updates: float) 
     runner = FakeRunner(Planted(by_workers, alone_s=0.006))
     found = search_of(runner, lambda base, free_s: plan, budget_s=600.0).run()
     [alone] = found.of(LOADER_ALONE)
-    assert alone.pace is not None
     assert alone.pace.mean_s == pytest.approx(0.006 / updates, rel=0.05)
     speed = found.speedup(alone.trial)
-    assert speed is not None
     assert speed.mid == pytest.approx(0.010 * updates / 0.006, rel=0.05)
 
 
