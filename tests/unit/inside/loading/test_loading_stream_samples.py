@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.loaders import loader_probes
 from support.session import Recorder
 from torch.utils.data import DataLoader, IterableDataset
 
-from trainprof.inside.session import Probe
 from trainprof.inside.spans.fetch import FetchProbe
-from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Topic
 
 
@@ -43,14 +42,9 @@ def first(batch: list[Any]) -> int:
     return len(batch)
 
 
-def probes() -> list[Probe]:
-    loader = LoaderProbe()
-    return [loader, FetchProbe(loader)]
-
-
 def recorded(recorder: Recorder, dataset: Any, workers: int, **options: Any) -> list[Any]:
     """Returns the notes of each process."""
-    recorder.start(*probes())
+    recorder.start(*loader_probes(FetchProbe))
     list(DataLoader(dataset, num_workers=workers, collate_fn=first, **options))
     return [recording.notes(Topic.ENVIRONMENT) for recording in recorder.read_all()]
 
@@ -77,7 +71,7 @@ def test_samples_that_are_not_compared(recorder: Recorder, dataset: Any, workers
 
 
 def test_who_asks_for_the_worker(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(FetchProbe))
     assert torch.utils.data.get_worker_info() is None
     assert torch.utils.data.get_worker_info() is None
     asked = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "asked_for_worker" in x]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,19 +50,6 @@ def test_a_device_mesh_joins_too(
         assert [note["rank"] for note in told(recorder)] == [0]
     finally:
         dist.destroy_process_group()
-
-
-def test_a_refused_group_looks_the_same(same_with_us: Callable[..., Any]) -> None:
-    def join() -> None:
-        dist.init_process_group("gloo", init_method="nonsense://", rank=0, world_size=1)
-
-    assert same_with_us(join, ProcessGroupProbe())[0] == "raised"
-
-
-def test_pickle_finds_the_function(recorder: Recorder) -> None:
-    recorder.start(ProcessGroupProbe())
-    found = pickle.loads(pickle.dumps(dist.init_process_group))
-    assert found is dist.distributed_c10d.init_process_group is device_mesh.init_process_group
 
 
 def test_a_torch_without_it_is_no_fault(

@@ -21,7 +21,6 @@ import pytest
 import torch
 from support.session import Recorder, run_hooked
 
-from trainprof.inside.catalogue import default_probes
 from trainprof.inside.spans.checkpoint import CheckpointProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.record.schema import Kind, Topic, Writer
@@ -38,23 +37,6 @@ class Counted(os.PathLike[str]):
     def __fspath__(self) -> str:
         COUNTS.append(None)
         return str(self._path)
-
-
-def test_the_same_with_and_without(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
-    net = torch.nn.Linear(2, 2)
-
-    def save_and_load() -> Any:
-        torch.save({"net": net.state_dict()}, tmp_path / "file.pt")
-        torch.load(tmp_path / "file.pt")
-        return (tmp_path / "file.pt").read_bytes()
-
-    assert same_with_us(save_and_load, *default_probes())[0] == "returned"
-
-
-def test_exceptions_look_the_same(same_with_us: Callable[..., Any], tmp_path: Path) -> None:
-    assert same_with_us(lambda: torch.load(tmp_path / "none"), CheckpointProbe())[0] == "raised"
-    unpicklable = same_with_us(lambda: torch.save(lambda: 0, tmp_path / "x"), CheckpointProbe())
-    assert unpicklable[0] == "raised"
 
 
 def test_both_are_recorded_with_their_line(recorder: Recorder, tmp_path: Path) -> None:
@@ -93,11 +75,6 @@ def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_p
     line = sys._getframe().f_lineno - 1
     [saved] = recorder.read().events
     assert saved.line == f"test_checkpoint.py:{line}"
-
-
-def test_pickle_finds_the_function(recorder: Recorder) -> None:
-    recorder.start(CheckpointProbe())
-    assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
 
 
 ACCELERATE = "accelerate.accelerator"
@@ -280,17 +257,6 @@ def test_a_library_that_has_changed_is_reported_and_the_rest_works(
         "accelerate.accelerator has no Accelerator.save_state: its checkpoints are not seen",
     ]
     assert len(recording.of(Kind.CHECKPOINT_SAVE)) == 1
-
-
-def test_a_missing_hook_point_is_reported(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.delattr(torch, "save")
-        recorder.start(CheckpointProbe())
-        recorder.stop()
-    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
-    assert note == {"probe": "checkpoint", "reason": "torch.save does not exist"}
 
 
 def test_a_checkpoint_that_python_itself_writes_at_exit_is_one(tmp_path: Path) -> None:

@@ -10,22 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from support.loaders import loader_probes
 from support.session import FakeClock, Recorder
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from trainprof.inside.patching.patcher import UNCOUNTED_FILE
-from trainprof.inside.session import Probe
 from trainprof.inside.spans.fetch import FetchProbe
-from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.spans.slowest_samples import SHORT_SAMPLE_NS, StampedIndices, asks_one_by_one
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 Compare = Callable[..., Any]
-
-
-def probes() -> list[Probe]:
-    loader = LoaderProbe()
-    return [loader, FetchProbe(loader)]
 
 
 class Costly(Dataset[int]):
@@ -55,7 +49,7 @@ def recorded(
 ) -> list[tuple[int, int, int, int]]:
     """(value, ns, start, flags) of each record."""
     told = {} if kept is None else {"slow_samples": kept}
-    recorder.start(*probes(), now=clock, options=told)
+    recorder.start(*loader_probes(FetchProbe), now=clock, options=told)
     list(DataLoader(dataset, **options))
     return [(e.value, e.ns, e.start, e.flags) for e in recorder.read().of(Kind.SLOW_SAMPLE)]
 
@@ -172,10 +166,6 @@ def test_stamps_later_than_the_end_do_not_count() -> None:
     assert stamped.stamps(end=25) == [10, 20]
 
 
-def test_indices_that_nobody_went_through_have_no_stamps() -> None:
-    assert StampedIndices([1, 2]).stamps(end=5) == []
-
-
 # The same as without
 
 
@@ -273,7 +263,7 @@ class Frames(Dataset[int]):
 
 
 def test_no_more_frames_of_ours_are_around_a_sample(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(FetchProbe))
     [batch] = DataLoader(Frames(), batch_size=4)
     assert batch.tolist() == [2] * 4  # of `__next__` and `fetch`
 
@@ -289,7 +279,7 @@ def test_a_debugger_sees_nothing_of_ours_between_samples(recorder: Recorder) -> 
     def trace(frame: FrameType, event: str, argument: object) -> None:
         seen.append(frame.f_code)
 
-    recorder.start(*probes())
+    recorder.start(*loader_probes(FetchProbe))
     batches = iter(DataLoader(Plain(), batch_size=6))
     sys.settrace(trace)
     try:

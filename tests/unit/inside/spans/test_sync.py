@@ -31,18 +31,6 @@ CALLS: list[tuple[Callable[[Any], Any], SyncFlag]] = [
 ]
 
 
-def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
-    kind, _ = same_with_us(lambda: [call(torch.tensor(3)) for call, _ in CALLS], SyncProbe())
-    assert kind == "returned"
-
-
-@pytest.mark.parametrize(
-    "call", [call for call, flag in CALLS if flag not in (2, 3, 9)], ids=lambda _: ""
-)
-def test_an_exception_looks_the_same(same_with_us: Callable[..., Any], call: Any) -> None:
-    assert same_with_us(lambda: call(torch.ones(2)), SyncProbe())[0] == "raised"
-
-
 @pytest.mark.parametrize(("call", "flag"), CALLS)
 def test_each_call_on_a_host_tensor_is_counted(
     recorder: Recorder, call: Any, flag: SyncFlag
@@ -207,35 +195,6 @@ def test_whose_code_asks_for_a_devices_value(
     assert flags == [SyncFlag.ITEM | flag for _, flag in calls] * 2
     assert {event.text[0] for event in recording.of(Kind.SYNC)} == {__file__}
     assert recording.notes(Topic.PROBE_FAILED) == []
-
-
-def test_the_methods_are_still_found_by_pickle(recorder: Recorder) -> None:
-    recorder.start(SyncProbe())
-    assert pickle.loads(pickle.dumps(torch.Tensor.item)) is torch.Tensor.item
-
-
-def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = recorder.start(SyncProbe())
-
-    def broken(frame: object) -> int:
-        raise ZeroDivisionError("ours")
-
-    monkeypatch.setattr(session.sites, "name", broken)
-    assert [torch.tensor(3).item() for _ in range(2)] == [3, 3]
-    assert len(recorder.read().notes(Topic.PROBE_FAILED)) == 1
-
-
-def test_a_missing_hook_point_is_reported(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.Tensor, "item", None)
-        recorder.start(SyncProbe())
-    assert torch.tensor(3).tolist() == 3
-    recording = recorder.read()
-    [note] = recording.notes(Topic.PROBE_UNAVAILABLE)
-    assert note == {"probe": "sync", "reason": "Tensor.item does not exist"}
-    assert len(recording.of(Kind.SYNC)) == 1
 
 
 class Reads:
