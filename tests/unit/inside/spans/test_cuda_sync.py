@@ -226,3 +226,11 @@ def test_captures_are_counted(recorder: Recorder, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="no pool"):
         graph.capture_begin(fails=True)
     assert accelerator.capturing == 0
+
+
+def test_that_each_call_waits_anyway_is_noted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    recorder.start(SynchronizeProbe())
+    assert {"launch_blocking": True} in recorder.read().notes(Topic.ENVIRONMENT)

@@ -203,34 +203,26 @@ def session(recorder: Recorder) -> Session:
     return recorder.start()
 
 
-def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(session: Session) -> None:
-    table, seen = {1: "one", 2: "two"}, []
+def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, seen, raised = {1: "gone", 2: "two", 4: "kept"}, [], []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
 
     def trace(frame: FrameType, event: str, argument: object) -> None:
         seen.append(frame.f_code.co_filename)
 
-    thing, other = Thing(), Thing()
+    thing, other, third = Thing(), Thing(), Thing()
     session.keep_track(thing, table, 1)
+    session.keep_track(third, table, 3)  # a key that is gone already is no fault
     assert session.keep_track(other, table, 2) is True
+    assert session.keep_track([], table, 4) is False  # what cannot be watched stays
     sys.settrace(trace)
     try:
-        del thing
+        del thing, third
     finally:
         sys.settrace(None)
-    assert (table, seen) == ({2: "two"}, [])
-
-
-def test_a_key_that_is_gone_already_is_no_fault(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raised: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", raised.append)
-    table = {1: "one"}
-    thing = Thing()
-    session.keep_track(thing, table, 1)
-    table.clear()
-    del thing
-    assert raised == []
+    assert (table, seen, raised) == ({2: "two", 4: "kept"}, [], [])
 
 
 def test_dead_references_are_dropped(session: Session) -> None:
@@ -244,9 +236,3 @@ def test_dead_references_are_dropped(session: Session) -> None:
     table.update(enumerate(range(10)))
     del kept, thing
     assert table == {}
-
-
-def test_what_cannot_be_watched_stays(session: Session) -> None:
-    table = {1: "one"}
-    assert session.keep_track([], table, 1) is False
-    assert table == {1: "one"}
