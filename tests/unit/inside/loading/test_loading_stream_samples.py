@@ -56,11 +56,11 @@ def streams(notes: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(("shares", "different"), [(False, 1), (True, 2)])
 def test_first_samples_of_workers(recorder: Recorder, shares: bool, different: int) -> None:
     notes = recorded(recorder, Samples(shares), 2, batch_size=5)
-    found = streams(notes)
-    assert [len(x["checksums"]) for x in found] == [8, 8]
-    assert len({x["base_seed"] for x in found}) == 1
-    assert len({tuple(x["checksums"]) for x in found}) == different
-    assert all(len(set(x["checksums"])) == 8 for x in found)
+    first_samples = streams(notes)
+    assert [len(x["checksums"]) for x in first_samples] == [8, 8]
+    assert len({x["base_seed"] for x in first_samples}) == 1
+    assert len({tuple(x["checksums"]) for x in first_samples}) == different
+    assert all(len(set(x["checksums"])) == 8 for x in first_samples)
     asked = sum(any("asked_for_worker" in x for x in process) for process in notes)
     assert asked == (2 if shares else 0)
 

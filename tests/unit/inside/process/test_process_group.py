@@ -27,7 +27,7 @@ def join(tmp_path: Path) -> Iterator[Callable[..., None]]:
         dist.destroy_process_group()
 
 
-def told(recorder: Recorder) -> list[Any]:
+def ranks(recorder: Recorder) -> list[Any]:
     notes = recorder.read().notes(Topic.ENVIRONMENT)
     return [note for note in notes if "rank" in note]
 
@@ -35,7 +35,7 @@ def told(recorder: Recorder) -> list[Any]:
 def test_rank_and_size_are_noted_on_joining(recorder: Recorder, join: Callable[..., None]) -> None:
     recorder.start(ProcessGroupProbe())
     join()
-    assert told(recorder) == [{"rank": 0, "world_size": 1, "backend": "gloo"}]
+    assert ranks(recorder) == [{"rank": 0, "world_size": 1, "backend": "gloo"}]
 
 
 def test_a_device_mesh_joins_too(
@@ -47,7 +47,7 @@ def test_a_device_mesh_joins_too(
     recorder.start(ProcessGroupProbe())
     try:
         device_mesh.init_device_mesh("cpu", (1,))
-        assert [note["rank"] for note in told(recorder)] == [0]
+        assert [note["rank"] for note in ranks(recorder)] == [0]
     finally:
         dist.destroy_process_group()
 
