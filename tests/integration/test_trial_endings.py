@@ -13,7 +13,7 @@ from support.styles import without_compiler
 from support.trials import sandbox_for
 
 from trainprof.analysis.summary.tune import OK
-from trainprof.launch import lingering
+from trainprof.launch import deadline
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.trial import Limits, Measured, baseline
@@ -85,7 +85,7 @@ def told(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_one_that_waits_for_ever_for_its_actor_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, kind: str
 ) -> None:
-    monkeypatch.setattr(lingering, "AT_END_S", 0.5)
+    monkeypatch.setattr(deadline, "AT_END_S", 0.5)
     (tmp_path / "train.py").write_text(TRAINS + ACTS.format(of=of, kind=kind))
     found = ran_as_trial(tmp_path, monkeypatch)
     assert (found.outcome, found.steps, found.failed_after) == (OK, 50, DID_NOT_END)

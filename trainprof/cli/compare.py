@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
-from trainprof.cli.formats import Format, FormatOption
+from trainprof.cli.options import Format, FormatOption
 from trainprof.cli.output import complain, style_of, write
 from trainprof.cli.report import RunDamaged, find_run, summary_of
 from trainprof.record.errors import TrainprofError

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
-from trainprof.cli import run_options
-from trainprof.cli.formats import Format, FormatOption
+from trainprof.cli import options
+from trainprof.cli.options import Format, FormatOption, at_least
 from trainprof.cli.output import is_terminal, style_of, write, write_bytes
-from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import read_run_json
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
-from trainprof.record.run_file import read_run_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +88,7 @@ def report(
             help="A diff of your files for what can be changed mechanically; writes nothing.",
         ),
     ] = False,
-    rule: run_options.Rules = None,
+    rule: options.Rules = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
 ) -> None:
@@ -101,7 +100,7 @@ def report(
         beside = "--why" if why is not None else "--suggest-patch"
         raise typer.BadParameter(f"it does not go with {beside}", param_hint="'--loader'")
     asked = None if why is None else _rule(why)
-    chosen_steps, rules = _step_range(steps), run_options.thresholds(rule)
+    chosen_steps, rules = _step_range(steps), options.thresholds(rule)
     if run is None:
         raise typer.BadParameter("missing: name a run, such as latest", param_hint="'RUN'")
     directory = find_run(run)
@@ -311,8 +310,8 @@ def _rules_of(directory: RunDirectory) -> dict[str, float]:
     from trainprof.findings.thresholds import rule_settings
 
     manifest = read_run_json(directory.manifest)
-    options = manifest.get("options") if isinstance(manifest, dict) else None
-    return rule_settings(options.get("rules") if isinstance(options, dict) else None)
+    recorded = manifest.get("options") if isinstance(manifest, dict) else None
+    return rule_settings(recorded.get("rules") if isinstance(recorded, dict) else None)
 
 
 def _step_range(text: str | None) -> tuple[int, int] | None:

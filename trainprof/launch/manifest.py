@@ -15,10 +15,9 @@ from trainprof import __version__
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.sources import named_settings, own_sources, settings_beside
-from trainprof.launch.target import Target
-from trainprof.record.entry import SUFFIX, Entry, entry_of
+from trainprof.launch.target import SUFFIX, Entry, Target, entry_of
+from trainprof.record.files import contents_of
 from trainprof.record.masking import masked_argv, masked_text
-from trainprof.record.plain_file import contents_of
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 
 NS: Final = 1_000_000_000
@@ -235,13 +234,13 @@ def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
 
 def host_now() -> dict[str, Any]:
     """Returns the machine as the manifest of a run would have it, with what it could use now."""
-    from trainprof.sampling import cores, host, procfs
+    from trainprof.sampling import host, machine, procfs
 
     return {
         **_host(),
         **host.memory(procfs.read_bytes("/proc/meminfo") or b""),
-        "usable_cores": cores.usable_cores(),
-        "memory_limit_bytes": cores.memory_limit_bytes(),
+        "usable_cores": machine.usable_cores(),
+        "memory_limit_bytes": machine.memory_limit_bytes(),
     }
 
 

@@ -6,10 +6,12 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from importlib import util
 from pathlib import Path
 from typing import Final
 
-from trainprof.record.plain_file import contents_of
+from trainprof.launch.target import Target
+from trainprof.record.files import contents_of
 
 # A project's own files are fewer and smaller; what lies deeper, or behind more, is left out.
 _MOST_FILES: Final = 100
@@ -121,3 +123,55 @@ def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:
                 elif entry.name.endswith(endings) and entry.is_file(follow_symlinks=False):
                     yield Path(entry.path)
         level = deeper
+
+
+_USES: Final = re.compile(rb"^[ \t]*@[ \t]*(?:builtins\.)?profile\b|(?<![\w.])profile\(", re.M)
+# Such a text has a `profile` of its own, or asks whether kernprof runs it.
+_HAS_OR_ASKS: Final = re.compile(
+    rb"\bNameError\b"
+    rb"|^[^#\n]*\bimport\b[^#\n]*\bprofile\b"
+    rb"|\b(?:def|class)[ \t]+profile\b"
+    rb"|^[ \t]*(?:builtins\.)?profile[ \t]*(?::[^=\n]*)?=(?!=)"
+    rb"|[\"']profile[\"'][ \t]+(?:not[ \t]+)?in\b"
+    rb"|\b(?:get|has|set)attr\([^)\n]*[\"']profile[\"']",
+    re.M,
+)
+
+
+def needs_profile(script: str | None) -> bool:
+    """Whether a script, or a file beside it, would end in a NameError without a `profile`.
+
+    Who asks for one is told the truth: there is none. By the text alone: nothing is run.
+
+    Args:
+        script: Its file; None where nobody knows it.
+    """
+    if script is None:
+        return False
+    own, *beside = own_texts(Path(script))
+    if _HAS_OR_ASKS.search(own):
+        return False
+    return any(_USES.search(text) and not _HAS_OR_ASKS.search(text) for text in (own, *beside))
+
+
+# It has a few hundred bytes.
+_LARGEST_BYTES: Final = 1 << 16
+_VERSION: Final = re.compile(rb"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+def installed_torch(target: Target) -> str | None:
+    """Returns torch's version as it tells it itself; None where that cannot be read.
+
+    Of a command that brings its own Python nothing is known.
+    """
+    if not target.is_ours:
+        return None
+    try:
+        found = util.find_spec("torch")
+    except (ImportError, ValueError):
+        return None
+    if found is None or found.origin is None:
+        return None
+    text = contents_of(Path(found.origin).with_name("version.py"), _LARGEST_BYTES)
+    told = None if text is None else _VERSION.search(text)
+    return None if told is None else told[1].decode("utf-8", "replace")

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Final
 
 from trainprof.launch import signals
-from trainprof.launch.group_witness import GroupWitness
 from trainprof.launch.outcome import Outcome, outcome_of
+from trainprof.launch.signals import GroupWitness
 from trainprof.launch.target import ScriptNotRunnable, Target
 
 # CPython ignores these, which exec would hand down; what `subprocess` restores too.

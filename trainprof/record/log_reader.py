@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import open_run_file
 from trainprof.record.names import EVENT_LOG_SUFFIX
-from trainprof.record.run_file import open_run_file
 from trainprof.record.schema import (
     CHUNK_BYTES,
     HEADER_BYTES,

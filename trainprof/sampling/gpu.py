@@ -16,11 +16,11 @@ from trainprof.sampling.gpu_metrics import (
     IDENTITY,
     METRICS,
     Metric,
+    MetricPace,
     Tier,
     is_mig_enabled,
     mig_instances,
 )
-from trainprof.sampling.gpu_pace import MetricPace
 from trainprof.sampling.loop import NothingToSample
 
 # Seldom calls that are due wait for the next sample once one has taken so long: the last sample,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof.sampling.clock import NS_PER_S
-from trainprof.sampling.cores import FILESYSTEM_ROOT, cpu_pressure_file, throttle_file
+from trainprof.sampling.machine import FILESYSTEM_ROOT, cpu_pressure_file, throttle_file
 from trainprof.sampling.procfs import labelled_int, read_bytes
 
 Sample = dict[str, Any]

@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from trainprof.record.run_directory import RunDirectory
 from trainprof.sampling.clock import Clock
-from trainprof.sampling.cores import FILESYSTEM_ROOT
 from trainprof.sampling.gpu import GpuReader
 from trainprof.sampling.host import host_reader
 from trainprof.sampling.loop import SampleLoop, SampleStream
-from trainprof.sampling.process_tree import tree_reader
-from trainprof.sampling.reading_watch import WATCH_INTERVAL_S, ReadingWatch
+from trainprof.sampling.machine import FILESYSTEM_ROOT
+from trainprof.sampling.process_tree import WATCH_INTERVAL_S, ReadingWatch, tree_reader
 
 DEFAULT_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 0.5

@@ -5,8 +5,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainprof.cli.app import app
-from trainprof.cli.command_line import options_with_value, our_part, separated
+from trainprof.cli.app import app, options_with_value, our_part, separated
 
 COMMAND = typer.main.get_command(app)
 VALUED = options_with_value(COMMAND.commands["run"])  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from trainprof.cli.duration import seconds, seconds_between
+from trainprof.cli.options import seconds, seconds_between
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 import typer
 from support.line_runs import LineRun
 
-from trainprof.cli.app import app, run_command
-from trainprof.cli.command_line import options_with_value, script_word
+from trainprof.cli.app import app, options_with_value, run_command, script_word
 from trainprof.cli.lines import names_saved_run
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -9,8 +9,8 @@ import pytest
 
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.tune import FAILED, OK, TOO_FEW_STEPS
-from trainprof.cli import tune_progress
-from trainprof.cli.tune_progress import TuneProgress
+from trainprof.cli import tune
+from trainprof.cli.tune import TuneProgress
 from trainprof.tune.measurements import Progress
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
@@ -157,7 +157,7 @@ def test_a_terminal_that_is_gone_ends_the_countdown(monkeypatch: pytest.MonkeyPa
         def write(self, _: str) -> int:
             raise OSError
 
-    monkeypatch.setattr(tune_progress, "_EVERY_S", 0.0)
+    monkeypatch.setattr(tune, "_EVERY_S", 0.0)
     progress = TuneProgress(Gone())
     progress._running = running(), 0.0
     progress._tick()  # returns

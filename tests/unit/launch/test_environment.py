@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from trainprof.launch.environment import script_environment
+from trainprof.launch.options import script_environment
 
 
 def environment(**environ: str) -> dict[str, str]:

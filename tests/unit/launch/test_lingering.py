@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.events import FakeRun
 
-from trainprof.launch.lingering import AFTER_LIMIT_S, AT_END_S, Lingering
+from trainprof.launch.deadline import AFTER_LIMIT_S, AT_END_S, Lingering
 from trainprof.record.limit_met import AT_END, LIMIT_MET
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind

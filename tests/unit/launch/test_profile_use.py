@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.launch.profile_use import needs_profile
+from trainprof.launch.sources import needs_profile
 
 USE = "@profile\ndef f(): return 1\n"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.launch import rank_launch
-from trainprof.launch.placement import RunDirectoryRefused, create_run_directory
-from trainprof.launch.rank_launch import launcher_of
+from trainprof.launch import placement
+from trainprof.launch.placement import RunDirectoryRefused, create_run_directory, launcher_of
 from trainprof.record.run_directory import LAUNCHES
 from trainprof.sampling.process_tree import ProcessStat, parse_stat
 
@@ -43,9 +42,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.chdir(tmp_path)
     planted = Machine()
     monkeypatch.setattr(os, "getppid", lambda: planted.parent)
-    monkeypatch.setattr(rank_launch, "_stat", planted.stat)
-    monkeypatch.setattr(rank_launch, "_is_wrapper", lambda pid: pid in planted.wrappers)
-    monkeypatch.setattr(rank_launch, "_place", lambda: planted.place)
+    monkeypatch.setattr(placement, "_stat", planted.stat)
+    monkeypatch.setattr(placement, "_is_wrapper", lambda pid: pid in planted.wrappers)
+    monkeypatch.setattr(placement, "_place", lambda: planted.place)
     return planted
 
 

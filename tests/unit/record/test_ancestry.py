@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.record import ancestry
+from trainprof.record import event_log
 
 ROOT = Path(__file__).parents[3]
 
-PRINTS = "from trainprof.record.ancestry import ancestors; print(*ancestors())"
+PRINTS = "from trainprof.record.event_log import ancestors; print(*ancestors())"
 STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 
 
@@ -30,11 +30,11 @@ def test_parent_and_grandparent_come_in_order() -> None:
 
 
 def test_without_proc_the_parent_alone_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ancestry, "_parent_of", lambda pid: None)
-    assert ancestry.ancestors() == [os.getppid()]
+    monkeypatch.setattr(event_log, "_parent_of", lambda pid: None)
+    assert event_log.ancestors() == [os.getppid()]
 
 
 def test_a_circle_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pids are read one after another: a new process may have taken one meanwhile."""
-    monkeypatch.setattr(ancestry, "_parent_of", lambda pid: pid)
-    assert len(ancestry.ancestors()) == ancestry.MAX_ANCESTORS
+    monkeypatch.setattr(event_log, "_parent_of", lambda pid: pid)
+    assert len(event_log.ancestors()) == event_log.MAX_ANCESTORS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.record.entry import Entry, entry_of
+from trainprof.launch.target import Entry, entry_of
 
 
 def script(name: str) -> Entry:

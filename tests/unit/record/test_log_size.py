@@ -14,7 +14,7 @@ from types import FrameType, SimpleNamespace
 import pytest
 from support.session import ROOT, read_recording
 
-from trainprof.record import event_writer, log_chunk
+from trainprof.record import event_log, log_chunk
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
 from trainprof.record.log_reader import MAX_LOG_BYTES, log_paths, read_log
@@ -168,7 +168,7 @@ def test_a_thread_that_has_its_place_already_writes_there(
             log.trim()
         return threading.get_ident()
 
-    monkeypatch.setattr(event_writer, "get_ident", trim_at_first)
+    monkeypatch.setattr(event_log, "get_ident", trim_at_first)
     fill(log, 2, first=records)
     assert values(log) == list(range(records + 2))
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from trainprof.sampling.cores import (
+from trainprof.sampling.machine import (
     core_numbers,
     core_of,
     cpu_pressure_file,

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from trainprof.record.names import ENV_DIRECTORY
-from trainprof.sampling import orphans
-from trainprof.sampling.orphans import Orphans
+from trainprof.sampling import descendants
+from trainprof.sampling.descendants import Orphans
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux takes care of orphans so")
 
@@ -35,8 +35,8 @@ os._exit(0)
 
 @pytest.fixture(autouse=True)
 def _little_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "OWN_END_S", 0.0)
-    monkeypatch.setattr(orphans, "GRACE_S", 0.5)
+    monkeypatch.setattr(descendants, "OWN_END_S", 0.0)
+    monkeypatch.setattr(descendants, "GRACE_S", 0.5)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_where_nothing_is_left_nothing_is_ended(other: subprocess.Popen[str]) ->
 
 
 def test_what_ends_by_itself_has_the_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "OWN_END_S", 60.0)
+    monkeypatch.setattr(descendants, "OWN_END_S", 60.0)
     until_its_pipe_closes = "import sys; print(flush=True); sys.stdin.read()"
     with Orphans("run") as watched:
         script = subprocess.Popen(
@@ -174,7 +174,7 @@ def test_what_others_may_have_left_to_us_is_ended_only_with_the_trials_mark(
 ) -> None:
     """As process 1 of a container, or where the shell had started something before us."""
     if is_first:
-        monkeypatch.setattr(orphans, "_INIT", os.getpid())
+        monkeypatch.setattr(descendants, "_INIT", os.getpid())
     else:
         request.getfixturevalue("other")
     with Orphans("run") as watched:

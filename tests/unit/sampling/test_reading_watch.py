@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainprof.sampling.reading_watch import IDLE_INTERVAL_NS, ReadingWatch
+from trainprof.sampling.process_tree import IDLE_INTERVAL_NS, ReadingWatch
 
 MS = 1_000_000
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainprof.sampling.trial_watch import TrialWatch
+from trainprof.launch.deadline import TrialWatch
 
 MIB, GIB = 1 << 20, 1 << 30
 PID = 4711

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.sampling.virtual import is_virtual
+from trainprof.sampling.machine import is_virtual
 
 ARM = "processor\t: 0\nFeatures\t: fp asimd cpuid\nCPU implementer\t: 0x41\n"
 RACK = "23"

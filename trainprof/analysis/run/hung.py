@@ -13,9 +13,8 @@ from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.summary.run import Exit, Hung, Stood
 from trainprof.record.last_stacks import read_last_stacks
-from trainprof.record.names import MAX_TIME
+from trainprof.record.names import MAX_TIME, site_name
 from trainprof.record.schema import Kind
-from trainprof.record.site_name import site_name
 
 # At --max-time a script that makes steps ends at one of them.
 IDLE_AT_LIMIT_S: Final = 2.0

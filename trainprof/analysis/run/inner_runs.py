@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
 
 MAX_BYTES: Final = 1 << 20
 

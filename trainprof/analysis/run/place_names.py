@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainprof.record.site_name import UNKNOWN_SITE, site_name
+from trainprof.record.names import UNKNOWN_SITE, site_name
 
 __all__ = ["UNKNOWN_SITE", "Sites"]
 

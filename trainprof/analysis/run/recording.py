@@ -12,9 +12,9 @@ from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.samples_file import read_samples
 from trainprof.analysis.timeline.closures import with_closures
 from trainprof.analysis.timeline.events import ProcessLog, load_process
+from trainprof.record.files import read_run_file
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
 

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 
 from trainprof.analysis.run.metadata import MAX_NUMBER
 from trainprof.analysis.statistics.time_weighted import Line
-from trainprof.record.run_file import open_run_file
+from trainprof.record.files import open_run_file
 
 # A file above this is thinned while it is read: every n-th line, and always the last. As objects
 # the sampler's lines take about five times their size, the worst that a file can hold about twenty.

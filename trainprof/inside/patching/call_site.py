@@ -18,8 +18,8 @@ from trainprof.inside.patching.python_places import standard_library
 from trainprof.inside.patching.user_texts import line_of
 from trainprof.inside.stacks.copied_frames import Place
 from trainprof.record.event_log import EventLog
+from trainprof.record.names import site_name
 from trainprof.record.schema import FETCHED, Topic
-from trainprof.record.site_name import site_name
 
 # As Session.keep_track is.
 KeepTrack = Callable[[object, dict[Any, Any], object], bool]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from trainprof.record.plain_file import contents_of
+from trainprof.record.files import contents_of
 
 _LARGEST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 500

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from trainprof.inside.start import profile_shim
 from trainprof.inside.start.import_hook import AfterImport
+from trainprof.record.files import too_few_open_files
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
-from trainprof.record.open_files import too_few_open_files
 
 if TYPE_CHECKING:
     from trainprof.inside.lines.probe import Lines
