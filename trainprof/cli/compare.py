@@ -35,8 +35,8 @@ class RunGivenTwice(TrainprofError):
 
 
 def _percent(text: str | float) -> float:
-    found = _PERCENT.fullmatch(str(text).strip())
-    value = float(found[1]) if found else math.inf
+    match = _PERCENT.fullmatch(str(text).strip())
+    value = float(match[1]) if match else math.inf
     if not value < math.inf:
         raise typer.BadParameter(f"{text!r} is no percentage: write 5 or 2.5")
     return value
@@ -75,7 +75,7 @@ def compare(
     """Compare runs: what changed, with the noise of step times taken into account."""
     sides = _sides(runs or [], base or [], other or [])
     read: dict[str, ComparedRun] = {}
-    comparisons = [_comparison(one, another, read, fail_if_slower) for one, another in sides]
+    comparisons = [_comparison(first, second, read, fail_if_slower) for first, second in sides]
     write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
     statuses = {_judged(comparison, fail_if_slower) for comparison in comparisons}
     # One that is slower is worth knowing before those of which nothing is known.

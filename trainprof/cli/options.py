@@ -40,10 +40,10 @@ def seconds(text: str) -> float:
     Raises:
         typer.BadParameter: If it is none.
     """
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a duration: write 0.5, 500ms, 90s, 10m or 1h")
-    return float(found[1]) * _UNIT_S[found[2]]
+    return float(match[1]) * _UNIT_S[match[2]]
 
 
 def seconds_between(low: float, high: float = math.inf) -> Callable[[str | float], float]:

@@ -130,8 +130,8 @@ def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:
     remarks, diffs = patches(directory, summary)
     if not is_terminal(sys.stdout):
         write(sys.stderr, "".join(f"trainprof: {remark}\n" for remark in remarks))
-    told = "".join(f"# {remark}\n" for remark in remarks or ["nothing to change was found"])
-    write_bytes(sys.stdout, told.encode() + diffs)
+    head = "".join(f"# {remark}\n" for remark in remarks or ["nothing to change was found"])
+    write_bytes(sys.stdout, head.encode() + diffs)
 
 
 def find_run(name: str) -> RunDirectory:
@@ -172,19 +172,19 @@ def find_loader(summary: RunSummary, name: str) -> int:
         LoaderNotFound: If it is none of them, or several.
     """
     matches: tuple[Callable[[Loader], bool], ...] = (
-        lambda one: str(one.id) == name,
-        lambda one: one.site == name,
-        lambda one: one.site.endswith(f"/{name}"),
+        lambda loader: str(loader.id) == name,
+        lambda loader: loader.site == name,
+        lambda loader: loader.site.endswith(f"/{name}"),
     )
     for is_it in matches:
-        found = [index for index, one in enumerate(summary.loaders) if is_it(one)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            ids = ", ".join(str(summary.loaders[index].id) for index in found)
-            told = f"several loaders were built at {name}"
-            raise LoaderNotFound(told, hint=f"name one by id: {ids}")
-    known = ", ".join(f"{one.id} ({one.site})" for one in summary.loaders[:_LOADERS_NAMED])
+        matching = [index for index, loader in enumerate(summary.loaders) if is_it(loader)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            ids = ", ".join(str(summary.loaders[index].id) for index in matching)
+            several = f"several loaders were built at {name}"
+            raise LoaderNotFound(several, hint=f"name one by id: {ids}")
+    known = ", ".join(f"{loader.id} ({loader.site})" for loader in summary.loaders[:_LOADERS_NAMED])
     raise LoaderNotFound(
         f"no loader {name!r} in this run",
         hint=f"loaders: {known}" if known else "no DataLoader was seen in it",
@@ -274,7 +274,7 @@ def _rule(name: str) -> Rule:
     if rule is None and name in GONE:
         raise RuleNotFound(f"{name} is no finding any more", hint=GONE[name])
     if rule is None:
-        known = [one.id for one in RULES]
+        known = [known_rule.id for known_rule in RULES]
         near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
         raise RuleNotFound(f"there is no finding {name!r}", hint=hint)
@@ -285,10 +285,10 @@ def _explained(rule: Rule, asked: str) -> str:
     from trainprof.report.page import finding_page
 
     style = style_of(sys.stdout)
-    told = finding_page.render_rule(
+    page = finding_page.render_rule(
         rule, width=style.width, color=style.color, unicode=style.unicode
     )
-    return told if asked == rule.id else f"{asked} went into {rule.id}.\n\n{told}"
+    return page if asked == rule.id else f"{asked} went into {rule.id}.\n\n{page}"
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
@@ -318,8 +318,8 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
     """Returns A:B, counted from 1 as reports do, as a 0-based range without its end."""
     if text is None:
         return None
-    found = _STEPS.fullmatch(text)
-    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _STEPS.fullmatch(text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= first <= last:
         raise typer.BadParameter(
             f"{text!r} is not A:B, two step numbers from 1 on, the first not above the second",

@@ -195,10 +195,10 @@ class Lingering:
     def is_over(self) -> bool:
         """Whether one has lingered for too long, and none trains; to be asked again and again."""
         now = self._now()
-        told = processes_at_limit(str(self._directory.path))
+        at_limit = processes_at_limit(str(self._directory.path))
         lingering = [
             pid
-            for pid, what in told.items()
+            for pid, what in at_limit.items()
             if now - self._since.setdefault((pid, what), now)
             >= (AT_END_S if what == AT_END else AFTER_LIMIT_S)
         ]

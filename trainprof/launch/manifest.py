@@ -228,8 +228,8 @@ def _sources(
 def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns digests of the files of settings that the command names; none that is a secret."""
     script = script_of(target, environ)
-    found = named_settings(masked_argv(target.words))
-    return {name: digest for name, digest in found.items() if name != script}
+    digests = named_settings(masked_argv(target.words))
+    return {name: digest for name, digest in digests.items() if name != script}
 
 
 def host_now() -> dict[str, Any]:
@@ -266,9 +266,9 @@ def _cpu_model() -> str | None:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                name, _, told = line.partition(":")
+                name, _, model = line.partition(":")
                 if name.strip() in ("model name", "Model", "cpu model", "uarch"):
-                    return " ".join(told.split()) or None
+                    return " ".join(model.split()) or None
     except OSError:
         pass
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,7 +30,7 @@ class LineOptions:
     only: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"functions": list(self.functions), "only": self.only}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,8 @@ class TrialOptions:
     enough_steps: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "loaders": dict(self.loaders),
-            "sites": list(self.sites),
-            "data": self.data,
-            "batches": self.batches,
-            "pass_batches": self.pass_batches,
-            "settings": dict(self.settings),
-            "scratch": str(self.scratch) if self.scratch is not None else None,
-            "enough_s": self.enough_s,
-            "enough_steps": self.enough_steps,
-        }
+        scratch = None if self.scratch is None else str(self.scratch)
+        return {**asdict(self), "scratch": scratch}
 
 
 @dataclass(frozen=True, slots=True)

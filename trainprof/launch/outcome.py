@@ -65,7 +65,7 @@ def outcome_of(
         signal=number,
         spawned_ns=spawned_ns,
         ended_ns=ended_ns,
-        max_rss_bytes=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        max_rss_bytes=usage.ru_maxrss * 1024,
         user_s=usage.ru_utime,
         system_s=usage.ru_stime,
         interrupted=(interrupted or number == signal.SIGINT or status == INTERRUPTED_STATUS),

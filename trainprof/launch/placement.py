@@ -179,8 +179,6 @@ _MOST_WRAPPERS: Final = 16
 # What all ranks of a launch have in common, on whatever node; a restart may change it.
 _IN_COMMON: Final = ("WORLD_SIZE", "MASTER_PORT")
 
-Told = Mapping[str, object]
-
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -200,9 +198,9 @@ class Launch:
     def to_json(self) -> dict[str, object]:
         return {"launcher": self.launcher, "in_common": dict(self.in_common)}
 
-    def may_be(self, told: Told, *, is_here: bool) -> bool:
+    def may_be(self, other: Mapping[str, object], *, is_here: bool) -> bool:
         """Whether nothing that another rank told of its launch says that this is another one."""
-        launcher, in_common = told.get("launcher"), told.get("in_common")
+        launcher, in_common = other.get("launcher"), other.get("in_common")
         if is_here and self.launcher and launcher and launcher != self.launcher:
             return False
         known = in_common if isinstance(in_common, dict) else {}
@@ -240,17 +238,17 @@ def is_claimed(top: Path, launch: Launch) -> bool:
     Each node leaves a file of its own. It is there before a rank's directory is: one that holds
     ranks and no such file is of before there were any.
     """
-    told = _told(top / LAUNCHES)
-    here = told.get(launch.place)
+    launches = _launches(top / LAUNCHES)
+    here = launches.get(launch.place)
     if here is not None:
         return launch.may_be(here, is_here=True)
-    if not told and _has_ranks(top):
+    if not launches and _has_ranks(top):
         return False
-    if not all(launch.may_be(one, is_here=False) for one in told.values()):
+    if not all(launch.may_be(other, is_here=False) for other in launches.values()):
         return False
     with contextlib.suppress(OSError):  # what cannot be written here fails below, and says so
         _write(top / LAUNCHES, launch)
-    here = _told(top / LAUNCHES).get(launch.place)
+    here = _launches(top / LAUNCHES).get(launch.place)
     return here is None or launch.may_be(here, is_here=True)
 
 
@@ -264,22 +262,22 @@ def _write(folder: Path, launch: Launch) -> None:
         file.write(json.dumps(launch.to_json()))
 
 
-def _told(folder: Path) -> dict[str, Told]:
+def _launches(folder: Path) -> dict[str, Mapping[str, object]]:
     """Returns what each node has told; of a file that is being written, nothing yet."""
-    found: dict[str, Told] = {}
+    launches: dict[str, Mapping[str, object]] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.suffix == ".json":
-                found[path.stem] = _read(path)
-    return found
+                launches[path.stem] = _read(path)
+    return launches
 
 
-def _read(path: Path) -> Told:
+def _read(path: Path) -> Mapping[str, object]:
     try:
-        told = json.loads(contents_of(path, _MOST_BYTES) or b"")
+        launch = json.loads(contents_of(path, _MOST_BYTES) or b"")
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return launch if isinstance(launch, dict) else {}
 
 
 def _has_ranks(top: Path) -> bool:
@@ -291,10 +289,10 @@ def _has_ranks(top: Path) -> bool:
 
 def _place() -> str:
     """Returns a word for the node; containers on it are places of their own."""
-    told = [os.uname().nodename, (read_text("/proc/sys/kernel/random/boot_id") or "").strip()]
+    names = [os.uname().nodename, (read_text("/proc/sys/kernel/random/boot_id") or "").strip()]
     with contextlib.suppress(OSError):
-        told.append(os.readlink("/proc/self/ns/pid"))
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:_PLACE_CHARACTERS]
+        names.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:_PLACE_CHARACTERS]
 
 
 def _stat(pid: int) -> ProcessStat | None:
@@ -305,4 +303,4 @@ def _stat(pid: int) -> ProcessStat | None:
 
 def _is_wrapper(pid: int) -> bool:
     variables = (read_bytes(f"/proc/{pid}/environ") or b"").split(b"\0")
-    return any(one.startswith(f"{RUN_ID}=".encode()) for one in variables)
+    return any(variable.startswith(f"{RUN_ID}=".encode()) for variable in variables)

@@ -66,11 +66,11 @@ class LiveLog:
 
     def text(self, number: int, topic: Topic) -> Any:
         """Returns a text's JSON value, None while it is not known."""
-        found = join_texts(self._texts).get(number)
-        if found is None or found[0] is not topic:
+        known = join_texts(self._texts).get(number)
+        if known is None or known[0] is not topic:
             return None
         try:
-            return json.loads(found[1])
+            return json.loads(known[1])
         except (ValueError, RecursionError):
             return None
 

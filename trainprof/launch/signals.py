@@ -7,7 +7,6 @@ import fcntl
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -49,8 +48,6 @@ def block() -> set[int]:
 
 def wait() -> Received:
     """Waits for the next watched signal."""
-    if sys.platform == "darwin":  # no sigwaitinfo: who sent it is not told
-        return Received(int(signal.sigwait(WATCHED)), typed=False)
     info = signal.sigwaitinfo(WATCHED)
     from_kernel = info.si_code == SI_KERNEL
     typed = from_kernel and info.si_signo in (signal.SIGINT, signal.SIGQUIT)
@@ -61,8 +58,6 @@ def take_pending(numbers: Iterable[int] = WATCHED) -> list[int]:
     """Consumes those of `numbers` that have arrived and are blocked; returns them, sorted."""
     wanted = set(numbers)
     pending = sorted(int(number) for number in signal.sigpending() if number in wanted)
-    if sys.platform == "darwin":  # no sigtimedwait
-        return [int(signal.sigwait({number})) for number in pending]
     # Without waiting: a thread that does not block it may have taken one since.
     return [number for number in pending if signal.sigtimedwait({number}, 0) is not None]
 

@@ -69,7 +69,7 @@ def named_settings(words: Sequence[str]) -> dict[str, str]:
     That is by itself, behind `--option=` or as `@file`. What stands behind an option that tells
     where to write is left out.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for before, word in zip(("", *words), words, strict=False):
         option, _, name = word.rpartition("=")
         if _WRITTEN.search(option or (before if before.startswith("-") else "")):
@@ -78,9 +78,9 @@ def named_settings(words: Sequence[str]) -> dict[str, str]:
         if not is_listed and not name.lower().endswith(SETTINGS):
             continue
         text = contents_of(name.removeprefix("@"), LARGEST_SETTINGS_BYTES)
-        if text is not None and len(found) < _MOST_SETTINGS:
-            found[name.removeprefix("@")] = digest_of(text)
-    return found
+        if text is not None and len(digests) < _MOST_SETTINGS:
+            digests[name.removeprefix("@")] = digest_of(text)
+    return digests
 
 
 def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> dict[str, str]:
@@ -90,14 +90,14 @@ def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> 
 
 def _texts(files: Iterator[Path], but_for: Path | None) -> Iterator[tuple[Path, bytes]]:
     """Yields what files hold, as far as they are not too many, nor too large in all."""
-    found, left = 0, _MOST_BYTES
+    count, left = 0, _MOST_BYTES
     for path in files:
-        if found >= _MOST_FILES:
+        if count >= _MOST_FILES:
             break
         text = None if path == but_for else contents_of(path, left)
         if text is None:
             continue
-        found, left = found + 1, left - len(text)
+        count, left = count + 1, left - len(text)
         yield path, text
 
 
@@ -167,11 +167,11 @@ def installed_torch(target: Target) -> str | None:
     if not target.is_ours:
         return None
     try:
-        found = util.find_spec("torch")
+        spec = util.find_spec("torch")
     except (ImportError, ValueError):
         return None
-    if found is None or found.origin is None:
+    if spec is None or spec.origin is None:
         return None
-    text = contents_of(Path(found.origin).with_name("version.py"), _LARGEST_BYTES)
-    told = None if text is None else _VERSION.search(text)
-    return None if told is None else told[1].decode("utf-8", "replace")
+    text = contents_of(Path(spec.origin).with_name("version.py"), _LARGEST_BYTES)
+    version = None if text is None else _VERSION.search(text)
+    return None if version is None else version[1].decode("utf-8", "replace")

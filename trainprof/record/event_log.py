@@ -216,13 +216,13 @@ MAX_ANCESTORS: Final = 16
 
 def ancestors() -> list[int]:
     """Returns the pids of the parent, its parent and so on; of the parent alone without /proc."""
-    found = [os.getppid()]
-    while found[-1] > 1 and len(found) < MAX_ANCESTORS:
-        parent = _parent_of(found[-1])
+    pids = [os.getppid()]
+    while pids[-1] > 1 and len(pids) < MAX_ANCESTORS:
+        parent = _parent_of(pids[-1])
         if parent is None:
             break
-        found.append(parent)
-    return found
+        pids.append(parent)
+    return pids
 
 
 def _parent_of(pid: int) -> int | None:

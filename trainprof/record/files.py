@@ -74,8 +74,8 @@ def contents_of(path: str | Path, most_bytes: int) -> bytes | None:
     descriptor = None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             return None
         return os.read(descriptor, most_bytes)
     except (OSError, ValueError):

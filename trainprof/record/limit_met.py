@@ -39,14 +39,14 @@ def processes_at_limit(directory: str) -> dict[int, str]:
     Args:
         directory: Of the run.
     """
-    found: dict[int, str] = {}
+    notes: dict[int, str] = {}
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory), reverse=True):
             what, _, number = name.rpartition("-")
             # "at_end" comes behind "limit_met" here, and stands.
             if what in _NOTES and number.isdecimal():
-                found[int(number)] = what
-    return found
+                notes[int(number)] = what
+    return notes
 
 
 def has_begun_to_end(directory: str) -> bool:

@@ -106,10 +106,10 @@ def check_room(directory: str, written: int) -> None:
         raise OSError(Stop.LARGE, "the log is large enough")
     if written < SMALL_LOG_BYTES:
         return
-    told = os.statvfs(directory)
+    status = os.statvfs(directory)
     # Some file systems in user space tell nothing at all.
-    wanted = min(LEFT_FREE_BYTES, LEFT_FREE_SHARE * told.f_blocks * told.f_frsize)
-    if told.f_bavail * told.f_frsize < wanted:
+    wanted = min(LEFT_FREE_BYTES, LEFT_FREE_SHARE * status.f_blocks * status.f_frsize)
+    if status.f_bavail * status.f_frsize < wanted:
         raise OSError(Stop.LITTLE_ROOM, "the rest of the disk is the script's")
 
 

@@ -135,7 +135,7 @@ def secret_values(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """
     named = [
         *zip(("", *argv), argv, strict=False),
-        *((found["name"], found["value"]) for word in argv if (found := _ASSIGNMENT.match(word))),
+        *(match.group("name", "value") for word in argv if (match := _ASSIGNMENT.match(word))),
         *environ.items(),
     ]
     return sorted(

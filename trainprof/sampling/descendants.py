@@ -60,8 +60,8 @@ class Orphans:
     def __enter__(self) -> Orphans:
         with contextlib.suppress(psutil.Error, OSError):
             self._before = set(psutil.Process().children(recursive=True))
-            self._numbers = frozenset(one.pid for one in self._before)
-            self._others = [one for one in self._before if one.pid not in self._helpers]
+            self._numbers = frozenset(process.pid for process in self._before)
+            self._others = [process for process in self._before if process.pid not in self._helpers]
             self._is_adopting = _adopt(True)
         return self
 
@@ -105,13 +105,13 @@ class Orphans:
         if not self._is_adopting:
             return ()
         staying = self._left_after(OWN_END_S)
-        names = dict.fromkeys(name for one in staying for name in _named(one))
-        for one in staying:
+        names = dict.fromkeys(name for process in staying for name in _named(process))
+        for process in staying:
             with contextlib.suppress(psutil.Error):
-                one.terminate()
-        for one in self._left_after(GRACE_S):
+                process.terminate()
+        for process in self._left_after(GRACE_S):
             with contextlib.suppress(psutil.Error):
-                one.kill()
+                process.kill()
         self._left_after(_KILLED_S)
         return tuple(names)
 
@@ -124,12 +124,12 @@ class Orphans:
 
     def _left(self) -> list[psutil.Process]:
         strange = self._before.union(*map(_below, self._others))
-        below = (one for one in _below(psutil.Process()) if one not in strange)
-        found = [one for one in below if self._is_ours(one)]
-        self._ours.update(found)
+        below = (process for process in _below(psutil.Process()) if process not in strange)
+        left = [process for process in below if self._is_ours(process)]
+        self._ours.update(left)
         # Behind that: what ended meanwhile is not among them.
         self.reap(_NO_PROCESS)
-        return found
+        return left
 
     def _is_ours(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):

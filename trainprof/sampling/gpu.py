@@ -329,5 +329,5 @@ def describe(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _instance(told: Mapping[str, Any]) -> MigInstance:
-    return MigInstance(told["uuid"], told["gpu_instance"], told["compute_instance"])
+def _instance(entry: Mapping[str, Any]) -> MigInstance:
+    return MigInstance(entry["uuid"], entry["gpu_instance"], entry["compute_instance"])

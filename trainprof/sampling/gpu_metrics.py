@@ -54,14 +54,14 @@ def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    told = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    return {"memory_used_bytes": told.used, "memory_total_bytes": told.total}
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
 
 def _memory_with_reserved(nvml: Any, handle: Any) -> dict[str, Any]:
     """The call of old drivers, which counts as used what the driver reserves."""
-    told = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"memory_used_bytes": told.used, "memory_total_bytes": told.total}
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
 
 def _power_limit(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -90,14 +90,14 @@ def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
 
     Where NVML tells pids of another PID namespace than ours (in a container), `is_here` is False.
     """
-    told = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses_{version}")(handle)
+    running = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses_{version}")(handle)
     processes = [
         {
             "pid": process.pid,
             "bytes": process.usedGpuMemory,
             "is_here": os.path.exists(f"/proc/{process.pid}"),
         }
-        for process in told
+        for process in running
     ]
     return {"processes": processes}
 
@@ -155,13 +155,13 @@ def is_mig_enabled(nvml: Any, handle: Any) -> bool:
 
 def mig_instances(nvml: Any, handle: Any) -> list[dict[str, Any]]:
     """Returns the instances of a GPU with MIG: uuid, gpu_instance, compute_instance."""
-    found = []
+    instances = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except Exception:
             continue  # a place where no instance was made
-        found.append(
+        instances.append(
             {
                 "uuid": _uuid(nvml, instance),
                 "gpu_instance": nvml.nvmlDeviceGetGpuInstanceId(instance),
@@ -169,7 +169,7 @@ def mig_instances(nvml: Any, handle: Any) -> list[dict[str, Any]]:
                 "memory_bytes": nvml.nvmlDeviceGetMemoryInfo(instance).total,
             }
         )
-    return found
+    return instances
 
 
 # A metric's calls may take this share of the time, all devices together: a driver's call may hold
