@@ -149,13 +149,10 @@ def options_with_value(command: Any) -> frozenset[str]:
 
 
 def separated(arguments: Sequence[str], valued: frozenset[str]) -> list[str]:
-    """Returns `arguments` with `--` put before all that belongs to the script.
+    """Returns `arguments` (behind the verb) with `--` before all that belongs to the script.
 
-    The script's part begins with SCRIPT, or behind `-m MODULE`; what stands in it is never ours.
-
-    Args:
-        arguments: What follows the verb.
-        valued: Our options that take a value.
+    The script's part begins with SCRIPT, or behind `-m MODULE`; nothing in it is ours. `valued` are
+    our options that take a value.
     """
     position, mark = _script_part(arguments, valued)
     if position is None or mark == END_OF_OPTIONS:
@@ -164,12 +161,7 @@ def separated(arguments: Sequence[str], valued: frozenset[str]) -> list[str]:
 
 
 def script_word(arguments: Sequence[str], valued: frozenset[str]) -> str | None:
-    """Returns SCRIPT, None where there is none or it is told from a saved run by `--` or `-m`.
-
-    Args:
-        arguments: What follows the verb.
-        valued: Our options that take a value.
-    """
+    """Returns SCRIPT, None where there is none or `--` or `-m` says that it is no saved run."""
     position, mark = _script_part(arguments, valued)
     return arguments[position] if position is not None and mark is None else None
 

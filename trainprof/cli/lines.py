@@ -287,10 +287,7 @@ class LineView:
     def text(self, profile: LineProfile, stream: TextIO | None, shown_again: Sequence[str]) -> str:
         """Returns the times as they suit a stream; off a terminal the table and nothing else.
 
-        Args:
-            profile: The times.
-            stream: Where they will be written.
-            shown_again: The command that shows them again, [] for none.
+        `shown_again` is the command that shows them again, [] for none.
         """
         from trainprof.analysis.lines.times import arranged
 

@@ -92,12 +92,7 @@ def run_to_end(
 ) -> NoReturn:
     """Runs the script, saves the summary, writes a page to stderr and ends as the script did.
 
-    Args:
-        order: What to run and how.
-        page: Makes what is written.
-        then: Called when that is done, or None.
-        quiet: Write nothing.
-        debug: Show tracebacks of ours.
+    `then` is called after that; `debug` shows our tracebacks.
     """
     finished = launch(
         order,

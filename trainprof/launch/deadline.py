@@ -117,9 +117,7 @@ class Deadline:
 class TimeToEnd:
     """How long a script that has reached --max-time may go on: to its next step, then to its end.
 
-    Args:
-        directory: Of the run.
-        now_ns: A clock, as of the run's records.
+    `now_ns` is a clock as of the run's records.
     """
 
     def __init__(
@@ -145,9 +143,7 @@ class TimeToEnd:
 def time_to_next_step(checks: list[int], now_ns: int) -> float:
     """Returns the seconds within which a script comes to its next step; 0 where it makes none.
 
-    Args:
-        checks: When it was last at a batch, a forward or a step, ns, in order.
-        now_ns: The time.
+    `checks` are the times of its last batches, forwards and steps, in ns, in order.
     """
     if not checks:
         return 0.0
@@ -178,12 +174,7 @@ _ENDED: Final = frozenset({Kind.LIMIT, Kind.PROCESS_END})
 
 
 class Lingering:
-    """Watches the processes of a trial that have met their limit.
-
-    Args:
-        directory: Of the run.
-        now: A clock, in seconds.
-    """
+    """Watches the processes of a trial that have met their limit; `now` is a clock in seconds."""
 
     def __init__(
         self, directory: RunDirectory, *, now: Callable[[], float] = time.monotonic
@@ -232,14 +223,9 @@ _RESERVE_BYTES: Final = 2 << 30
 
 
 class TrialWatch:
-    """Asked once a second or so while a trial runs.
+    """Watches the disk space that a trial's files leave, about once a second, from outside.
 
-    Args:
-        pid: Its script's process.
-        cwd: Where it runs.
-
-    Attributes:
-        is_full: The trial had to end, or the file system that takes its files would be full.
+    `is_full`: the trial had to end, or its file system would be full.
     """
 
     def __init__(self, pid: int, cwd: str) -> None:

@@ -39,13 +39,8 @@ def opening_manifest(
 ) -> dict[str, Any]:
     """Returns the manifest of a run that is about to start.
 
-    Args:
-        target: What is run.
-        options: How it is profiled.
-        environ: The environment trainprof was started with.
-        name: The run's name.
-        spawned_ns: `time.perf_counter_ns` at the start.
-        spawned_time_ns: `time.time_ns` at the same moment.
+    `environ` is that of trainprof; `spawned_ns` (perf_counter_ns) and `spawned_time_ns` (time_ns)
+    are one moment.
     """
     started = datetime.fromtimestamp(spawned_time_ns / NS, timezone.utc)
     versions = {"trainprof": __version__}
@@ -114,9 +109,9 @@ def closed_manifest(
         outcome: How the script ended.
         ended_time_ns: `time.time_ns` at its end.
         detail: What more is known of the end, such as "out of memory: ...".
-        faults: What of ours failed during the run.
-        limit: The option whose limit the script was ended at, None where it was not.
-        stacks: Where its processes stood when it was asked to end, or died; see `Recording`.
+        faults: Failures of trainprof during the run.
+        limit: The option whose limit ended the script, or None.
+        stacks: The last stack samples, where a signal ended it; see `Recording`.
         not_sampled: Why a file of samples has no (more) lines, by its stem.
     """
     times = {
@@ -160,9 +155,7 @@ def exit_reason(outcome: Outcome) -> str:
 def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
     """Returns what the SIGKILL of a script probably was, None where nothing points to memory.
 
-    Args:
-        oom_kills: Processes that the OOM killer ended in our cgroup during the run.
-        available_share: Host memory available just before the end, 0 to 1.
+    `oom_kills`: OOM kills in our cgroup during the run; `available_share`: of memory, 0 to 1.
     """
     if oom_kills > 0:
         return "out of memory: the kernel ended a process of this control group"

@@ -118,13 +118,9 @@ class RunOptions:
     def for_tracee(
         self, *, spawned_ns: int, supervisor_pid: int, cwd: str | None
     ) -> dict[str, Any]:
-        """Returns what the profiled process is to know, as JSON values.
+        """Returns what the script process has to know, as JSON values.
 
-        Args:
-            spawned_ns: When it is started.
-            supervisor_pid: Of the process that starts it.
-            cwd: What paths are shown relative to, as the manifest has it: a script that is started
-                by another may begin elsewhere.
+        `cwd` is what paths are shown relative to: a script started by another may begin elsewhere.
         """
         return {
             "cwd": cwd,
@@ -150,13 +146,10 @@ def script_environment(
     options: Mapping[str, Any],
     site_directory: str,
 ) -> dict[str, str]:
-    """Returns `environ` with what the tracee needs, and nothing else changed.
+    """Returns `environ` with what the script process needs, and nothing else changed.
 
-    Args:
-        environ: The environment trainprof was started with.
-        directory: The run directory, absolute: the script may change its working directory.
-        options: What the tracee is to know, as JSON values.
-        site_directory: Folder of the `sitecustomize` that starts the tracee.
+    `site_directory` holds the `sitecustomize` that starts the recording; `directory` is absolute:
+    the script may change its working directory.
     """
     environment = dict(environ)
     environment[ENV_DIRECTORY] = directory

@@ -40,11 +40,7 @@ def create_run_directory(
 ) -> RunDirectory:
     """Makes the directory for this run, or for this rank's part of it.
 
-    Args:
-        output: As -o gave it, or None.
-        stem: The script's short name.
-        environ: The environment trainprof was started with: RANK and torchrun's variables.
-        time_ns: `time.time_ns` of the start.
+    `output` is -o; `environ` has RANK and torchrun's variables; `time_ns` is `time.time_ns`.
 
     Raises:
         RunDirectoryRefused: If it exists and is not empty, is a symbolic link, or cannot be made.
@@ -185,10 +181,9 @@ class Launch:
     """What tells a rank's launch from others.
 
     Attributes:
-        place: The node, or the container, in a word.
-        launcher: Its process there, with the moment of its start: a number is given out again.
-            None where that is not known.
-        in_common: By names of variables; {} of a rank that was restarted.
+        place: A word for the node or container.
+        launcher: pid and start time of its process there, or None: pids are reused.
+        in_common: Values of _IN_COMMON; {} for a restarted rank.
     """
 
     place: str

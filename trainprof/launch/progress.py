@@ -143,7 +143,7 @@ class Progress:
     Attributes:
         log: Where texts are looked up.
         spawned_ns: Start of the run.
-        threshold_ns: A later batch that is waited for this long is worth a warning.
+        threshold_ns: A wait for a batch (not the first) from here on gives a warning.
         cwd: Paths are shown relative to it.
         utc: The time to print.
     """

@@ -81,10 +81,8 @@ def run(
 ) -> FinishedRun:
     """Runs the target under observation; once it has started, nothing of ours stops it.
 
-    Args:
-        options: What to run and how.
-        at_end: Called after the script's end, while signals are still held back.
-        progress: Takes live lines, when `options` asks for them.
+    `at_end` is called after the script's end, while signals are still held back; `progress` takes
+    live lines, where `options` asks for them.
 
     Raises:
         TrainprofError: If the script was not started.
@@ -245,10 +243,7 @@ class Recording:
     def start(self, pid: int, manifest: dict[str, Any], environment: Mapping[str, str]) -> None:
         """Begins to sample, and completes the manifest by what would have delayed the start.
 
-        Args:
-            pid: The script's process.
-            manifest: As first written.
-            environment: The script's, which says what GPUs it sees.
+        `environment` is the script's, which says what GPUs it sees.
         """
         self._manifest = {**manifest, "script_pid": pid}
         limit = too_few_open_files()
@@ -307,12 +302,7 @@ class Recording:
                 self._stacks = {"at_ns": now, "processes": read_last_stacks(self.directory.events)}
 
     def finish(self, outcome: Outcome, *, limit: str | None = None) -> None:
-        """Ends sampling and closes the manifest.
-
-        Args:
-            outcome: How the script ended.
-            limit: The option whose limit it was ended at, or None.
-        """
+        """Ends sampling and closes the manifest; `limit` is the option that ended the script."""
         if outcome.signal is not None:
             self.keep_stacks()
         ended_time_ns = time.time_ns() - (time.perf_counter_ns() - outcome.ended_ns)
@@ -380,14 +370,9 @@ class Recording:
 
 
 def available_share(directory: RunDirectory, *, before_ns: int) -> float | None:
-    """Returns the least share of host memory available in the last samples before a moment.
+    """Returns the least share of host memory (0 to 1) available in the last samples before a time.
 
-    Args:
-        directory: The run's directory.
-        before_ns: `time.perf_counter_ns` of the moment.
-
-    Returns:
-        A share from 0 to 1, or None where nothing was sampled.
+    `before_ns` is in `time.perf_counter_ns`. None where nothing was sampled.
     """
     shares = []
     for sample in _last_samples(directory):
@@ -423,11 +408,7 @@ _LEFT_OUT: Final = "[trainprof kept the end]\n"
 
 
 def mask_console(console: Path, known: Sequence[str]) -> None:
-    """Masks secrets in the files of a console, once nothing writes them any longer.
-
-    Args:
-        console: The directory with `stdout` and `stderr`.
-        known: As masked_text takes them.
+    """Masks secrets in a console's `stdout` and `stderr`, once nothing writes them any longer.
 
     Raises:
         OSError: If a file cannot be read or written.

@@ -93,11 +93,7 @@ class GroupWitness:
     def start(cls, script_argv: Sequence[str]) -> GroupWitness:
         """Forks the witness. The watched signals must be blocked, and no thread be running.
 
-        Args:
-            script_argv: The command the witness goes along with when processes are picked by name.
-
-        Raises:
-            OSError: If there are no processes or descriptors left.
+        It is named after `script_argv`. OSError if there are no processes or descriptors left.
         """
         query_reader, query_writer = os.pipe()
         try:

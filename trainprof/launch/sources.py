@@ -139,12 +139,9 @@ _HAS_OR_ASKS: Final = re.compile(
 
 
 def needs_profile(script: str | None) -> bool:
-    """Whether a script, or a file beside it, would end in a NameError without a `profile`.
+    """Whether a script, or a file next to it, would end in a NameError without a `profile`.
 
-    Who asks for one is told the truth: there is none. By the text alone: nothing is run.
-
-    Args:
-        script: Its file; None where nobody knows it.
+    A script that asks for one gets the truth: there is none. Judged by the text: nothing is run.
     """
     if script is None:
         return False

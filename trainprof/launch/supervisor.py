@@ -78,9 +78,9 @@ class Supervisor:
 
         Args:
             environment: All of the script's environment.
-            spawned_ns: `time.perf_counter_ns` of the start, which the environment tells the script.
-            console: A directory that takes what it writes, None: our own stdin, stdout and stderr.
-            before: A command that executes the script's, given as its last arguments.
+            spawned_ns: `time.perf_counter_ns` of the start.
+            console: A directory for its output; None: our own stdin, stdout and stderr.
+            before: A command that executes the script's, which becomes its last arguments.
 
         Raises:
             ScriptNotRunnable: If the system refuses.
@@ -116,9 +116,8 @@ class Supervisor:
     ) -> Outcome:
         """Waits for the script's end, passing on what was meant for it, and returns the outcome.
 
-        Args:
-            at_child: Called when a child of ours may have ended that is not the script.
-            before_end: Called before a signal is passed on that asks the script to end.
+        `at_child` is called when another child of ours may have ended, `before_end` before a signal
+        is passed on that asks the script to end.
         """
         while True:
             pid, status, usage = os.wait4(self._pid, os.WNOHANG)

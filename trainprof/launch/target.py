@@ -63,12 +63,12 @@ class Target:
 def resolve(
     words: Sequence[str], module: str | None = None, *, interpreter: str = sys.executable
 ) -> Target:
-    """Finds out what `words` (after `-m module`, if given) ask to run.
+    """Returns what `words` (after `-m module`, if given) ask to run.
 
     Raises:
         NothingToRun: If there is neither a script nor a module.
         ScriptNotFound: If there is no such file, and no such command on PATH.
-        ScriptNotRunnable: If it is there but cannot be run.
+        ScriptNotRunnable: If it exists and cannot be run.
     """
     if module is not None:
         typed = ("-m", module, *words)
@@ -182,12 +182,7 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A script or a module.
-
-    Attributes:
-        name: The script as it was typed, or the module's name.
-        is_module: It is one.
-    """
+    """A script, by its name as typed, or a module."""
 
     name: str
     is_module: bool
@@ -196,9 +191,7 @@ class Entry:
 def entry_of(words: Sequence[str], *, is_script: bool) -> Entry | None:
     """Returns what runs in the end; None where nothing among the words is Python's.
 
-    Args:
-        words: SCRIPT ARGS, -m MODULE ARGS, or a command and its words.
-        is_script: The first word is a Python file, or the module is Python's to run.
+    `words` is SCRIPT ARGS, -m MODULE ARGS (`is_script`), or a command and its words.
     """
     if not words:
         return None

@@ -134,13 +134,9 @@ class EventLog:
         self.define(topic, json.dumps(value, ensure_ascii=True, default=repr))
 
     def emit_line(self, function: int, line: int, total_ns: int, hits: int) -> None:
-        """Writes what a line took so far: a LINE record has its line in place of the thread.
+        """Writes the time of a line so far: a LINE record has its number in place of the thread.
 
-        Args:
-            function: Id of a LINE_FUNCTION text.
-            line: Its number, below 1 << 24.
-            total_ns: Time of all hits together.
-            hits: How often the line was reached.
+        `function` is the id of a LINE_FUNCTION text; `line` is below 1 << 24.
         """
         now = time.perf_counter_ns()
         place = (line >> 16 & 0xFF, line & 0xFFFF, function)
@@ -499,10 +495,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
     """Writes when and why recording stopped into the header page.
 
-    Args:
-        path: The log.
-        header: The page where it could not be written yet; else it has its room already.
-        reason: An errno, a Stop, or 0.
+    `reason` is an errno, a Stop or 0; `header` is that page where it could not be written yet.
     """
     if path is None:
         return

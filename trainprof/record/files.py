@@ -22,13 +22,7 @@ _ROOM_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | _NO_LINK
 
 
 def open_run_file(path: Path) -> int:
-    """Opens a file of a run for reading; nothing outside the run is ever opened.
-
-    Args:
-        path: `manifest.json`, or a file in one of the run's rooms.
-
-    Returns:
-        A descriptor, which the caller closes.
+    """Opens a file of a run, or in one of its rooms, for reading; never one outside the run.
 
     Raises:
         OSError: If it cannot be opened, it or the room is a symbolic link, or it is no plain file.
@@ -45,12 +39,7 @@ def open_run_file(path: Path) -> int:
 
 
 def read_run_file(path: Path, max_bytes: int) -> bytes:
-    """Returns a file of a run, opened as `open_run_file` does.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is larger than `max_bytes`.
-    """
+    """Returns a file of a run; OSError as open_run_file, ValueError above `max_bytes`."""
     with os.fdopen(open_run_file(path), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

@@ -169,14 +169,7 @@ def _header(text: bytes) -> dict[str, Any]:
 
 
 def join_texts(records: Iterable[bytes]) -> dict[int, tuple[Topic, str]]:
-    """Puts texts together from their TEXT records, in any order; incomplete ones are left out.
-
-    Args:
-        records: 32-byte records of kind TEXT.
-
-    Returns:
-        Text id to (topic, text).
-    """
+    """Returns (topic, text) by id from TEXT records in any order; incomplete texts are left out."""
     parts: dict[int, dict[int, bytes]] = {}
     topics: dict[int, int] = {}
     lengths: dict[int, int] = {}

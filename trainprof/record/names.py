@@ -25,11 +25,9 @@ UNKNOWN_SITE: Final = "unknown"
 
 
 def site_name(place: Any, cwd: str | None) -> str:
-    """Returns `file.py:41` for a SITE text's [file, line, function].
+    """Returns `file.py:41` of a SITE text's [file, line, function], UNKNOWN_SITE of anything else.
 
-    Args:
-        place: The decoded text; anything else gives UNKNOWN_SITE.
-        cwd: Files below it are shown relative to it; None shows all as they are.
+    Files below `cwd` are shown relative to it.
     """
     if not isinstance(place, list) or len(place) < 2:
         return UNKNOWN_SITE

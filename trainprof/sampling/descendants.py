@@ -179,11 +179,7 @@ def _named(process: psutil.Process) -> Iterator[str]:
 
 
 class Descendants:
-    """The processes below a process, as they are now; another that gets a pid of theirs is not.
-
-    Args:
-        pid: The process.
-    """
+    """The processes below a process, as they are now; a pid that is reused later is not one."""
 
     def __init__(self, pid: int) -> None:
         self._processes: list[psutil.Process] = []

@@ -28,10 +28,8 @@ class Tier(Enum):
 class Metric:
     """One question to the driver.
 
-    Attributes:
-        name: What `not_observed` calls it.
-        keys: What it adds to a device's entry.
-        readings: (nvml, handle) to these keys; the first one that is offered is used.
+    `name` is what `not_observed` calls it, `keys` what it adds to a device's entry. Of `readings`
+    (nvml, handle) the first that the driver offers is used.
     """
 
     name: str
@@ -185,13 +183,7 @@ _SLACK_NS: Final = 10_000_000
 
 
 class MetricPace:
-    """Says when one metric of one device is due.
-
-    Args:
-        tier: How often it is asked for where its calls are quick.
-        interval_ns: From sample to sample, in ns.
-        devices: How many devices share the driver.
-    """
+    """Says when one metric of one device is due; `devices` share the driver."""
 
     def __init__(self, tier: Tier, interval_ns: int, devices: int) -> None:
         self._tier = tier

@@ -33,11 +33,7 @@ _VIRTUAL_INTERFACE: Final = re.compile(
 
 
 class HostReader:
-    """Reads the machine's counters from /proc: about a tenth of what psutil takes.
-
-    Args:
-        root: Where `/proc` is read from.
-    """
+    """Reads the machine's counters from /proc: a tenth of the time that psutil takes."""
 
     def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
@@ -82,15 +78,9 @@ class HostReader:
 
 
 def cpu_times(stat: bytes, tick_ns: int) -> Sample:
-    """Returns CPU times and context switches of a /proc/stat text.
+    """Returns `cpu` {mode_ns}, `cores_busy_ns` and `context_switches` of a /proc/stat text.
 
-    Args:
-        stat: The file's content.
-        tick_ns: Length of one of its ticks, in ns.
-
-    Returns:
-        `cpu` {mode_ns}, `cores_busy_ns` (position = core number, None = core offline) and
-        `context_switches`.
+    `cores_busy_ns` is by core number, None for a core that is offline; `tick_ns` is its time unit.
     """
     sample: Sample = {}
     cores: dict[int, int] = {}

@@ -50,14 +50,9 @@ class _Mount:
 
 
 def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> float:
-    """Returns how many cores this process and its children can keep busy together.
+    """Returns how many cores this process and its children can keep busy together, over 0.
 
-    Args:
-        root: Where `/proc` and the cgroup mounts are looked up.
-        affinity: Cores in the affinity mask; None asks the system.
-
-    Returns:
-        The smallest of affinity mask and cgroup CPU quotas (own and above), in cores, over 0.
+    The smallest of affinity mask and cgroup CPU quotas (own and above).
     """
     cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
     return min([cores, *(quota for quota, _ in _quotas(root))])
@@ -69,14 +64,9 @@ def core_numbers() -> list[int]:
 
 
 def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) -> list[int] | None:
-    """Returns of each processor of `core_numbers` which core it is of, counted from 0.
+    """Returns for each processor in `core_numbers` the core it is part of, counted from 0.
 
-    Args:
-        root: Where `/sys` is looked up.
-        numbers: Of the processors; None asks the system.
-
-    Returns:
-        Hyper-threads of a core have the same; None where the kernel does not tell.
+    Hyper-threads of a core have the same; None where the kernel does not say.
     """
     processors = core_numbers() if numbers is None else numbers
     cores = [_core_of(root, processor) for processor in processors]
@@ -89,15 +79,7 @@ def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) 
 def physical_cores(
     root: Path = FILESYSTEM_ROOT, affinity: Collection[int] | None = None
 ) -> float | None:
-    """Returns `usable_cores` with the hyper-threads of a core counted as one.
-
-    Args:
-        root: Where `/sys`, `/proc` and the cgroup mounts are looked up.
-        affinity: The processors in the affinity mask, by number; None asks the system.
-
-    Returns:
-        In cores, over 0; None where the kernel does not tell which processors share a core.
-    """
+    """Returns `usable_cores` with the hyper-threads of a core counted once; None where unknown."""
     processors = os.sched_getaffinity(0) if affinity is None else affinity
     cores = {_core_of(root, processor) for processor in processors}
     if not cores or None in cores:
@@ -258,11 +240,7 @@ def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
 
 
 def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool | None:
-    """Tells whether the machine is a virtual one; None where nothing does, as in many containers.
-
-    Args:
-        root: Where `/proc` and `/sys` are looked up.
-    """
+    """Whether the machine is a virtual one; None where nothing says so, as in many containers."""
     flags = re.search(
         rb"^flags\s*:(.*)$", read_bytes(str(root / "proc/cpuinfo")) or b"", re.MULTILINE
     )

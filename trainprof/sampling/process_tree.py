@@ -70,12 +70,7 @@ class ProcessTree:
     """Reads a process and all its descendants from /proc.
 
     A descendant stays in the tree when its parent ends. One whose parent ended before the tree was
-    first read with it (a daemon) is not found.
-
-    Args:
-        root_pid: The process at the top; its pid is not followed to another process.
-        root: Where `/proc` is read from.
-        now_ns: Clock for what is read seldom, in ns.
+    first read with it (a daemon) is not found. `now_ns` is a clock for what is read seldom.
     """
 
     def __init__(
@@ -212,12 +207,9 @@ class ProcessTree:
 
 
 def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None:
-    """Returns what a /proc/<pid>/stat text tells, or None of a process that is all but gone.
+    """Returns what a /proc/<pid>/stat text holds, or None of a process that is all but gone.
 
-    Args:
-        text: The file's content; the name in it may hold blanks and parentheses.
-        tick_ns: Length of one of its ticks, in ns.
-        page_bytes: Size of one of its pages.
+    The name in it may hold blanks and parentheses.
     """
     opening, closing = text.find(b"("), text.rfind(b")")
     try:
@@ -243,11 +235,7 @@ def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None
 
 
 class ReadingWatch:
-    """Samples the main threads of processes that have read lately, and those that read for them.
-
-    Args:
-        root: Where `/proc` is read from.
-    """
+    """Samples the main threads of processes that have read lately, and those that read for them."""
 
     def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
@@ -256,11 +244,7 @@ class ReadingWatch:
         self._place = 0.0
 
     def choose(self, processes: Iterable[Mapping[str, Any]]) -> None:
-        """Chooses the processes to sample until it is called again.
-
-        Args:
-            processes: Entries of `ProcessTree.sample`.
-        """
+        """Chooses the processes to sample from now on, from entries of `ProcessTree.sample`."""
         watched, counted = [], {}
         for entry in processes:
             key = entry["pid"], entry["started_ns"]
