@@ -11,7 +11,7 @@ import pytest
 from support.device_run import Stream
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.device.busy import Marks
+from trainprof.analysis.device.activity import Marks
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import Kind, Topic, TransferFlag

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.events import FakeRun
 
 from trainprof.analysis.run.summarize import summarize
-from trainprof.analysis.summary.memory import FoundSync, FoundSyncs
+from trainprof.analysis.summary.device import FoundSync, FoundSyncs
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 

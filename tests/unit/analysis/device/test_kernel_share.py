@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainprof.analysis.device.kernel_share import KernelShare, kernel_share
-from trainprof.analysis.machine.gpu_summary import Gpu
+from trainprof.analysis.summary.device import Gpu
 
 S = 1_000_000_000
 GPU = Gpu(1, "GPU-1", "H100", logical_index=0, is_visible=True, is_number_assumed=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from trainprof.analysis.distributed.stragglers import (
+from trainprof.analysis.distributed.collectives import (
     COMMUNICATION,
     RankSteps,
     Straggler,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.machine.host_cores import Cores, cores_of
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.cores import Cores, cores_of
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.recording import read_recording
 from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.run.training_process import training_processes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainprof.analysis.machine.memory_growth import (
+from trainprof.analysis.machine.processes import (
     LEAST_GROWTH_BYTES,
+    Tick,
     memory_growth,
     room_of,
 )
-from trainprof.analysis.machine.processes import Tick
 
 MIB = 1 << 20
 S = 1_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.free_cores import shared_cpu
 
 
 def told(

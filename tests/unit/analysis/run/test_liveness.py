@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from trainprof.analysis.run.liveness import NS_PER_S, SLACK_NS, is_alive
+from trainprof.analysis.run.recording import NS_PER_S, SLACK_NS, is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts of processes are in /proc")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.stacks.lines_by_part import MAKING, hottest, lines_met
-from trainprof.analysis.stacks.samples import MIN_LOOKS, least_share
+from trainprof.analysis.stacks.hot_lines import MAKING, hottest, lines_met
+from trainprof.analysis.stacks.samples import MIN_SAMPLES, least_share
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
@@ -113,7 +113,7 @@ def test_a_line_is_told_from_its_function_where_looks_meet_it_far_more_often(
     met: tuple[int, ...], is_known: bool
 ) -> None:
     lines = Counter({((f"train.py:{52 + at}", "stats"),): n for at, n in enumerate(met) if n})
-    [line] = lines_met("other", lines, max(lines.total(), MIN_LOOKS), 1.0)
+    [line] = lines_met("other", lines, max(lines.total(), MIN_SAMPLES), 1.0)
     assert (line.site, line.is_line_known) == ("train.py:52", is_known)
 
 
@@ -149,8 +149,8 @@ def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) ->
 
 
 def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MIN_LOOKS < STEPS
-    monkeypatch.setattr("trainprof.analysis.stacks.lines_by_part.MIN_LOOKS", STEPS + 1)
+    assert MIN_SAMPLES < STEPS
+    monkeypatch.setattr("trainprof.analysis.stacks.hot_lines.MIN_SAMPLES", STEPS + 1)
     run = FakeRun()
     assert train(run, tmp_path, stack(run, (57, "train"))).part_lines == []
 

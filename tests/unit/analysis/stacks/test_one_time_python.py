@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.stacks.lines_by_part import hottest
+from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import CompileFlag, Kind, LookFlag, Topic
 
 STEPS = 60
 
 
-def looked_at(run: FakeRun, ns: int, line: int) -> None:
+def sampled_threads(run: FakeRun, ns: int, line: int) -> None:
     """Python for so long, looked at every 40 ms."""
     seen = run.text(Topic.STACK, [run.text(Topic.SITE, ["train.py", line, "train"])])
     for _ in range(ns // (40 * MS)):
@@ -45,13 +45,13 @@ def train(
         run.next(loader, MS)
         run.forward(5 * MS)
         if step in python_ms:
-            looked_at(run, python_ms[step] * MS, 50)
+            sampled_threads(run, python_ms[step] * MS, 50)
         if step in (compiling_ms or {}):
             with run.span(Kind.COMPILE, site=site, flags=CompileFlag.TOLD):
-                looked_at(run, (compiling_ms or {})[step] * MS, 50)
+                sampled_threads(run, (compiling_ms or {})[step] * MS, 50)
                 run.leaf(Kind.GC, 7 * MS)
         if usual_ms:
-            looked_at(run, usual_ms * MS, 60)
+            sampled_threads(run, usual_ms * MS, 60)
         run.backward(4 * MS)
         run.update(optimizer, MS)
     run.stop(loader)

@@ -1,4 +1,4 @@
-"""What other programs took of the CPU that a run could have had."""
+"""The cores that a run could use: without those of other programs, hyper-threads counted once."""
 
 from __future__ import annotations
 
@@ -79,3 +79,22 @@ def _own_part(percents: list[Any], numbers: object) -> list[float]:
     told = [percents[at] for at in numbers if isinstance(at, int) and 0 <= at < len(percents)]
     busy = [percent for percent in told if isinstance(percent, (int, float))]
     return busy if len(busy) == len(numbers) else []
+
+
+def cores_for_threads(cpu: Mapping[str, Any] | None, threads: int) -> float | None:
+    """Returns how many cores a run could use, the hyper-threads of one counted as one.
+
+    So many threads torch has by itself: two that compute on the same core hardly gain by it.
+
+    Args:
+        cpu: `System.cpu` of the summary.
+        threads: That torch computes with, in all ranks.
+
+    Returns:
+        None where it is not known. Older runs tell of hyper-threads alone: half as many threads
+        as those may be what torch chose.
+    """
+    physical, usable = number_at(cpu, "cores_physical"), number_at(cpu, "cores_usable")
+    if physical is not None:
+        return physical
+    return usable if usable != 2 * threads else None
