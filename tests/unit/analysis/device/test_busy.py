@@ -87,7 +87,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_busy_share_is_between_its_bounds(tmp_path: Path, case: str) -> None:
-    found, truth, _ = trained(tmp_path, **CASES[case])  # type: ignore[arg-type]
+    found, truth, _ = trained(tmp_path, **CASES[case])
     low, high = device_of(found).busy_share
     assert low - POINTS <= truth <= high + POINTS
     assert high - low < 0.25
@@ -95,7 +95,7 @@ def test_the_busy_share_is_between_its_bounds(tmp_path: Path, case: str) -> None
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_phases_time_is_the_devices(tmp_path: Path, case: str) -> None:
-    found, _, truth = trained(tmp_path, **CASES[case])  # type: ignore[arg-type]
+    found, _, truth = trained(tmp_path, **CASES[case])
     for phase, seconds in truth.items():
         assert device_of(found).per_step_s[phase] == pytest.approx(seconds, rel=0.06), phase
 
@@ -109,14 +109,12 @@ def test_small_kernels_and_a_slow_host_are_not_busy(tmp_path: Path) -> None:
     assert low - POINTS <= truth <= high
     assert low < 0.5
     delay_s = device_of(found).queue_delay_s
-    assert delay_s is not None
     assert delay_s[0] < 20e-6
 
 
 def test_a_long_queue_is_seen_in_its_delay(tmp_path: Path) -> None:
     found, _, _ = trained(tmp_path, ahead=28 * MS)
     delay_s = device_of(found).queue_delay_s
-    assert delay_s is not None
     assert delay_s[0] > 0.015
 
 

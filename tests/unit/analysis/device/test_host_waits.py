@@ -93,7 +93,6 @@ def test_what_a_sync_leaves_idle_is_what_training_takes_longer(step: Step, tmp_p
     found = [one for one in summary.findings if one.id == "exposed_syncs"]
     assert len(found) == (longer > 0.1)
     for one in found:
-        assert one.predicted_speedup is not None
         assert one.predicted_speedup[1] >= 1 / (1 - longer) - 0.03
 
 
@@ -133,7 +132,6 @@ def test_what_comes_while_it_warms_up_is_not_counted(tmp_path: Path) -> None:
     run.stop()
     summary = run.run.summary(tmp_path)
     (point,) = summary.sync_points
-    assert point.held_back_s is not None
     assert point.held_back_s[0] < 0.05 * summary.phases.training_s
     assert [one for one in summary.findings if one.id == "exposed_syncs"] == []
 
@@ -142,8 +140,6 @@ def test_idle_time_of_two_findings_is_gained_once(tmp_path: Path) -> None:
     summary = trained(goes_on_in_python, waits=True).run.summary(tmp_path)
     assert {one.id for one in summary.findings} == {"exposed_syncs", "python_in_loop"}
     (device,) = summary.devices or ()
-    assert device.busy_share is not None
-    assert summary.together is not None
     assert summary.together <= 1 / device.busy_share[0] + 0.01
 
 
@@ -161,7 +157,6 @@ def test_memory_that_is_given_back_waits_by_itself(tmp_path: Path) -> None:
     run.stop()
     summary = run.run.summary(tmp_path)
     (point,) = summary.sync_points
-    assert point.held_back_s is not None
     assert point.held_back_s[0] < 0.02 * summary.phases.training_s
     assert [one.id for one in summary.findings] == ["exposed_syncs"]
 
@@ -179,7 +174,6 @@ def test_a_rare_pause_is_longer_than_any_lead(tmp_path: Path) -> None:
     run.stop()
     summary = run.run.summary(tmp_path)
     (point,) = summary.sync_points
-    assert point.held_back_s is not None
     mean_s = summary.phases.training_s / STEPS
     assert point.held_back_s[0] < 3 * 2.2 * mean_s + 0.02 * summary.phases.training_s
 
@@ -223,7 +217,6 @@ def test_what_an_optimizer_of_torchs_asks_for_in_its_step_is_none_of_the_scripts
     (point,) = summary.sync_points
     assert (point.kind, point.count) == ("item", 2 * STEPS)
     assert point.library_share == (1.0 if flags == SyncFlag.BY_LIBRARY else 0.0)
-    assert point.exposed_in_training_s is not None
     assert point.exposed_in_training_s > 0.1 * summary.phases.training_s
     assert point.needed_s == (point.exposed_in_training_s if is_needed else 0.0)
     assert (point.held_back_s == [0.0, 0.0]) is is_needed

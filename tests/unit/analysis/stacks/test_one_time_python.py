@@ -62,7 +62,6 @@ def test_what_the_first_steps_have_beyond_later_ones_comes_once(tmp_path: Path) 
     found = train(FakeRun(), tmp_path, {0: 4000}, usual_ms=40)
     assert found.once_in_loop_s == pytest.approx(4.0, rel=0.001)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.share, line.looks) == ("train.py:60", 1.0, STEPS - 1)
     assert line.seconds == pytest.approx(STEPS * 0.040, rel=0.01)
 
@@ -110,7 +109,6 @@ def test_compiling_comes_once_whenever_it_comes(tmp_path: Path) -> None:
     found = train(FakeRun(), tmp_path, {}, {0: 1000, 40: 800}, usual_ms=40)
     assert found.once_in_loop_s == pytest.approx(1.8, rel=0.001)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.share) == ("train.py:60", 1.0)
 
 
