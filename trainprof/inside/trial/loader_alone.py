@@ -12,8 +12,7 @@ from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
-from trainprof.inside.trial.loader_sites import TrialSites
-from trainprof.inside.trial.notes import TrialNotes
+from trainprof.inside.trial.notes import TrialNotes, TrialSites
 
 Wrapped = Callable[..., Any]
 

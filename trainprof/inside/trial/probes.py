@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Final
 
-from trainprof.inside.session import Probe
+from trainprof.inside.limits.limit import is_loader_worker
+from trainprof.inside.patching.function_modes import FunctionModes
+from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.session import Probe, Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial import optimizer_arguments
-from trainprof.inside.trial.copies import NonBlockingProbe
 from trainprof.inside.trial.free_data import FreeDataProbe
 from trainprof.inside.trial.loader_alone import LoaderAloneProbe
-from trainprof.inside.trial.loader_arguments import LoaderOverridesProbe
-from trainprof.inside.trial.loader_sites import TrialSites
-from trainprof.inside.trial.losses import LossesProbe
-from trainprof.inside.trial.notes import TrialNotes
-from trainprof.inside.trial.optimizer_arguments import OptimizerSettingsProbe
-from trainprof.inside.trial.settings import SettingsProbe
+from trainprof.inside.trial.loader_arguments import LoaderOverridesProbe, NonBlockingProbe
+from trainprof.inside.trial.notes import TrialNotes, TrialSites
+from trainprof.inside.trial.settings import OptimizerSettingsProbe, SettingsProbe
+from trainprof.record.schema import Topic
 
 
 def probes_of_trial(
@@ -60,3 +62,59 @@ def _never(overrides: Mapping[str, Any], settings: Mapping[str, Any], data: str)
         if name in optimizer_arguments.KNOWN:
             asked[name] = "no optimizer was built"
     return asked
+
+
+Wrapped = Callable[..., Any]
+
+MOST_LOSSES: Final = 50
+
+
+class LossesProbe:
+    """Hooks the engine's door as BackwardProbe does, around it; devices are not waited for."""
+
+    name = "trial_losses"
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        self._plain = torch.Tensor
+        self._mode_depth = FunctionModes(torch).depth
+        # Not as the script sees it: our own reading is no sync point of its.
+        self._value = torch._C.TensorBase.item
+        keep, kept = patcher.guarded(self._keep), self._kept
+
+        def make(original: Wrapped) -> Wrapped:
+            def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+                if len(kept) < MOST_LOSSES and args and kwargs.get("accumulate_grad"):
+                    keep(args[0])
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return _engine_run_backward
+
+        name = "_engine_run_backward"
+        patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name))
+        session.at_end.append(patcher.guarded(self._tell))
+
+    def _keep(self, roots: Any) -> None:
+        """Keeps what backward begins at, if that is one number; inner backwards begin at others."""
+        loss = roots[0]
+        if type(loss) is not self._plain or self._mode_depth():
+            return
+        if loss.numel() == 1 and loss.is_floating_point():
+            self._kept.append(loss.detach().clone())
+
+    def _tell(self) -> None:
+        log = self._session.log
+        if not self._kept or not log.is_open or is_loader_worker():
+            return
+        losses: list[float | None] = []
+        for kept in self._kept:
+            value = float(self._value(kept))
+            losses.append(value if math.isfinite(value) else None)
+        log.note(Topic.TRIAL, {"losses": losses})
