@@ -1,6 +1,6 @@
 """Two models with an optimizer each; the backward of each computes what it trains alone.
 
-planted: a maker of {WIDTH} numbers, and its judge, detached
+planted: a maker of {WIDTH} numbers and its judge, detached
 """
 
 WIDTH, BATCH = one_of(384, 512, 256), one_of(128, 256)
@@ -27,7 +27,9 @@ MAKER_OPTIMIZER = torch.optim.SGD(MAKER.parameters(), lr=1e-3)
 
 def train_maker(judge):
     MAKER_OPTIMIZER.zero_grad()
-    (1 - judge(MAKER(torch.randn(BATCH, 64)))).square().mean().backward(inputs=list(MAKER.parameters()))
+    (1 - judge(MAKER(torch.randn(BATCH, 64)))).square().mean().backward(
+        inputs=list(MAKER.parameters())
+    )
     MAKER_OPTIMIZER.step()
 
 

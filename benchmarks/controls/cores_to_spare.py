@@ -46,8 +46,6 @@ class Computing(nn.Module):
 
 
 # -- built
-loader = DataLoader(
-    Pictures(), batch_size=BATCH, num_workers=1, persistent_workers=True
-)
+loader = DataLoader(Pictures(), batch_size=BATCH, num_workers=1, persistent_workers=True)
 model = Computing()
 epochs = 4

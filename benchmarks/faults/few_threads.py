@@ -5,7 +5,7 @@ planted: one thread, layers of {WIDTH} numbers
 """
 
 WIDTH, BATCH = one_of(1024, 768, 1280), one_of(256, 512)
-DEEPER = "[{}]".format(whole(1, 3) * f"nn.Linear({WIDTH}, {WIDTH}), nn.ReLU(), ")
+HIDDEN = ", ".join([f"nn.Linear({WIDTH}, {WIDTH}), nn.ReLU()"] * whole(1, 3))
 STYLE, SAMPLES = one_of(*EVERYWHERE), 50 * BATCH
 
 # -- data
@@ -22,5 +22,5 @@ loader = DataLoader(
     sampler=BatchSampler(RandomSampler(range(SAMPLES)), BATCH, drop_last=False),
     batch_size=None,
 )
-model = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), *DEEPER, nn.Linear(WIDTH, 1))
+model = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), HIDDEN, nn.Linear(WIDTH, 1))
 epochs = 2

@@ -21,6 +21,8 @@ class Stream(IterableDataset):
 
 
 # -- built
-loader = DataLoader(Stream(), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True)  # here
+loader = DataLoader(  # here
+    Stream(), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True
+)
 model = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
 epochs = 3

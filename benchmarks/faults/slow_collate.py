@@ -35,8 +35,6 @@ def pad_samples(samples):  # here
 
 
 # -- built
-loader = DataLoader(
-    samples(SAMPLES), batch_size=BATCH, num_workers=WORKERS, collate_fn=pad_samples
-)
+loader = DataLoader(samples(SAMPLES), batch_size=BATCH, num_workers=WORKERS, collate_fn=pad_samples)
 compute_s = COMPUTE_S
 epochs = 2

@@ -34,6 +34,8 @@ class Stream(IterableDataset):
 
 
 # -- built
-loader = DataLoader(DATASET(), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True)  # here
+loader = DataLoader(  # here
+    DATASET(), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True
+)
 compute_s = COMPUTE_S
 epochs = EPOCHS

@@ -11,8 +11,6 @@ from support.events import MS
 from support.line_runs import LineRun
 from support.processes import PYTHON, TRAINPROF, Ended, OnTerminal, run, write_script
 
-from trainprof.record.schema import Topic
-
 LINES = (sys.executable, "-m", "trainprof", "lines")
 REPORT = (sys.executable, "-m", "trainprof", "report")
 LINE_PROFILER = (sys.executable, "-m", "line_profiler")
@@ -69,8 +67,6 @@ def test_off_a_terminal_stdout_is_line_profilers_own(recorded: LineRun) -> None:
     assert b"     7       400    2000000.0   5000.0     62.5          time.sl" in ours.stdout
 
 
-
-
 @pytest.mark.proves("Line times", "the sum over all workers, and each by itself")
 def test_each_process_by_itself(recorded: LineRun) -> None:
     text = shown(recorded, "run", "--per-process").stdout.decode()
@@ -90,10 +86,6 @@ def test_an_edited_file_shows_the_lines_that_ran(recorded: LineRun) -> None:
     assert b"has changed" not in before.stderr
 
 
-
-
-
-
 def test_names_and_lines_do_nothing_to_a_terminal(tmp_path: Path) -> None:
     made = LineRun(tmp_path)
     made.source("data.py", "def f():\n    x = '\x1b[31m\x9b2J\x1b]0;title\x07'\n")
@@ -109,10 +101,6 @@ def test_names_and_lines_do_nothing_to_a_terminal(tmp_path: Path) -> None:
         on_terminal = terminal.shown.decode()
     for acting in ("\x1b[2J", "\x1b[31m", "\x1b]", "\x9b", "\x07"):
         assert acting not in on_terminal
-
-
-
-
 
 
 # -- with a script ------------------------------------------------------------------------------

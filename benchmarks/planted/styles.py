@@ -1,16 +1,15 @@
 """Training scripts in the styles that people write, put together from parts.
 
 Where a finding has to point, a line ends in HERE. What computes sleeps in a module's forward, as
-where a device computes: other programs on the machine do not change its size.
+if a device computed: other programs on the machine do not change its size.
 """
 
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 MAIN = "train.py"
-HERE = "# here"
 WIDTH = 64
 EVERYWHERE = ("plain loop", "function", "class Trainer", "hooks", "several files")
 WITH_GUARD = ("function", "class Trainer", "hooks", "several files", "accelerate")
@@ -36,52 +35,10 @@ class Device(nn.Module):
 def build_model():
     return nn.Sequential(nn.Linear({width}, 32), Device({seconds:.6f}), nn.Linear(32, 1))
 """
-BURN = """\
-def burn(seconds):
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
-"""
 IN_MEMORY = """\
 def samples(count):
     return TensorDataset(torch.randn(count, 64), torch.randn(count, 1))
 """
-# `work` is what a sample costs.
-DATASET = """\
-class Pictures(Dataset):
-    def __len__(self):
-        return {samples}
-
-    def __getitem__(self, index):
-        {work}
-        return torch.randn(64), torch.randn(1)
-"""
-STREAM = """\
-class Stream(IterableDataset):
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        first, apart = (0, 1) if info is None else (info.id, info.num_workers)
-        for _ in range(first, {samples}, apart):
-            {work}
-            yield torch.randn(64), torch.randn(1)
-"""
-SAMPLERS = f"from torch.utils.data import BatchSampler, RandomSampler\n\n\n{IN_MEMORY}"
-DIGITS = """\
-from sklearn.datasets import load_digits
-
-
-def samples(count):
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32).repeat(count // 1797 + 1, 1)[:count]
-    labels = torch.tensor(digits.target, dtype=torch.float32).repeat(count // 1797 + 1)[:count]
-    return TensorDataset(images / 16, labels.unsqueeze(1))
-"""
-
-
-def whole_batches(steps: int, batch: int) -> str:
-    """Returns a loader of data in memory, with SAMPLERS, that takes each batch at once."""
-    drawn = f"BatchSampler(RandomSampler(range({steps * batch})), {batch}, drop_last=False)"
-    return f"DataLoader(samples({steps * batch}), sampler={drawn}, batch_size=None)"
 
 
 @dataclass(frozen=True)
@@ -101,6 +58,8 @@ class Parts:
         validation: Expression of a loader that is evaluated on `validate_every` epochs.
         evaluating: Comment on the line that goes through it.
         accumulate: Batches for each step of the optimizer.
+        loss, backward: What makes the loss, and what goes back from it.
+        forward_and_backward: Statements in place of both.
         setup: Statements ahead of all.
         batch: Expression that makes a batch where there is no loader, `steps` of them.
     """
@@ -120,44 +79,12 @@ class Parts:
     evaluating: str = ""
     validate_every: int = 1
     accumulate: int = 1
+    loss: str = "nn.functional.mse_loss(model(x), y)"
+    backward: str = "loss.backward()"
+    forward_and_backward: str = ""
     setup: str = "torch.set_num_threads(1)"
     batch: str = ""
     steps: int = 0
-
-
-@dataclass(frozen=True)
-class Case:
-    """A script, and what is true of it.
-
-    Attributes:
-        name: Of the fault, or of the control.
-        planted: The fault's size in words.
-        style: How the script is written.
-        files: Text by name; MAIN is run.
-        finding: Id of the finding that has to come first; None where there must be none.
-        no_line: The finding need not name a line.
-        gain: How many times as fast training would be without the fault, by construction; None
-            where that depends on the machine.
-        beside: Programs to run beside it.
-    """
-
-    name: str
-    planted: str
-    style: str
-    files: dict[str, str]
-    finding: str | None = None
-    gain: float | None = None
-    no_line: bool = False
-    beside: tuple[str, ...] = field(default=())
-
-    def places(self) -> set[str]:
-        """Returns the lines that the finding may name, as file:line."""
-        return {
-            f"{name}:{number}"
-            for name, text in self.files.items()
-            for number, line in enumerate(text.splitlines(), 1)
-            if line.endswith(HERE)
-        }
 
 
 def script(style: str, parts: Parts) -> dict[str, str]:
@@ -268,7 +195,7 @@ class Task:
     def training_step(self, batch):
         x, y = batch
 {_indented(parts.each_batch or "pass", 2)}\
-        return nn.functional.mse_loss(self.model(x), y)
+        return {parts.loss.replace("model(", "self.model(")}
 
     def on_step_end(self, step, loss):
         model = self.model
@@ -284,6 +211,7 @@ if __name__ == "__main__":
     imports = f"{parts.imports}\nfrom engine import Engine\n"
     text = _module(parts, body, imports=imports)
     engine = _ENGINE.replace("in validation:", f"in validation:  {parts.evaluating}")
+    engine = engine.replace("loss.backward()", parts.backward)
     return {MAIN: text, "engine.py": engine}
 
 
@@ -409,18 +337,19 @@ for epoch in range({parts.epochs}):
 
 
 def _step(parts: Parts) -> str:
+    learn = f"loss = {parts.loss}\n"
     if parts.accumulate == 1:
-        update = "optimizer.zero_grad()\nloss.backward()\noptimizer.step()\n"
+        update = f"optimizer.zero_grad()\n{parts.backward}\noptimizer.step()\n"
     else:
+        learn = parts.forward_and_backward or f"{learn}(loss / {parts.accumulate}).backward()\n"
         update = f"""\
-(loss / {parts.accumulate}).backward()
 if step % {parts.accumulate} == {parts.accumulate - 1}:
     optimizer.step()
     optimizer.zero_grad()
 """
     before = f"{parts.each_batch}\n" if parts.each_batch else ""
     after = f"{parts.each_step}\n" if parts.each_step else ""
-    return f"{before}loss = nn.functional.mse_loss(model(x), y)\n{update}{after}"
+    return f"{before}{learn}{update}{after}"
 
 
 def _indented(text: str, levels: int = 1) -> str:
@@ -428,7 +357,3 @@ def _indented(text: str, levels: int = 1) -> str:
         return ""
     indented = textwrap.indent(text, "    " * levels)
     return indented if indented.endswith("\n") else f"{indented}\n"
-
-
-def as_ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
