@@ -12,10 +12,8 @@ from trainprof.sampling import process_tree
 from trainprof.sampling.process_tree import (
     OUTSIDERS_INTERVAL_NS,
     PSS_INTERVAL_NS,
-    ProcfsTree,
-    PsutilTree,
+    ProcessTree,
     parse_stat,
-    tree_reader,
 )
 
 MB = 1 << 20
@@ -28,7 +26,7 @@ def pids(sample):
 
 @pytest.fixture
 def tree(fake_proc, fake_time):
-    return ProcfsTree(100, fake_proc.root, fake_time.now_ns)
+    return ProcessTree(100, fake_proc.root, fake_time.now_ns)
 
 
 def test_one_process_field_by_field(fake_proc, tree):
@@ -192,13 +190,12 @@ child.wait()
 """
 
 
-@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
-def test_a_real_childs_memory_is_seen(kind):
+def test_a_real_childs_memory_is_seen():
     with subprocess.Popen(
         [sys.executable, "-c", ALLOCATING_PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
         child_pid = int(parent.stdout.readline())
-        sample = kind(parent.pid).sample()
+        sample = ProcessTree(parent.pid).sample()
         assert pids(sample) == sorted([parent.pid, child_pid])
         by_pid = {process["pid"]: process for process in sample["processes"]}
         assert 64 * MB <= by_pid[child_pid]["rss_bytes"] < 128 * MB
@@ -207,11 +204,10 @@ def test_a_real_childs_memory_is_seen(kind):
         assert by_pid[child_pid].get("pss_bytes", 64 * MB) >= 64 * MB
 
 
-@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
-def test_a_process_that_has_ended_is_none(kind):
+def test_a_process_that_has_ended_is_none():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert kind(ended.pid).sample() is None
+    assert ProcessTree(ended.pid).sample() is None
 
 
 CHURNING_PARENT = """
@@ -224,11 +220,9 @@ for _ in range(1000):
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
-def test_a_thousand_short_children_harm_nothing(kind):
+def test_a_thousand_short_children_harm_nothing():
     with subprocess.Popen([sys.executable, "-c", CHURNING_PARENT]) as parent:
-        reader, parents = kind(parent.pid), set()
+        reader, parents = ProcessTree(parent.pid), set()
         while parent.poll() is None:
             for process in (reader.sample() or {"processes": []})["processes"]:
                 parents.add(parent.pid if process["pid"] == parent.pid else process["ppid"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainprof.analysis.run.place_names import UNKNOWN_SITE
 from trainprof.analysis.summary.loader import Loader
+from trainprof.record.names import UNKNOWN_SITE
 
 
 def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
