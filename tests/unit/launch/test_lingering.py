@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support.events import FakeRun
 
 from trainprof.launch.deadline import AFTER_LIMIT_S, AT_END_S, Lingering
 from trainprof.record.limit_met import AT_END, LIMIT_MET
-from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
 OTHER_PID = 77
@@ -21,14 +19,14 @@ OTHER_PID = 77
 class Now:
     """A clock that only the test moves, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.s = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.s
 
 
-def recorded(parent: Path, *, pid: int, trains: bool = True, ended: Kind | None) -> RunDirectory:
+def recorded(parent, *, pid, trains=True, ended):
     run = FakeRun(pid=pid)
     run.forward()
     if trains:
@@ -38,12 +36,12 @@ def recorded(parent: Path, *, pid: int, trains: bool = True, ended: Kind | None)
     return run.write(parent)
 
 
-def told(directory: RunDirectory, what: str, pid: int | None = None) -> None:
+def told(directory, what, pid=None):
     (directory.path / f"{what}-{pid or os.getpid()}").touch()
 
 
 @pytest.mark.parametrize(("what", "allowed_s"), [(AT_END, AT_END_S), (LIMIT_MET, AFTER_LIMIT_S)])
-def test_it_lingers_once_it_takes_too_long(tmp_path: Path, what: str, allowed_s: float) -> None:
+def test_it_lingers_once_it_takes_too_long(tmp_path, what, allowed_s):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     watch = Lingering(directory, now=now)
     assert not watch.is_over()
@@ -56,9 +54,7 @@ def test_it_lingers_once_it_takes_too_long(tmp_path: Path, what: str, allowed_s:
     assert watch.is_over()
 
 
-def test_what_saves_behind_its_limit_has_the_time_of_that_and_then_of_its_end(
-    tmp_path: Path,
-) -> None:
+def test_what_saves_behind_its_limit_has_the_time_of_that_and_then_of_its_end(tmp_path):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     watch = Lingering(directory, now=now)
     told(directory, LIMIT_MET)
@@ -73,9 +69,7 @@ def test_what_saves_behind_its_limit_has_the_time_of_that_and_then_of_its_end(
 
 
 @pytest.mark.parametrize("is_reaped", [True, False])
-def test_one_that_has_ended_does_not_linger_whatever_its_parent_does(
-    tmp_path: Path, is_reaped: bool
-) -> None:
+def test_one_that_has_ended_does_not_linger_whatever_its_parent_does(tmp_path, is_reaped):
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         if is_reaped:
@@ -97,9 +91,7 @@ def test_one_that_has_ended_does_not_linger_whatever_its_parent_does(
         ({"ended": None, "trains": False}, True),  # an actor, which nobody stops
     ],
 )
-def test_none_of_the_others_may_train(
-    tmp_path: Path, other: dict[str, bool | Kind | None], is_over: bool
-) -> None:
+def test_none_of_the_others_may_train(tmp_path, other, is_over):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     recorded(tmp_path, pid=OTHER_PID, **other)  # type: ignore[arg-type]
     watch = Lingering(directory, now=now)
@@ -109,7 +101,7 @@ def test_none_of_the_others_may_train(
     assert watch.is_over() is is_over
 
 
-def test_a_log_that_cannot_be_read_may_be_one_that_trains(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_may_be_one_that_trains(tmp_path):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     (directory.events / f"{OTHER_PID}-1.events").write_bytes(b"x" * 4096)
     watch = Lingering(directory, now=now)

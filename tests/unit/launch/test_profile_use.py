@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from trainprof.launch.sources import needs_profile
 USE = "@profile\ndef f(): return 1\n"
 
 
-def needs(tmp_path: Path, text: str, beside: str = "") -> bool:
+def needs(tmp_path, text, beside=""):
     script = tmp_path / "train.py"
     script.write_text(text)
     (tmp_path / "model.py").write_text(beside)
@@ -29,7 +28,7 @@ def needs(tmp_path: Path, text: str, beside: str = "") -> bool:
         "import os  # profile\n" + USE,
     ],
 )
-def test_who_would_end_without_it_is_given_one(tmp_path: Path, text: str) -> None:
+def test_who_would_end_without_it_is_given_one(tmp_path, text):
     assert needs(tmp_path, text)
     assert needs(tmp_path, "import model\n", beside=text)
 
@@ -47,7 +46,7 @@ def test_who_would_end_without_it_is_given_one(tmp_path: Path, text: str) -> Non
         "profile: object = print\n",
     ],
 )
-def test_who_has_one_or_asks_for_it_runs_as_without_us(tmp_path: Path, asks: str) -> None:
+def test_who_has_one_or_asks_for_it_runs_as_without_us(tmp_path, asks):
     assert not needs(tmp_path, asks + USE)
     assert not needs(tmp_path, asks, beside=USE)
     assert needs(tmp_path, USE, beside=asks + USE)
@@ -57,11 +56,11 @@ def test_who_has_one_or_asks_for_it_runs_as_without_us(tmp_path: Path, asks: str
     "text",
     ["", "# @profile\n", "model.profile(1)\n", "@profiled\ndef f(): pass\n", "my_profile(1)\n"],
 )
-def test_other_names_are_not_it(tmp_path: Path, text: str) -> None:
+def test_other_names_are_not_it(tmp_path, text):
     assert not needs(tmp_path, text)
 
 
-def test_a_text_that_is_not_known_needs_none(tmp_path: Path) -> None:
+def test_a_text_that_is_not_known_needs_none(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert not needs_profile(None)
     assert not needs_profile(str(tmp_path / "nowhere.py"))

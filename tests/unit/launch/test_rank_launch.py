@@ -11,7 +11,7 @@ import pytest
 from trainprof.launch import placement
 from trainprof.launch.placement import RunDirectoryRefused, create_run_directory, launcher_of
 from trainprof.record.run_directory import LAUNCHES
-from trainprof.sampling.process_tree import ProcessStat, parse_stat
+from trainprof.sampling.process_tree import parse_stat
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Machine:
     parent: int = 7
     place: str = "here"
 
-    def stat(self, pid: int) -> ProcessStat | None:
+    def stat(self, pid):
         if pid not in self.started:
             return None
         numbers = [self.parents.get(pid, 0), *[0] * 15, 1, 0, self.started[pid], 0, 0]
@@ -38,7 +38,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     planted = Machine()
     monkeypatch.setattr(os, "getppid", lambda: planted.parent)
@@ -48,14 +48,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return planted
 
 
-def launched(
-    *ranks: int,
-    run_id: str | None = "none",
-    size: int | None = None,
-    port: str = "29500",
-    restarts: int = 0,
-    output: str | None = None,
-) -> set[str]:
+def launched(*ranks, run_id="none", size=None, port="29500", restarts=0, output=None):
     """Makes the directories of some ranks; returns those of their runs."""
     environ = {"WORLD_SIZE": str(size or len(ranks)), "MASTER_PORT": port}
     environ |= {"TORCHELASTIC_RESTART_COUNT": str(restarts)} if restarts else {}
@@ -68,21 +61,19 @@ def launched(
     return {one.path.parent.parent.name for one in made}
 
 
-def test_a_launcher_of_the_same_number_is_another_one(machine: Machine) -> None:
+def test_a_launcher_of_the_same_number_is_another_one(machine):
     assert launched(0, 1) == {"train-launcher7-100"}
     machine.started[7] = 200
     assert launched(0, 1, 2, 3) == {"train-launcher7-200"}
 
 
-def test_a_launcher_of_which_nothing_is_told_has_its_number(machine: Machine) -> None:
+def test_a_launcher_of_which_nothing_is_told_has_its_number(machine):
     machine.started.clear()
     assert launched(0, 1) == {"train-launcher7"}
 
 
 @pytest.mark.parametrize("second", [(0, 1, 2, 3), (1, 0), (3, 2, 1, 0)])
-def test_a_later_launch_of_the_same_id_keeps_out_of_the_first(
-    machine: Machine, second: tuple[int, ...]
-) -> None:
+def test_a_later_launch_of_the_same_id_keeps_out_of_the_first(machine, second):
     first = launched(0, size=2, run_id="job")  # its rank 1 did not come so far
     machine.started[7] = 200
     assert launched(*second, run_id="job") == {"train-job-2"}
@@ -90,7 +81,7 @@ def test_a_later_launch_of_the_same_id_keeps_out_of_the_first(
     assert first == {"train-job"}
 
 
-def test_ranks_of_other_nodes_join_and_those_of_a_larger_launch_do_not(machine: Machine) -> None:
+def test_ranks_of_other_nodes_join_and_those_of_a_larger_launch_do_not(machine):
     launched(0, 1, size=4, run_id="job")
     machine.place, machine.started[7] = "there", 150
     assert launched(2, 3, size=4, run_id="job") == {"train-job"}
@@ -102,13 +93,13 @@ def test_ranks_of_other_nodes_join_and_those_of_a_larger_launch_do_not(machine: 
     assert launched(0, 1, size=6, run_id="job") == {"train-job-2"}
 
 
-def test_other_nodes_are_told_by_where_their_ranks_meet(machine: Machine) -> None:
+def test_other_nodes_are_told_by_where_their_ranks_meet(machine):
     launched(0, 1, size=4, port="4001", run_id="job")
     machine.place = "there"
     assert launched(2, 3, size=4, port="4002", run_id="job") == {"train-job-2"}
 
 
-def test_restarted_ranks_stay_with_their_launch(machine: Machine) -> None:
+def test_restarted_ranks_stay_with_their_launch(machine):
     launched(0, 1, run_id="job")
     machine.started[7] = 200
     launched(0, 1, run_id="job")
@@ -116,13 +107,13 @@ def test_restarted_ranks_stay_with_their_launch(machine: Machine) -> None:
     assert Path("trainprof-runs/train-job-2/ranks/1.restart1").is_dir()
 
 
-def test_a_smaller_group_that_goes_on_has_a_directory_of_its_own(machine: Machine) -> None:
+def test_a_smaller_group_that_goes_on_has_a_directory_of_its_own(machine):
     launched(0, 1, 2, run_id="job")
     assert launched(0, 1, run_id="job") == {"train-job-2"}
     assert launched(0, 1, 2, 3, run_id="job") == {"train-job-3"}
 
 
-def test_wrappers_between_a_launcher_and_its_ranks_are_none(machine: Machine) -> None:
+def test_wrappers_between_a_launcher_and_its_ranks_are_none(machine):
     machine.started |= {8: 110, 9: 120}
     machine.parents |= {8: 7, 9: 7}
     machine.wrappers |= {8, 9}
@@ -135,7 +126,7 @@ def test_wrappers_between_a_launcher_and_its_ranks_are_none(machine: Machine) ->
     assert launcher_of({}) == "9-120"
 
 
-def test_a_given_directory_takes_the_ranks_of_one_launch(machine: Machine) -> None:
+def test_a_given_directory_takes_the_ranks_of_one_launch(machine):
     launched(0, size=2, output="out")
     machine.place, machine.started[7] = "there", 150
     assert launched(1, size=2, output="out") == {"out"}
@@ -146,7 +137,7 @@ def test_a_given_directory_takes_the_ranks_of_one_launch(machine: Machine) -> No
     assert sorted(os.listdir("out/ranks")) == ["0", "1"]
 
 
-def test_ranks_that_shells_start_meet_in_a_given_directory(machine: Machine) -> None:
+def test_ranks_that_shells_start_meet_in_a_given_directory(machine):
     for rank in (0, 1):
         machine.started[70 + rank], machine.parent = rank, 70 + rank
         assert launched(rank, size=2, run_id=None, output="out") == {"out"}
@@ -154,7 +145,7 @@ def test_ranks_that_shells_start_meet_in_a_given_directory(machine: Machine) -> 
         launched(2, size=4, run_id=None, output="out")
 
 
-def test_ranks_of_before_launches_told_of_themselves_are_left_alone(machine: Machine) -> None:
+def test_ranks_of_before_launches_told_of_themselves_are_left_alone(machine):
     Path("trainprof-runs/train-job/ranks/0").mkdir(parents=True)
     assert launched(1, size=2, run_id="job") == {"train-job-2"}
     with pytest.raises(RunDirectoryRefused, match="another launch"):
@@ -162,7 +153,7 @@ def test_ranks_of_before_launches_told_of_themselves_are_left_alone(machine: Mac
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 5000, '{"in_common": 1, "launcher": {}}'])
-def test_what_cannot_be_read_yet_keeps_no_rank_out(machine: Machine, text: str) -> None:
+def test_what_cannot_be_read_yet_keeps_no_rank_out(machine, text):
     folder = Path("out") / LAUNCHES
     folder.mkdir(parents=True)
     (folder / "there.json").write_text(text)
@@ -171,13 +162,13 @@ def test_what_cannot_be_read_yet_keeps_no_rank_out(machine: Machine, text: str) 
     assert launched(2, size=2, output="out") == {"out"}
 
 
-def test_a_place_that_cannot_be_written_is_told_as_it_was(machine: Machine) -> None:
+def test_a_place_that_cannot_be_written_is_told_as_it_was(machine):
     Path("file").write_text("x")
     with pytest.raises(RunDirectoryRefused, match=r"file/below|exists"):
         launched(0, output="file/below")
     assert Path("file").read_text() == "x"
 
 
-def test_this_process_has_a_launcher() -> None:
+def test_this_process_has_a_launcher():
     assert launcher_of({}).split("-")[0] == str(os.getppid())
     assert launcher_of({"TORCHELASTIC_RUN_ID": "x"}).split("-")[0].isdecimal()

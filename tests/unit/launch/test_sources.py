@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
-
-import pytest
 
 from trainprof.launch import sources
 from trainprof.launch.sources import named_settings, own_sources, settings_beside
 
 
-def plant(root: Path, *names: str) -> None:
+def plant(root, *names):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"# {name}\n")
 
 
-def test_modules_beside_the_script_and_below_it(tmp_path: Path) -> None:
+def test_modules_beside_the_script_and_below_it(tmp_path):
     plant(tmp_path, "train.py", "data.py", "lib/model.py", "notes.txt")
     told = own_sources(tmp_path / "train.py")
     assert told == {
@@ -27,7 +24,7 @@ def test_modules_beside_the_script_and_below_it(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_not_the_users_own_is_left_out(tmp_path: Path) -> None:
+def test_what_is_not_the_users_own_is_left_out(tmp_path):
     plant(
         tmp_path,
         "train.py",
@@ -43,7 +40,7 @@ def test_what_is_not_the_users_own_is_left_out(tmp_path: Path) -> None:
     assert own_sources(tmp_path / "missing" / "train.py") == {}
 
 
-def test_it_never_reads_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_never_reads_much(tmp_path, monkeypatch):
     plant(tmp_path, *(f"m{number:03}.py" for number in range(150)))
     assert len(own_sources(tmp_path / "train.py")) == 100
     monkeypatch.setattr(sources, "_MOST_BYTES", 30)
@@ -52,7 +49,7 @@ def test_it_never_reads_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(own_sources(tmp_path / "train.py")) == 2
 
 
-def test_settings_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_the_command_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plant(tmp_path, "cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py", "pic.png")
     plant(tmp_path, "metrics.json", "out.yaml")
@@ -80,7 +77,7 @@ def test_settings_that_the_command_names(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(named_settings(words)) == 2
 
 
-def test_settings_in_folders_that_are_called_so(tmp_path: Path) -> None:
+def test_settings_in_folders_that_are_called_so(tmp_path):
     plant(tmp_path, "train.py", "conf/config.yaml", "conf/model/big.yml", "configs/a.json")
     plant(tmp_path, "outputs/config.yaml", "config.yaml", "conf/.hydra/config.yaml")
     assert set(settings_beside(tmp_path / "train.py")) == {"conf/config.yaml", "conf/model/big.yml"}

@@ -7,11 +7,11 @@ import pytest
 from trainprof.launch.target import Entry, entry_of
 
 
-def script(name: str) -> Entry:
+def script(name):
     return Entry(name, is_module=False)
 
 
-def module(name: str) -> Entry:
+def module(name):
     return Entry(name, is_module=True)
 
 
@@ -40,7 +40,7 @@ def module(name: str) -> Entry:
         ("", None),
     ],
 )
-def test_of_a_command_what_it_starts(command: str, expected: Entry | None) -> None:
+def test_of_a_command_what_it_starts(command, expected):
     assert entry_of(command.split(), is_script=False) == expected
 
 
@@ -58,5 +58,5 @@ def test_of_a_command_what_it_starts(command: str, expected: Entry | None) -> No
         ("-m", None),
     ],
 )
-def test_of_what_python_runs_itself(command: str, expected: Entry | None) -> None:
+def test_of_what_python_runs_itself(command, expected):
     assert entry_of(command.split(), is_script=True) == expected

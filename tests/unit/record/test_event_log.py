@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,16 @@ PER_CHUNK = CHUNK_BYTES // RECORD_BYTES
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
+def log(tmp_path):
     return EventLog(str(tmp_path), role="script")
 
 
-def written(log: EventLog) -> list[int]:
+def written(log):
     assert log.path is not None
     return [event.value for event in read_recording(Path(log.path)).of(Kind.FORWARD)]
 
 
-def in_python(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def in_python(code, *words):
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         cwd=ROOT,
@@ -49,7 +48,7 @@ def in_python(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_what_is_written_is_read(log: EventLog) -> None:
+def test_what_is_written_is_read(log):
     site = log.define(Topic.SITE, '["a.py", 3, "f"]')
     log.emit(Kind.TRANSFER, 5, 9, site, 1 << 60, 17)
     assert log.path is not None
@@ -70,7 +69,7 @@ def test_what_is_written_is_read(log: EventLog) -> None:
     assert recording.file.stopped_ns is None
 
 
-def test_nothing_is_opened_before_the_first_record(log: EventLog, tmp_path: Path) -> None:
+def test_nothing_is_opened_before_the_first_record(log, tmp_path):
     log.define(Topic.CLASS, "Net")
     log.note(Topic.ENVIRONMENT, {"torch": "2"})
     log.remember(Kind.TORCH_IMPORT, 1, 2)
@@ -84,14 +83,14 @@ def test_nothing_is_opened_before_the_first_record(log: EventLog, tmp_path: Path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_same_text_has_the_same_id(log: EventLog) -> None:
+def test_the_same_text_has_the_same_id(log):
     first = log.define(Topic.CLASS, "Net")
     assert log.define(Topic.OPTIMIZER, "Net") != first
     assert log.define(Topic.CLASS, "Net") == first
 
 
 @pytest.mark.parametrize("text", ["", "x" * 24, "x" * 25, "ünï" * 700, "\udc80 lone"])
-def test_texts_of_any_length(log: EventLog, text: str) -> None:
+def test_texts_of_any_length(log, text):
     log.define(Topic.CLASS, text)
     log.emit(Kind.FORWARD, 1, 2)
     late = log.define(Topic.EXCEPTION, text)
@@ -101,7 +100,7 @@ def test_texts_of_any_length(log: EventLog, text: str) -> None:
     assert texts == {1: (Topic.CLASS, as_read), late: (Topic.EXCEPTION, as_read)}
 
 
-def test_the_file_grows_by_chunks(log: EventLog) -> None:
+def test_the_file_grows_by_chunks(log):
     count = 3 * PER_CHUNK
     for number in range(count):
         log.emit(Kind.FORWARD, 1, 2, 0, number)
@@ -114,7 +113,7 @@ def test_the_file_grows_by_chunks(log: EventLog) -> None:
     assert [c.start for c in clocks] == sorted(c.start for c in clocks)
 
 
-def test_what_does_not_fit_a_record_harms_no_other(log: EventLog) -> None:
+def test_what_does_not_fit_a_record_harms_no_other(log):
     log.emit(Kind.FORWARD, -1, 2)
     log.emit(Kind.FORWARD, 1, 2, 1 << 40)
     log.emit(Kind.FORWARD, 1, 2, 0, "text")
@@ -122,12 +121,12 @@ def test_what_does_not_fit_a_record_harms_no_other(log: EventLog) -> None:
     assert written(log)[-1] == 7
 
 
-def test_threads_lose_and_tear_nothing(log: EventLog) -> None:
+def test_threads_lose_and_tear_nothing(log):
     threads, each = 8, PER_CHUNK // 2
     interval = sys.getswitchinterval()
     ready = threading.Barrier(threads)
 
-    def emit_all(thread: int) -> None:
+    def emit_all(thread):
         ready.wait()
         for number in range(each):
             mark = thread << 32 | number
@@ -154,12 +153,12 @@ def test_threads_lose_and_tear_nothing(log: EventLog) -> None:
     assert len(set(of_thread.values())) == len(recording.of(Kind.THREAD)) == threads
 
 
-def test_threads_that_define_texts_share_ids(log: EventLog) -> None:
+def test_threads_that_define_texts_share_ids(log):
     log.emit(Kind.FORWARD, 1, 2)
     ready = threading.Barrier(4)
     ids: list[dict[str, int]] = []
 
-    def define_all() -> None:
+    def define_all():
         ready.wait()
         ids.append({str(n): log.define(Topic.CLASS, str(n)) for n in range(2000)})
 
@@ -179,13 +178,11 @@ def test_threads_that_define_texts_share_ids(log: EventLog) -> None:
     assert {text: number for number, (_, text) in texts.items()} == ids[0]
 
 
-def test_a_record_made_while_the_log_grows_is_kept(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_made_while_the_log_grows_is_kept(log, monkeypatch):
     """As a garbage collection or a signal handler may, on the very thread that grows the log."""
     allocate = os.posix_fallocate
 
-    def interrupted(*args: int) -> None:
+    def interrupted(*args):
         log.emit(Kind.FORWARD, 1, 2, 0, 1000)
         allocate(*args)
 
@@ -203,7 +200,7 @@ class Signalling:
 
     is_armed = True
 
-    def __index__(self) -> int:
+    def __index__(self):
         if self.is_armed:
             self.is_armed = False
             signal.raise_signal(signal.SIGALRM)
@@ -214,10 +211,10 @@ SIGNALLING: Any = Signalling
 
 
 @pytest.fixture(params=[Late, TimeoutError, KeyError, ValueError, struct.error, RuntimeError])
-def handled(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
+def handled(request):
     """What a handler of the script's raises at SIGALRM."""
 
-    def handler(*_: object) -> None:
+    def handler(*_):
         raise request.param("now")
 
     before = signal.signal(signal.SIGALRM, handler)
@@ -226,9 +223,7 @@ def handled(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_what_a_signal_handler_raises_meanwhile_reaches_the_script(
-    log: EventLog, handled: type[Exception], is_first: bool
-) -> None:
+def test_what_a_signal_handler_raises_meanwhile_reaches_the_script(log, handled, is_first):
     if not is_first:
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
     with pytest.raises(handled, match="now") as caught:
@@ -246,22 +241,18 @@ SMALL_CHUNK_BYTES = 64 << 10
 PER_SMALL_CHUNK = SMALL_CHUNK_BYTES // RECORD_BYTES
 
 
-def fill_two_chunks(log: EventLog) -> None:
+def fill_two_chunks(log):
     for _ in range(2 * PER_SMALL_CHUNK):
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
 def test_what_a_signal_handler_raises_while_the_log_grows(
-    log: EventLog,
-    handled: type[Exception],
-    chunks: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    log, handled, chunks, tmp_path, monkeypatch
+):
     allocate, is_armed = os.posix_fallocate, False
 
-    def interrupted(*args: int) -> None:
+    def interrupted(*args):
         nonlocal is_armed
         if is_armed:
             is_armed = False
@@ -283,10 +274,8 @@ def test_what_a_signal_handler_raises_while_the_log_grows(
     assert len(log_paths(tmp_path)) == 1
 
 
-def test_a_fault_of_ours_that_is_like_it_stays_ours(
-    log: EventLog, handled: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
+def test_a_fault_of_ours_that_is_like_it_stays_ours(log, handled, monkeypatch):
+    def broken(*_):
         raise handled("ours")
 
     monkeypatch.setattr(os, "posix_fallocate", broken)
@@ -319,7 +308,7 @@ for n in range(10, 30):
 """
 
 
-def test_a_forked_child_writes_its_own_log(tmp_path: Path) -> None:
+def test_a_forked_child_writes_its_own_log(tmp_path):
     done = in_python(FORKS, tmp_path)
     assert done.returncode == 0, done.stderr
     parent, *children = read_recordings(tmp_path)
@@ -345,7 +334,7 @@ for n in range(1, 100_000):
 """
 
 
-def test_a_killed_process_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_has_lost_nothing(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -396,7 +385,7 @@ left_to_the_end[0].write(", unflushed")
 """
 
 
-def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path: Path) -> None:
+def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path):
     events = tmp_path / "events"
     events.mkdir()
     done = in_python(CLOSED, events, tmp_path / "mine")
@@ -419,14 +408,12 @@ print(begin, time.perf_counter_ns())
 """
 
 
-def limited(size: int) -> None:
+def limited(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 @pytest.mark.parametrize("chunks", [0, 2])
-def test_a_file_that_may_not_grow_stops_recording_not_the_script(
-    tmp_path: Path, chunks: int
-) -> None:
+def test_a_file_that_may_not_grow_stops_recording_not_the_script(tmp_path, chunks):
     size = chunks * CHUNK_BYTES + HEADER_BYTES + 100
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)],
@@ -450,7 +437,7 @@ def test_a_file_that_may_not_grow_stops_recording_not_the_script(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(place)]
@@ -465,7 +452,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_stops_recording_not_the_script(small_disk: Path) -> None:
+def test_a_full_disk_stops_recording_not_the_script(small_disk):
     done = in_python(FULL, small_disk)
     assert done.returncode == 0, done.stderr
     [path] = log_paths(small_disk)
@@ -475,7 +462,7 @@ def test_a_full_disk_stops_recording_not_the_script(small_disk: Path) -> None:
     assert len(recording.events) > PER_CHUNK - 200
 
 
-def test_a_missing_directory_is_no_fault(tmp_path: Path) -> None:
+def test_a_missing_directory_is_no_fault(tmp_path):
     log = EventLog(str(tmp_path / "gone"), role="script")
     log.emit(Kind.FORWARD, 1, 2)
     log.note(Topic.ENVIRONMENT, {})
@@ -483,10 +470,8 @@ def test_a_missing_directory_is_no_fault(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_filesystem_without_fallocate_is_filled(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: int) -> None:
+def test_a_filesystem_without_fallocate_is_filled(log, monkeypatch):
+    def refuse(*args):
         raise OSError(errno.EOPNOTSUPP, "no")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
@@ -496,7 +481,7 @@ def test_a_filesystem_without_fallocate_is_filled(
     assert os.stat(log.path).st_blocks * 512 >= CHUNK_BYTES  # allocated, no holes
 
 
-def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     monkeypatch.setattr("time.time_ns", lambda: 7)
@@ -506,7 +491,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Monk
     assert victim.read_text() == "precious"
 
 
-def test_an_odd_argv_is_no_fault(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_odd_argv_is_no_fault(log, monkeypatch):
     monkeypatch.setattr(sys, "argv", [Path("x" * 5000)])
     log.emit(Kind.FORWARD, 1, 2, 0, 3)
     assert written(log) == [3]
@@ -514,7 +499,7 @@ def test_an_odd_argv_is_no_fault(log: EventLog, monkeypatch: pytest.MonkeyPatch)
     assert read_log(Path(log.path)).header["argv0"].startswith("xxx")
 
 
-def test_the_header_is_one_json_object(log: EventLog) -> None:
+def test_the_header_is_one_json_object(log):
     log.emit(Kind.FORWARD, 1, 2)
     assert log.path is not None
     assert json.loads(json.dumps(read_log(Path(log.path)).header)).keys() >= {

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.session import Recording, read_recording
+from support.session import read_recording
 
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
@@ -16,23 +16,21 @@ MANY = 1_000
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
+def log(tmp_path):
     return EventLog(str(tmp_path), role="script")
 
 
-def read(log: EventLog) -> Recording:
+def read(log):
     assert log.path is not None
     return read_recording(Path(log.path))
 
 
-def define_many(log: EventLog, topic: Topic) -> list[int]:
+def define_many(log, topic):
     return [log.define(topic, json.dumps([number] * 300)) for number in range(MANY)]
 
 
 @pytest.mark.parametrize("topic", [Topic.LOADER, Topic.STACK])
-def test_a_child_writes_the_loaders_and_stacks_that_it_refers_to(
-    log: EventLog, topic: Topic
-) -> None:
+def test_a_child_writes_the_loaders_and_stacks_that_it_refers_to(log, topic):
     ids = define_many(log, topic)
     log.emit(Kind.FETCH, 1, 2, ids[0])
     parent = read(log)
@@ -52,7 +50,7 @@ def test_a_child_writes_the_loaders_and_stacks_that_it_refers_to(
     assert child.file.path.stat().st_size == FIRST_CHUNK_BYTES
 
 
-def test_a_childs_own_are_written_as_ever(log: EventLog) -> None:
+def test_a_childs_own_are_written_as_ever(log):
     define_many(log, Topic.LOADER)
     log.reopen_in_child()
     before = log.define(Topic.LOADER, "[1]")
@@ -62,7 +60,7 @@ def test_a_childs_own_are_written_as_ever(log: EventLog) -> None:
     assert read(log).notes(Topic.LOADER) == [[1], [2]]
 
 
-def test_a_grandchild_refers_to_any_of_them(log: EventLog) -> None:
+def test_a_grandchild_refers_to_any_of_them(log):
     first = log.define(Topic.LOADER, "[1]")
     log.reopen_in_child()
     second = log.define(Topic.LOADER, "[2]")
@@ -75,7 +73,7 @@ def test_a_grandchild_refers_to_any_of_them(log: EventLog) -> None:
     assert read(log).notes(Topic.LOADER) == [[1], [2]]
 
 
-def test_what_stands_for_itself_or_is_named_in_texts_is_written_at_once(log: EventLog) -> None:
+def test_what_stands_for_itself_or_is_named_in_texts_is_written_at_once(log):
     texts = {topic: '["x"]' for topic in Topic if topic not in (Topic.LOADER, Topic.STACK)}
     for topic, text in texts.items():
         log.define(topic, text)

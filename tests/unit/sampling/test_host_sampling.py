@@ -135,8 +135,6 @@ def test_what_a_machine_does_not_tell_is_left_out(tmp_path):
     assert HostReader(tmp_path).sample() == {}
 
 
-
-
 def test_psutil_says_the_same():
     before, cpu, memory, after = (
         HostReader().sample(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -27,7 +26,7 @@ class Machine:
     free_bytes: int | OSError = 100 * GIB
     asked: list[str] = field(default_factory=list)
 
-    def statvfs(self, path: str) -> object:
+    def statvfs(self, path):
         self.asked.append(path)
         if isinstance(self.free_bytes, OSError):
             raise self.free_bytes
@@ -35,24 +34,24 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch):
     machine = Machine()
     monkeypatch.setattr(os, "statvfs", machine.statvfs)
     return machine
 
 
 @pytest.fixture
-def free(machine: Machine) -> Callable[[TrialWatch, int], bool]:
+def free(machine):
     """Asks whether a trial must end while so many bytes are free."""
 
-    def asked(watch: TrialWatch, free_bytes: int) -> bool:
+    def asked(watch, free_bytes):
         machine.free_bytes = free_bytes
         return watch.must_end()
 
     return asked
 
 
-def test_it_ends_before_less_than_2_gib_are_left(free: Callable[[TrialWatch, int], bool]) -> None:
+def test_it_ends_before_less_than_2_gib_are_left(free):
     watch = TrialWatch(PID, "/work")
     assert [free(watch, n) for n in (100 * GIB, 3 * GIB, 2 * GIB)] == [False] * 3
     assert not watch.is_full
@@ -60,23 +59,19 @@ def test_it_ends_before_less_than_2_gib_are_left(free: Callable[[TrialWatch, int
     assert watch.is_full
 
 
-def test_where_little_was_free_it_ends_before_half_of_that_is_left(
-    free: Callable[[TrialWatch, int], bool],
-) -> None:
+def test_where_little_was_free_it_ends_before_half_of_that_is_left(free):
     watch = TrialWatch(PID, "/work")
     assert [free(watch, n) for n in (GIB, 600 * MIB, 512 * MIB)] == [False] * 3
     assert free(watch, 511 * MIB)
 
 
-def test_a_full_disk_from_the_start_ends_no_trial(free: Callable[[TrialWatch, int], bool]) -> None:
+def test_a_full_disk_from_the_start_ends_no_trial(free):
     watch = TrialWatch(PID, "/work")
     assert not free(watch, 0)
     assert not free(watch, 0)
 
 
-def test_it_stays_full_when_the_trial_that_ends_frees_some(
-    free: Callable[[TrialWatch, int], bool],
-) -> None:
+def test_it_stays_full_when_the_trial_that_ends_frees_some(free):
     watch = TrialWatch(PID, "/work")
     free(watch, 100 * GIB)
     assert free(watch, GIB)
@@ -84,21 +79,19 @@ def test_it_stays_full_when_the_trial_that_ends_frees_some(
     assert watch.is_full
 
 
-def test_the_file_system_is_the_one_that_the_process_sees(machine: Machine) -> None:
+def test_the_file_system_is_the_one_that_the_process_sees(machine):
     TrialWatch(PID, "/work/my runs").must_end()
     assert machine.asked == [f"/proc/{PID}/root/work/my runs"]
 
 
-def test_a_process_that_is_gone_is_not_full(machine: Machine) -> None:
+def test_a_process_that_is_gone_is_not_full(machine):
     machine.free_bytes = FileNotFoundError()
     watch = TrialWatch(PID, "/work")
     assert not watch.must_end()
     assert not watch.is_full
 
 
-def test_the_reserve_follows_from_the_first_answer(
-    machine: Machine, free: Callable[[TrialWatch, int], bool]
-) -> None:
+def test_the_reserve_follows_from_the_first_answer(machine, free):
     watch = TrialWatch(PID, "/work")
     machine.free_bytes = PermissionError()
     assert not watch.must_end()

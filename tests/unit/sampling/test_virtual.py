@@ -11,14 +11,14 @@ RACK = "23"
 OTHER = "1"
 
 
-def of_firmware(fake_proc, vendor: str, product: str, chassis: str) -> None:
+def of_firmware(fake_proc, vendor, product, chassis):
     fake_proc.write("proc/cpuinfo", ARM)
     for name, told in (("sys_vendor", vendor), ("product_name", product)):
         fake_proc.write(f"sys/class/dmi/id/{name}", f"{told}\n")
     fake_proc.write("sys/class/dmi/id/chassis_type", f"{chassis}\n")
 
 
-def of_tree(fake_proc, *nodes: str, **files: str) -> None:
+def of_tree(fake_proc, *nodes, **files):
     fake_proc.write("proc/cpuinfo", ARM)
     for node in nodes:
         (fake_proc.root / "proc/device-tree" / node).mkdir(parents=True)
