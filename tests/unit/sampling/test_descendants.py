@@ -98,13 +98,6 @@ def test_one_that_is_about_to_be_gone_is_waited_for(tmp_path, other, monkeypatch
     assert other.poll() is None
 
 
-def test_where_nothing_is_left_nothing_is_ended(other):
-    with Orphans("run") as watched:
-        subprocess.run([sys.executable, "-c", ""], check=True)
-        assert watched.end() == ()
-    assert other.poll() is None
-
-
 def test_what_ends_by_itself_has_the_time_for_it(monkeypatch):
     monkeypatch.setattr(descendants, "OWN_END_S", 60.0)
     until_its_pipe_closes = "import sys; print(flush=True); sys.stdin.read()"
@@ -140,18 +133,6 @@ def test_afterwards_orphans_are_no_affair_of_ours_again():
         assert left.ppid() != os.getpid()
     finally:
         left.kill()
-
-
-def test_one_that_has_ended_is_let_go_of_and_the_script_is_not():
-    with Orphans("run") as watched:
-        ended = orphan_of("-c", "print(flush=True)")
-        os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
-        watched.reap(script=0)
-        assert not psutil.pid_exists(ended)
-        with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as script:
-            os.waitid(os.P_PID, script.pid, os.WEXITED | os.WNOWAIT)
-            watched.reap(script=script.pid)
-            assert script.wait() == 3
 
 
 def test_alone_in_its_house_it_needs_no_mark():
@@ -204,14 +185,3 @@ def test_what_those_before_it_start_is_theirs():
             assert watched.end() == ()
             assert theirs.is_running()
         before.stdin.write("\n")
-
-
-def test_elsewhere_they_are_left_as_they_are(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with Orphans("run") as watched:
-        left = psutil.Process(orphan_of("-c", SLEEPS))
-        try:
-            assert watched.end() == ()
-            assert left.is_running()
-        finally:
-            left.kill()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -39,6 +41,13 @@ def log(tmp_path):
 @pytest.fixture
 def of_worker(tmp_path):
     return EventLog(str(tmp_path), role="child")
+
+
+def in_python(code, *words, **how):
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **how
+    )
 
 
 def fill(log, records, first=0):
@@ -142,8 +151,7 @@ while any(thread.is_alive() for thread in threads):
 
 @pytest.mark.parametrize("role", ["script", "child"])
 def test_a_thread_that_still_records_loses_nothing_and_lives(tmp_path, role):
-    command = [sys.executable, "-c", TRIMMED_MEANWHILE, str(tmp_path), role]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = in_python(TRIMMED_MEANWHILE, tmp_path, role)
     assert (done.returncode, done.stderr) == (0, "")
     [path] = log_paths(tmp_path)
     recording = read_recording(path)
@@ -204,8 +212,7 @@ print(sum(kind == Kind.FORWARD for kind in bytes(read.body)[::32]))
 
 
 def test_who_reads_a_log_while_its_process_ends_lives(tmp_path):
-    command = [sys.executable, "-c", READ_MEANWHILE, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = in_python(READ_MEANWHILE, tmp_path)
     assert (done.returncode, done.stdout) == (0, "40000\n"), done.stderr
 
 
@@ -324,3 +331,64 @@ def test_a_forked_child_of_a_stopped_process_records(tmp_path, log, monkeypatch)
     assert values(log) == list(range(5))
     assert size(log) == FIRST_CHUNK_BYTES
     assert len(log_paths(tmp_path)) == 2
+
+
+FULL = """
+import sys, time
+from trainprof.record.event_log import EventLog
+from trainprof.record.schema import Kind
+log = EventLog(sys.argv[1], role="script")
+begin = time.perf_counter_ns()
+for n in range(200_000):
+    log.emit(Kind.FORWARD, n, n, 0, n)
+print(begin, time.perf_counter_ns())
+"""
+
+
+def limited(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_a_file_that_may_not_grow_stops_recording_not_the_script(tmp_path, chunks):
+    size = chunks * CHUNK_BYTES + HEADER_BYTES + 100
+    done = in_python(FULL, tmp_path, preexec_fn=lambda: limited(size))
+    begin, end = map(int, done.stdout.split())
+    [path] = log_paths(tmp_path)
+    recording = read_recording(path)
+    assert recording.header["role"] == "script"
+    assert recording.file.stopped_errno == errno.EFBIG
+    assert recording.file.stopped_ns is not None
+    assert begin < recording.file.stopped_ns < end
+    values = [event.value for event in recording.events]
+    assert values == list(range(len(values)))
+    assert 0 <= chunks * CHUNK_BYTES // RECORD_BYTES - len(values) <= 200
+
+
+def test_a_missing_directory_is_no_fault(tmp_path):
+    log = EventLog(str(tmp_path / "gone"), role="script")
+    log.emit(Kind.FORWARD, 1, 2)
+    log.note(Topic.ENVIRONMENT, {})
+    log.emit(Kind.FORWARD, 1, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_filesystem_without_fallocate_is_filled(log, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.EOPNOTSUPP, "no")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    log.emit(Kind.FORWARD, 1, 2, 0, 5)
+    assert values(log) == [5]
+    assert log.path is not None
+    assert os.stat(log.path).st_blocks * 512 >= CHUNK_BYTES  # allocated, no holes
+
+
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    monkeypatch.setattr("time.time_ns", lambda: 7)
+    (tmp_path / f"{os.getpid()}-7.events").symlink_to(victim)
+    log = EventLog(str(tmp_path), role="script")
+    log.emit(Kind.FORWARD, 1, 2)
+    assert victim.read_text() == "precious"
