@@ -182,10 +182,10 @@ class Session:
         """Writes what holds from now on: of each key the last note counts."""
         self.note_state(record_of(notes, key))
 
-    def note_state(self, told: Mapping[str, object]) -> None:
+    def note_state(self, state: Mapping[str, object]) -> None:
         """Notes what holds from now on: of each key the last note counts."""
         self._states += 1
-        self.log.note(Topic.ENVIRONMENT, {**told, NUMBER: self._states})
+        self.log.note(Topic.ENVIRONMENT, {**state, NUMBER: self._states})
 
     def detach(self) -> None:
         """Undoes every patch, last first."""
@@ -194,16 +194,13 @@ class Session:
         self._patchers.clear()
 
     def watch_backward(self, watch: BackwardWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.backward_watches if one is not watch)
-        self.backward_watches = (*others, watch) if is_on else others
+        self.backward_watches = _switched(self.backward_watches, watch, is_on)
 
     def watch_steps(self, watch: StepWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.step_watches if one is not watch)
-        self.step_watches = (*others, watch) if is_on else others
+        self.step_watches = _switched(self.step_watches, watch, is_on)
 
     def watch_copies(self, watch: CopyWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.copy_watches if one is not watch)
-        self.copy_watches = (*others, watch) if is_on else others
+        self.copy_watches = _switched(self.copy_watches, watch, is_on)
 
     def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> bool:
         """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
@@ -245,6 +242,11 @@ class Session:
         self.log.note(
             Topic.PROBE_FAILED, {"probe": probe, "error": f"{type(error).__name__}: {error}"}
         )
+
+
+def _switched(watches: tuple[Any, ...], watch: Any, is_on: bool) -> tuple[Any, ...]:
+    others = tuple(other for other in watches if other is not watch)
+    return (*others, watch) if is_on else others
 
 
 def _nothing_with(_: object, __: object) -> None:

@@ -12,8 +12,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.lines.choice import DATASET, MAX_CALLED, MAX_DEPTH
-from trainprof.inside.loading.collate_code import own_function
-from trainprof.inside.patching.static_lookup import closed_over, of_class, of_object
+from trainprof.inside.patching.static_lookup import closed_over, of_class, of_object, own_function
 
 COLLATE: Final = "collate"
 SAMPLER: Final = "sampler"

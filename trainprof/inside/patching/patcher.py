@@ -63,6 +63,34 @@ def told_after(
     return make
 
 
+def called_around(
+    before: Callable[..., None] | None = None, after: Callable[[], None] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns what wraps a function so that ours are called around it; not for the hot path.
+
+    Args:
+        before: With its arguments.
+        after: Guarded. However the call ended.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                before(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if after is not None:
+                    after()
+
+        return call
+
+    return make
+
+
 def beyond_ours(frame: FrameType | None) -> FrameType | None:
     """Returns the first frame at and above `frame` that is none of our wrappers; None without."""
     while frame is not None and frame.f_code.co_filename == UNCOUNTED_FILE:
@@ -256,12 +284,12 @@ class Patcher:
             raise HookPointMissing(f"what has {name} does not exist")
         if not hasattr(owner, "__dict__"):
             raise HookPointMissing(f"{_name(owner)} has no {name}")
-        found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
-        if isinstance(found, staticmethod):
-            found = found.__func__
-        if not callable(found):
+        value: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
+        if isinstance(value, staticmethod):
+            value = value.__func__
+        if not callable(value):
             raise HookPointMissing(f"{_name(owner)}.{name} does not exist")
-        return cast(Callable[..., Any], found)
+        return cast(Callable[..., Any], value)
 
     def _let_jit_find(self, original: Callable[..., Any], wrapper: Any) -> None:
         """Has TorchScript compile `original` where a scripted function calls its wrapper."""

@@ -65,8 +65,8 @@ def names_in(module: Any) -> dict[str, Any]:
 
 def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
     """Returns the user's files, in the order in which they were imported."""
-    told = [names_in(module).get("__file__") for module in [*sys.modules.values()]]
-    return list(dict.fromkeys(x for x in told if isinstance(x, str) and is_user_file(x)))
+    files = [names_in(module).get("__file__") for module in [*sys.modules.values()]]
+    return list(dict.fromkeys(x for x in files if isinstance(x, str) and is_user_file(x)))
 
 
 def _is_in(path: str, is_it: Callable[[str], bool]) -> bool:

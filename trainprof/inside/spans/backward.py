@@ -61,8 +61,8 @@ def creates_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         kwargs: By name.
     """
     is_given = len(args) > _CREATE_GRAPH
-    told = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
-    return isinstance(told, int) and bool(told)
+    value = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
+    return isinstance(value, int) and bool(value)
 
 
 def functional_level(torch: ModuleType) -> Callable[[], int | None]:

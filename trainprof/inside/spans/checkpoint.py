@@ -88,13 +88,13 @@ class CheckpointProbe:
     def _wrap(self, module: ModuleType, function: str, writer: Writer) -> None:
         owner: Any = module
         *classes, name = function.split(".")
-        for one in classes:
-            owner = vars(owner).get(one) if hasattr(owner, "__dict__") else None
-        found = vars(owner).get(name) if hasattr(owner, "__dict__") else None
-        if found is None:
+        for cls in classes:
+            owner = vars(owner).get(cls) if hasattr(owner, "__dict__") else None
+        writes = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+        if writes is None:
             missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
             self._session.unavailable(self.name, missing)
-        elif type(found) in _WRAPPED_TYPES:
+        elif type(writes) in _WRAPPED_TYPES:
             self._patcher.around_if_there(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
 
 

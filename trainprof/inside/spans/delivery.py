@@ -186,8 +186,8 @@ class DeliveryProbe:
             error: As torch tells the script: it names by pid those that left with status 0.
         """
         at, loader = self._session.now(), self._loader.number_of(iterator)
-        told = error.args[0] if type(error) is RuntimeError and error.args else ""
-        named = _PIDS.findall(told) if type(told) is str else []
+        message = error.args[0] if type(error) is RuntimeError and error.args else ""
+        named = _PIDS.findall(message) if type(message) is str else []
         for number, worker in enumerate(getattr(iterator, "_workers", ())):
             code = _exit_code(worker)
             if code or (code == 0 and str(worker.pid) in named):
@@ -245,10 +245,10 @@ def _exit_code(worker: Any) -> int | None:
         return None
     if hasattr(os, "waitid"):
         with contextlib.suppress(ChildProcessError):
-            found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
+            status = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is None:
                 return None
-            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
     code: int | None = worker.exitcode  # waited for already, or a child of the fork server
     return code
 

@@ -267,9 +267,9 @@ def _waited_for_devices_ns() -> int:
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def _throttled_us(told: bytes) -> int:
+def _throttled_us(stat: bytes) -> int:
     """Returns for how long cpu.stat says that its cgroup has been stopped by its quota."""
-    words = told.split()
+    words = stat.split()
     for name, unit in ((b"throttled_usec", 1), (b"throttled_time", 1000)):  # cgroup v2, v1
         if name in words[:-1]:
             return int(words[words.index(name) + 1]) // unit

@@ -13,6 +13,7 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import (
     HookPointMissing,
     Patcher,
+    called_around,
     hide_our_frame,
     let_dynamo_skip,
 )
@@ -68,7 +69,8 @@ class FindSyncsProbe:
         name = next((name for name in _MUTATED if name in vars(warnings)), None)
         if name is None:
             raise HookPointMissing("warnings tells nobody that its filters have changed")
-        patcher.around(self._make_mutated, (warnings, name))
+        changed = called_around(after=patcher.guarded(self._filters_changed))
+        patcher.around(changed, (warnings, name))
         register = _hook_registrar()
         if register is None:
             raise HookPointMissing("torch.optim.optimizer has no global hook after a step")
@@ -116,8 +118,9 @@ class FindSyncsProbe:
         self._window = _Window(first_step, module, getattr(module, _SET), begun)
         self._filter.come_first()
         self._window.set_mode(self._torch, _WARN)
-        for name, make in ((_SET, self._make_set), (_GET, self._make_get)):
-            self._patcher.around(make, (module, name))
+        stop_if_on = self._patcher.guarded(self._script_sets_mode)
+        self._patcher.around(called_around(lambda *_, **__: stop_if_on()), (module, _SET))
+        self._patcher.around(self._make_get, (module, _GET))
         self._record_window()
 
     def _module(self) -> Any:
@@ -171,40 +174,13 @@ class FindSyncsProbe:
         steps = max(self._count.steps - window.first_step, 0)
         self._session.emit(_WINDOW, window.start, end, window.first_step, steps)
 
-    def _make_mutated(self, original: Wrapped) -> Wrapped:
-        def come_first() -> None:
-            if self._window is not None and self._filter is not None:
-                self._filter.come_first()
+    def _filters_changed(self) -> None:
+        if self._window is not None and self._filter is not None:
+            self._filter.come_first()
 
-        come_first_if_needed = self._patcher.guarded(come_first)
-
-        def mutated(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                come_first_if_needed()
-
-        return mutated
-
-    def _make_set(self, original: Wrapped) -> Wrapped:
-        def stop() -> None:
-            if self._window is not None:
-                self._stop(by_script=True)
-
-        stop_if_on = self._patcher.guarded(stop)
-
-        def set_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
-            stop_if_on()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return set_sync_debug_mode
+    def _script_sets_mode(self) -> None:
+        if self._window is not None:
+            self._stop(by_script=True)
 
     def _make_get(self, original: Wrapped) -> Wrapped:
         def get_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:

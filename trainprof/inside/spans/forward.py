@@ -164,7 +164,7 @@ class ForwardProbe:
 
     def _tell(self, watch: ModuleWatch, is_on: bool) -> None:
         """Has each call go through `_record_call`, or those of new classes alone again."""
-        others = tuple(one for one in self._watches if one != watch)
+        others = tuple(other for other in self._watches if other != watch)
         watches = (*others, watch) if is_on else others
         if self._watches and not watches:
             for key in list(self._classes):

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.loading.changed_datasets import ChangedDatasets
-from trainprof.inside.loading.dataset_numbers import DatasetNumbers, LowestFree
+from trainprof.inside.loading.dataset_tracking import ChangedDatasets, DatasetNumbers, LowestFree
 from trainprof.inside.loading.loader_description import LoaderDescriptions
 from trainprof.inside.loading.worker_requirements import is_on_device
 from trainprof.inside.patching.call_site import Birthplace, LoaderBirthplaces
@@ -248,7 +247,7 @@ class LoaderProbe:
                 loader = args[0] if args else kwargs.get("loader")
                 if not issubclass(type(loader), loader_class):  # a subclass may take others, too
                     given = (*args, *kwargs.values())
-                    are = (one for one in given if issubclass(type(one), loader_class))
+                    are = (value for value in given if issubclass(type(value), loader_class))
                     loader = next(are, loader)
                 enter(iterator, loader)
                 thread, number = get_ident(), loader_of.get(id(iterator), 0)
@@ -319,8 +318,8 @@ class LoaderProbe:
         place = self._place_of(loader, frame)
         site, dataset = place.site, getattr(loader, "dataset", None)
         serial, dataset_number = self._take_serial(site), self._datasets.of_line(site, dataset)
-        facts = self._descriptions.of(loader, place, serial, dataset_number)
-        number = session.log.define(Topic.LOADER, json.dumps(facts, default=str))
+        metadata = self._descriptions.of(loader, place, serial, dataset_number)
+        number = session.log.define(Topic.LOADER, json.dumps(metadata, default=str))
         self._site_of[number] = site
         self._numbers[key] = number
         session.keep_track(loader, self._numbers, key)

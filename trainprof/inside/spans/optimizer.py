@@ -15,6 +15,7 @@ from trainprof.inside.patching.patcher import (
     CompilerState,
     HookPointMissing,
     Patcher,
+    called_around,
     heirs,
     hide_our_frame,
     let_dynamo_skip,
@@ -65,7 +66,8 @@ class OptimizerProbe:
         self._around = StepAround(compiler.is_compiling, self._make_run(), hide_our_frame)
         self._watch_steps(module.Optimizer, patcher)
         session.at_parameters.append(patcher.guarded(self._take_over))
-        patcher.around_if_there(self._around_adding, (module.Optimizer, "add_param_group"))
+        adding = called_around(self._tell_parameters)
+        patcher.around_if_there(adding, (module.Optimizer, "add_param_group"))
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
@@ -103,19 +105,9 @@ class OptimizerProbe:
                 type.__setattr__(cls, "step", self._wrap_step(step))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
-    def _around_adding(self, original: Wrapped) -> Wrapped:
-        tells = self._session.at_parameters
-
-        def add_param_group(*args: Any, **kwargs: Any) -> Any:
-            for tell in tells if args else ():
-                tell(args[0])
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return add_param_group
+    def _tell_parameters(self, *args: Any, **_: Any) -> None:
+        for tell in self._session.at_parameters if args else ():
+            tell(args[0])
 
     def _wrap_step(self, hooked: Any) -> Wrapped:
         return step_around(hooked, self._around)
@@ -315,9 +307,9 @@ def _schedulers(torch: ModuleType) -> list[Any]:
     base = getattr(module, "LRScheduler", None)
     if not isinstance(base, type):
         return [base]
-    found = [thing for thing in vars(module).values() if isinstance(thing, type)]
-    found = [heir for heir in found if issubclass(heir, base) and "step" in vars(heir)]
-    return [base, *dict.fromkeys(heir for heir in found if heir is not base)]
+    classes = [thing for thing in vars(module).values() if isinstance(thing, type)]
+    classes = [heir for heir in classes if issubclass(heir, base) and "step" in vars(heir)]
+    return [base, *dict.fromkeys(heir for heir in classes if heir is not base)]
 
 
 _COLLECT: Final = "_init_group"

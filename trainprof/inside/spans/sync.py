@@ -250,14 +250,14 @@ class SyncProbe:
 
     def _flag_of(self, caller: FrameType) -> int:
         """Returns whose a call is; kept of code that is not torch's, which others call."""
-        sites, outer, found = self._session.sites, caller, 0
+        sites, outer, flags = self._session.sites, caller, 0
         while outer.f_back is not None and sites.is_not_the_users(outer.f_code):
-            outer, found = outer.f_back, _BY_TORCH
+            outer, flags = outer.f_back, _BY_TORCH
         if not sites.is_user_code(outer.f_code) and sites.package_of(outer.f_code) is not None:
-            found |= _BY_LIBRARY
+            flags |= _BY_LIBRARY
         if outer is caller:
-            self._whose[id(caller.f_code)] = found
-        return found
+            self._whose[id(caller.f_code)] = flags
+        return flags
 
     def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)

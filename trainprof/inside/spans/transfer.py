@@ -193,8 +193,8 @@ class TransferProbe:
         """
         if is_profiling() or self._modes.dispatch_depth():
             return self._pinned.get(site, True)
-        self._pinned[site] = found = _is_pinned(source)
-        return found
+        self._pinned[site] = is_pinned = _is_pinned(source)
+        return is_pinned
 
     def _note_device(self, device: Any) -> None:
         name = str(device)
@@ -247,9 +247,9 @@ class TransferProbe:
 
 def is_made_in(line: str) -> bool:
     """Whether all that a line copies is made there by torch's functions, out of nothing."""
-    ends = (_end_of_call(line, found.end()) for found in _MAKES.finditer(line))
-    made = sum(_COPIES.match(line, end) is not None for end in ends)
-    return 0 < made == len(_COPIES.findall(line))
+    ends = (_end_of_call(line, made.end()) for made in _MAKES.finditer(line))
+    copies = sum(_COPIES.match(line, end) is not None for end in ends)
+    return 0 < copies == len(_COPIES.findall(line))
 
 
 def _end_of_call(line: str, begin: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,22 +109,7 @@ def test_loaders_built_again_stay_what_they_were(recorder: Recorder, tmp_path: P
     assert sites == [first, second] * 20
 
 
-def test_later_loaders_of_a_line_have_what_the_last_looked_at_had(recorder: Recorder) -> None:
-    class Seeded(Numbers):
-        def __init__(self, length: int) -> None:
-            super().__init__(length)
-            empty: Any = io.BytesIO()
-            self.draws, self.file = random.Random(0), io.BufferedReader(empty)
-
-    recorder.start(LoaderProbe())
-    for length in range(1, 13):
-        first_of(DataLoader(Seeded(length)))
-    notes = recorder.read().notes(Topic.LOADER)
-    assert [note["generators"] for note in notes] == [["draws"]] * 12
-    assert [note["open_files"] for note in notes] == [["file (BufferedReader)"]] * 12
-
-
-def test_what_describing_them_took_is_told_as_our_cost(recorder: Recorder) -> None:
+def test_what_describing_them_took_counts_as_our_cost(recorder: Recorder) -> None:
     session = recorder.start(LoaderProbe())
     loader = DataLoader(Numbers(2))
     first_of(loader)

@@ -19,10 +19,7 @@ import pytest
 import torch
 from support.loaders import Numbers, Stream, loader_probes
 from support.session import Event, FakeClock, Recorder
-from torch.utils.data import (
-    DataLoader,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import dataloader as torch_dataloader
 
 from trainprof.inside.spans.fetch import FetchProbe
@@ -374,11 +371,7 @@ def test_where_the_scripts_collate_function_begins(
     ],
 )
 def test_how_workers_would_be_started_is_known_before_there_are_any(
-    script: str,
-    guards: bool,
-    recorder: Recorder,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    script: str, guards: bool, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     monkeypatch.setattr("__main__.__file__", str(tmp_path / "train.py"), raising=False)

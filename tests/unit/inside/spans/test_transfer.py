@@ -179,9 +179,7 @@ def test_memory_is_not_asked_about_where_torchs_profiler_would_show_it(
     assert len(asked) == 1
 
 
-def test_torchs_profiler_shows_the_scripts_own_operators(
-    same_with_us: Callable[..., Any],
-) -> None:
+def test_torchs_profiler_shows_the_scripts_own_operators(same_with_us: Callable[..., Any]) -> None:
     def operators() -> list[str]:
         with torch.profiler.profile() as profiler:
             torch.zeros(3).to(GPU)
