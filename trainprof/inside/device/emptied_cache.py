@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FrameType, ModuleType
 
 from trainprof.inside.device.accelerator import device_modules
-from trainprof.inside.patching.patcher import Arguments, Patcher, told_after
+from trainprof.inside.patching.patcher import Arguments, Patcher, recorded_after
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind
 
@@ -17,7 +17,7 @@ class EmptiedCachesProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        make = told_after(session.now, patcher.guarded(self._emptied))
+        make = recorded_after(session.now, patcher.guarded(self._emptied))
         for module in device_modules(torch):
             here = [
                 (one, "empty_cache")

@@ -14,7 +14,6 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import UNCOUNTED_FILE
-from trainprof.inside.patching.python_places import standard_library
 from trainprof.inside.patching.user_texts import line_of
 from trainprof.inside.stacks.copied_frames import Place
 from trainprof.record.event_log import EventLog
@@ -94,10 +93,8 @@ class CallSites:
     ) -> list[int]:
         """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
 
-        Args:
-            frame: The innermost.
-            until: The code of the frame before which it ends.
-            fetching: torch's file whose frames stand in it as FETCHED.
+        It ends before the frame of `until`. Frames of torch's file `fetching` stand in it as
+        FETCHED.
         """
         sites = []
         while frame is not None and frame.f_code is not until:
@@ -120,12 +117,7 @@ class CallSites:
         return number
 
     def shown(self, number: int, cwd: str | None) -> str:
-        """Returns a site as the report shows it: `file.py:41`.
-
-        Args:
-            number: Its id.
-            cwd: Files below it are shown relative to it.
-        """
+        """Returns a site as the report shows it, `file.py:41`, relative to `cwd`."""
         text = self._log.text_of(number)
         return site_name(json.loads(text) if text is not None else None, cwd)
 
@@ -389,6 +381,17 @@ def _constructors(cls: type) -> set[int]:
                 codes.add(id(code))
             method = getattr(method, "__wrapped__", None)
     return codes
+
+
+def standard_library() -> list[str]:
+    """Returns the directories of Python's own, that of Python code first; they may be the same.
+
+    `sysconfig` would tell, but `import torch` does not import it: a script's folder may have a file
+    of that name, which would be run in its place.
+    """
+    version = "python{}.{}".format(*sys.version_info[:2])
+    of_platform = os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
+    return list(dict.fromkeys([os.path.dirname(os.__file__), of_platform]))
 
 
 def _torch_directories() -> tuple[str, ...]:

@@ -6,15 +6,12 @@ torchrun tells it in the environment as well; `torch.multiprocessing.spawn` and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.record.schema import Topic
-
-Wrapped = Callable[..., Any]
 
 
 class ProcessGroupProbe:

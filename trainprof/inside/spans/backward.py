@@ -6,11 +6,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind
 
-Wrapped = Callable[..., Any]
 # Of the arguments of the engine's Python door that follow what it starts from.
 _CREATE_GRAPH: Final = 2
 

@@ -11,11 +11,10 @@ from pathlib import PosixPath, WindowsPath
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Arguments, Patcher, told_after
+from trainprof.inside.patching.patcher import Arguments, Patcher, Wrapped, recorded_after
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Writer
 
-Wrapped = Callable[..., Any]
 # Whose path is asked for without a call of the script's.
 _PATHS: Final = (str, PosixPath, WindowsPath)
 # By the module that has it: a function, or a method of a class. A library's whole checkpoint is
@@ -58,7 +57,7 @@ class CheckpointProbe:
 
     def _maker(self, kind: Kind, writer: Writer) -> Callable[[Wrapped], Wrapped]:
         record = self._patcher.guarded(partial(self._record, kind, writer))
-        return told_after(self._session.phase_now, record)
+        return recorded_after(self._session.phase_now, record)
 
     def _record(
         self,

@@ -8,6 +8,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress, filterfalse, repeat, starmap
 from operator import sub
 from time import perf_counter, perf_counter_ns
@@ -20,14 +21,19 @@ from trainprof.inside.loading.worker_notes import (
     WorkerThreads,
     notes_who_asks,
 )
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
+from trainprof.inside.patching.patcher import (
+    HookPointMissing,
+    Patcher,
+    Wrapped,
+    hide_our_frame,
+    loaded,
+    uncounted,
+)
 from trainprof.inside.process.affinity import own_cores
 from trainprof.inside.session import Session
 from trainprof.inside.spans.fetch_usage import SHORT_NS, BatchScale, Begun, UsageMeter
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SlowSampleFlag, Topic
-
-Wrapped = Callable[..., Any]
 
 
 class FetchProbe:
@@ -39,9 +45,7 @@ class FetchProbe:
         self._loader = loader
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        module = sys.modules.get("torch.utils.data._utils.fetch")
-        if module is None:
-            raise HookPointMissing("torch.utils.data._utils.fetch is not loaded")
+        module = loaded("torch.utils.data._utils.fetch")
         worker = sys.modules.get("torch.utils.data._utils.worker")
         if not hasattr(worker, "_worker_info"):
             raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
@@ -65,9 +69,9 @@ class FetchProbe:
             if cls is None:
                 raise HookPointMissing(f"{fetcher} does not exist")
             takes_indices = fetcher == "_MapDatasetFetcher"
-            patcher.around(self._maker(patcher, takes_indices=takes_indices), (cls, "fetch"))
+            patcher.around(partial(self._make_fetch, patcher, takes_indices), (cls, "fetch"))
 
-    def _maker(self, patcher: Patcher, *, takes_indices: bool) -> Callable[[Wrapped], Wrapped]:
+    def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
         emit, now, loader = self._session.emit, self._session.now, self._loader
         worker, meter, slow = self._worker, self._meter, self._slow
         begin_usage = meter.begin
@@ -101,62 +105,59 @@ class FetchProbe:
                 return _Fetcher(worker=number & 255, loader=creating)
             return kept
 
-        def make(original: Wrapped) -> Wrapped:
-            def fetch(self: Any, possibly_batched_index: Any) -> Any:
-                asked = possibly_batched_index
-                kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
-                kept.collate_began_ns = 0
-                count = len(asked) if type(asked) is list else 1
-                # Of very many quick fetches most are this alone: an object more to be looked into
-                # is one more that torch has driven out of the caches since the last.
-                if meter.to_pass > 0 and not kept.is_stamped:
-                    meter.to_pass -= 1
-                    start = now()
-                    try:
-                        return original(self, asked)
-                    except BaseException as error:
-                        hide_our_frame(error)
-                        raise
-                    finally:
-                        end = now()
-                        if end - start >= SHORT_NS:
-                            meter.took(end - start)
-                        began = kept.collate_began_ns
-                        value = count | (end - began) << COLLATE_SHIFT if began else count
-                        emit(_FETCH, start, end, kept.loader, value, kept.worker)
-                batch = usage = stamped = None
-                if kept.is_stamped and type(asked) is list:
-                    asked = stamped = StampedIndices(asked)
-                    stamped.clock = slow.clock
-                if meter.to_pass > 0:
-                    meter.to_pass -= 1
-                elif not patcher.is_silent:
-                    try:
-                        usage = begin_usage()
-                    except Exception as error:
-                        patcher.fail(error)
+        def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            asked = possibly_batched_index
+            kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
+            kept.collate_began_ns = 0
+            count = len(asked) if type(asked) is list else 1
+            # Of very many quick fetches most are this alone: an object more to be looked into
+            # is one more that torch has driven out of the caches since the last.
+            if meter.to_pass > 0 and not kept.is_stamped:
+                meter.to_pass -= 1
                 start = now()
                 try:
-                    batch = original(self, asked)
-                    return batch
+                    return original(self, asked)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
                     end = now()
+                    if end - start >= SHORT_NS:
+                        meter.took(end - start)
                     began = kept.collate_began_ns
-                    collated = end - began if began else 0
-                    value = count | collated << COLLATE_SHIFT
+                    value = count | (end - began) << COLLATE_SHIFT if began else count
                     emit(_FETCH, start, end, kept.loader, value, kept.worker)
-                    meter.took(end - start)
-                    are_worth_it = slow.are_worth_stamps(end - start - collated, count)
-                    kept.is_stamped = kept.may_be_stamped and are_worth_it
-                    if usage is not None or stamped is not None:
-                        look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
+            batch = usage = stamped = None
+            if kept.is_stamped and type(asked) is list:
+                asked = stamped = StampedIndices(asked)
+                stamped.clock = slow.clock
+            if meter.to_pass > 0:
+                meter.to_pass -= 1
+            elif not patcher.is_silent:
+                try:
+                    usage = begin_usage()
+                except Exception as error:
+                    patcher.fail(error)
+            start = now()
+            try:
+                batch = original(self, asked)
+                return batch
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                end = now()
+                began = kept.collate_began_ns
+                collated = end - began if began else 0
+                value = count | collated << COLLATE_SHIFT
+                emit(_FETCH, start, end, kept.loader, value, kept.worker)
+                meter.took(end - start)
+                are_worth_it = slow.are_worth_stamps(end - start - collated, count)
+                kept.is_stamped = kept.may_be_stamped and are_worth_it
+                if usage is not None or stamped is not None:
+                    look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
 
-            return fetch
-
-        return make
+        return fetch
 
     def _look_back(
         self,
@@ -168,17 +169,7 @@ class FetchProbe:
         samples_end: int,
         loader: int,
     ) -> None:
-        """Records what a fetch took of the machine, and its slow samples.
-
-        Args:
-            usage: Of the machine before it; None where that is not measured.
-            start: Of the fetch, ns.
-            end: Of it.
-            batch: That it made, None where it failed.
-            stamped: Its indices, None where they are not stamped.
-            samples_end: When its last sample was done, ns.
-            loader: Its id, 0 if it is not known.
-        """
+        """Records what a fetch took of the machine, and its slow samples, whose last ended then."""
         if usage is not None:
             self._meter.end(usage, start, end - start)
             if self._worker._worker_info is not None:
@@ -214,14 +205,7 @@ class _Fetcher:
 def _timed(
     collate: Wrapped, kept: _Fetcher, now: Callable[[], int], first: Callable[[Any], None] | None
 ) -> Wrapped:
-    """Returns `collate` with a note of when it begins.
-
-    Args:
-        collate: The loader's.
-        kept: Where to note it.
-        now: The clock.
-        first: To be called with the samples of the first batches; None: nobody asks.
-    """
+    """Returns `collate` with a note of when it begins; `first` gets the first batches' samples."""
     left = 0 if first is None else COMPARED
 
     def timed(samples: Any) -> Any:
@@ -283,14 +267,9 @@ class StampedIndices(list[Any]):
 class SlowSamples:
     """Records each sample that is among the slowest so far of this process.
 
-    Args:
-        emit: The log's.
-        now: The clock of records, ns.
-        kept: How many are among the slowest.
-
     Attributes:
-        clock: That indices are to be stamped by: the same, in seconds. Python's floats are made
-            and subtracted in half the time of integers of this size.
+        clock: That indices are to be stamped by: that of records, in seconds. Python's floats are
+            made and subtracted in half the time of integers of this size.
     """
 
     __slots__ = ("_emit", "_kept", "_samples", "_slowest", "_took_ns", "_unit_ns", "clock")
@@ -310,22 +289,14 @@ class SlowSamples:
     def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
         """False where samples take under SHORT_SAMPLE_NS each, for it would be felt.
 
-        Args:
-            ns: What a fetch took without its collating; of many quick ones some are enough.
-            samples: In it.
+        Given is what a fetch took without its collating; of many fast fetches some are enough.
         """
         self._took_ns += ns
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
     def look(self, indices: StampedIndices, end: int, site: int) -> None:
-        """Looks through a batch.
-
-        Args:
-            indices: Of the batch.
-            end: When its last sample was done, ns.
-            site: The loader's id, 0 if it is not known.
-        """
+        """Looks through a batch, whose last sample was done at `end`; `site` is its loader's id."""
         last = end / self._unit_ns
         stamps, slowest = indices.stamps(last), self._slowest
         if not stamps:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import (
     HookPointMissing,
     Patcher,
+    Wrapped,
     called_around,
     hide_our_frame,
     let_dynamo_skip,
@@ -23,8 +24,6 @@ from trainprof.inside.patching.warning_place import REGISTRY
 from trainprof.inside.session import Session
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 from trainprof.record.step_count import StepCount
-
-Wrapped = Callable[..., Any]
 
 # Steps before the mode is on, and in which it is.
 SKIPPED_STEPS: Final = 20

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from sys import modules
 from types import ModuleType
 from typing import Any, Final
@@ -13,12 +13,13 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import (
     COMPILER,
     CompilerState,
-    HookPointMissing,
     Patcher,
+    Wrapped,
     called_around,
     heirs,
     hide_our_frame,
     let_dynamo_skip,
+    loaded,
     uncounted,
 )
 from trainprof.inside.patching.step_wrapper import (
@@ -29,8 +30,6 @@ from trainprof.inside.patching.step_wrapper import (
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
-
-Wrapped = Callable[..., Any]
 
 # Of a class.
 MOST_NAMED: Final = 300
@@ -57,9 +56,7 @@ class OptimizerProbe:
         self._numbers = session.optimizer_numbers
         # Of those that a gradient scaler has had skip their first steps.
         self._skipped: dict[int, int] = {}
-        module = sys.modules.get("torch.optim.optimizer")
-        if module is None:
-            raise HookPointMissing("torch.optim.optimizer is not loaded")
+        module = loaded("torch.optim.optimizer")
         compiler = session.compiler
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
@@ -84,7 +81,7 @@ class OptimizerProbe:
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            patcher.around_if_there(self._maker(kind, compiler), *where)
+            patcher.around_if_there(partial(self._make_timed, kind, compiler), *where)
 
     def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
@@ -279,26 +276,23 @@ class OptimizerProbe:
             number = self._number(optimizer, self._skipped)
         self._session.emit(_SCALER_STEP, start, end, number)
 
-    def _maker(self, kind: Kind, compiler: CompilerState) -> Callable[[Wrapped], Wrapped]:
+    def _make_timed(self, kind: Kind, compiler: CompilerState, original: Wrapped) -> Wrapped:
         emit, now, event = self._session.emit, self._session.phase_now, int(kind)
 
-        def make(original: Wrapped) -> Wrapped:
-            def timed(*args: Any, **kwargs: Any) -> Any:
-                if COMPILER in modules and compiler.is_compiling():
-                    return original(*args, **kwargs)
-                start = now()
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    emit(event, start, now())
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if COMPILER in modules and compiler.is_compiling():
+                return original(*args, **kwargs)
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                emit(event, start, now())
 
-            timed.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
-            return timed
-
-        return make
+        timed.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+        return timed
 
 
 def _schedulers(torch: ModuleType) -> list[Any]:
