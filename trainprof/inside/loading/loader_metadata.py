@@ -201,20 +201,11 @@ def _sampling(loader: Any) -> dict[str, Any]:
     draws_all = held.get("_num_samples") is None and held.get("replacement") is not True
     is_loaders = generator is not None and generator is getattr(loader, "generator", None)
     takes_epoch = of_class(type(sampler), "set_epoch") is not None
+    package, loaders = (str(type(x).__module__).partition(".")[0] for x in (sampler, loader))
+    origin = "torch" if package == "torch" else "loader" if package == loaders else "other"
     return {
-        "sampler_from": None if sampler is None else _origin(sampler, loader),
+        "sampler_from": None if sampler is None else origin,
         "samples_plainly": draws_all and generator is None,
         "samples_by_generator": draws_all and is_loaders,
         "sampler_takes_epoch": takes_epoch,
     }
-
-
-def _origin(sampler: Any, loader: Any) -> str:
-    package = _package_of(sampler)
-    if package == "torch":
-        return package
-    return "loader" if package == _package_of(loader) else "other"
-
-
-def _package_of(thing: Any) -> str:
-    return str(type(thing).__module__).partition(".")[0]

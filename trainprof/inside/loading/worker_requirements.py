@@ -101,10 +101,14 @@ def unpicklable(loader: Any) -> list[str]:
     Things are known by their classes, and nothing of theirs is called. A class that says how it is
     pickled is taken to know how.
     """
+
+    def goes_into(thing: Any) -> bool:
+        return _why_not(thing) is None and not _says_how(type(thing))
+
     names = (
         f"{name} ({why})"
         for root in _SENT
-        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, _is_gone_into)
+        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, goes_into)
         if (why := _why_not(thing)) is not None
     )
     return list(itertools.islice(names, _MOST_NAMED))
@@ -124,10 +128,6 @@ def _walk(
         yield name, thing
         if depth > 0 and goes_into(thing):
             waiting += [(part, inner, depth - 1) for part, inner in parts_of(name, thing)]
-
-
-def _is_gone_into(thing: Any) -> bool:
-    return _why_not(thing) is None and not _says_how(type(thing))
 
 
 def _why_not(thing: Any) -> str | None:

@@ -190,7 +190,7 @@ class Patcher:
             places: (owner, attribute) pairs that hold the same function; those that hold another
                 are left alone. The first must exist.
             inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
-                otherwise base and heir, both patched, would count one call twice. One inherited
+                otherwise base and subclass, both patched, would count one call twice. One inherited
                 with our wrapper around it is left alone.
             woven: Put the original's body into the wrapper, where that can be done.
 
@@ -348,7 +348,6 @@ def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) 
     """Has a wrapper show the parameters of what it stands around.
 
     `inspect.signature` finds them by `__wrapped__`; `inspect.getfullargspec` does not look there.
-    What is somebody's wrapper itself shows the one what is inside, and the other what it takes.
     """
     if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
         return

@@ -72,38 +72,10 @@ class FetchProbe:
             patcher.around(partial(self._make_fetch, patcher, takes_indices), (cls, "fetch"))
 
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
-        emit, now, loader = self._session.emit, self._session.now, self._loader
-        worker, meter, slow = self._worker, self._meter, self._slow
-        begin_usage = meter.begin
+        emit, now = self._session.emit, self._session.now
+        meter, slow = self._meter, self._slow
+        begin_with, begin_usage = partial(self._begin_with, patcher, takes_indices), meter.begin
         look_back = patcher.guarded(self._look_back)
-
-        def begin_with(fetcher: Any) -> _Fetcher:
-            """Called at the first fetch of each fetcher."""
-            self._session.look_here()
-            info = worker._worker_info
-            number = 0 if info is None else getattr(info, "id", 254) + 1
-            creating = 0 if info is None else loader.creating
-            kept = _Fetcher(worker=number & 255, loader=creating)
-            self._session.log.refer(creating)
-            try:
-                if info is not None:
-                    self._session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
-                kept.may_be_stamped = (
-                    takes_indices
-                    and fetcher.auto_collation is True
-                    and asks_one_by_one(fetcher.dataset, self._torch)
-                )
-                kept.is_stamped = kept.may_be_stamped and slow.are_worth_stamps()
-                first = None
-                if info is not None and info.num_workers > 1 and not takes_indices:
-                    stream = StreamSamples(self._torch, self._session, info.seed - info.id)
-                    first = patcher.guarded(stream.add)
-                fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
-                fetcher._trainprof = kept
-            except Exception as error:
-                patcher.fail(error)
-                return _Fetcher(worker=number & 255, loader=creating)
-            return kept
 
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             asked = possibly_batched_index
@@ -158,6 +130,35 @@ class FetchProbe:
                     look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
 
         return fetch
+
+    def _begin_with(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
+        """Called at the first fetch of each fetcher."""
+        session, now = self._session, self._session.now
+        session.look_here()
+        info = self._worker._worker_info
+        number = 0 if info is None else getattr(info, "id", 254) + 1
+        creating = 0 if info is None else self._loader.creating
+        kept = _Fetcher(worker=number & 255, loader=creating)
+        session.log.refer(creating)
+        try:
+            if info is not None:
+                session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
+            kept.may_be_stamped = (
+                takes_indices
+                and fetcher.auto_collation is True
+                and asks_one_by_one(fetcher.dataset, self._torch)
+            )
+            kept.is_stamped = kept.may_be_stamped and self._slow.are_worth_stamps()
+            first = None
+            if info is not None and info.num_workers > 1 and not takes_indices:
+                stream = StreamSamples(self._torch, session, info.seed - info.id)
+                first = patcher.guarded(stream.add)
+            fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
+            fetcher._trainprof = kept
+        except Exception as error:
+            patcher.fail(error)
+            return _Fetcher(worker=number & 255, loader=creating)
+        return kept
 
     def _look_back(
         self,

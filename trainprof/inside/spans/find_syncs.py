@@ -70,7 +70,9 @@ class FindSyncsProbe:
             raise HookPointMissing("warnings tells nobody that its filters have changed")
         changed = called_around(after=patcher.guarded(self._filters_changed))
         patcher.around(changed, (warnings, name))
-        register = _hook_registrar()
+        # `torch.optim` deletes the name of this submodule.
+        optimizers = sys.modules.get("torch.optim.optimizer")
+        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is None:
             raise HookPointMissing("torch.optim.optimizer has no global hook after a step")
         # It stays to the end: torch walks through its hooks while they run.
@@ -264,12 +266,6 @@ class _SyncText:
     def __reduce__(self) -> Any:
         """Filters are sent to other processes by some libraries; there nothing is to match."""
         return re.compile, ("(?!)",)
-
-
-def _hook_registrar() -> Callable[..., Any] | None:
-    # `torch.optim` deletes the name of this submodule.
-    module = sys.modules.get("torch.optim.optimizer")
-    return getattr(module, "register_optimizer_step_post_hook", None)
 
 
 _FOUND, _WINDOW = int(Kind.FOUND_SYNC), int(Kind.SYNC_WINDOW)

@@ -162,7 +162,8 @@ class TransferProbe:
         self._note_device(target if target.type != "cpu" else origin)
         if self._session.mark_copy_end is not None:
             self._session.mark_copy_end(end)
-        flags = _direction(origin.type, target.type)
+        to_host = TransferFlag.D2H if target.type == "cpu" else TransferFlag.D2D
+        flags: int = TransferFlag.H2D if origin.type == "cpu" else to_host
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
         sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(2)))
@@ -285,9 +286,3 @@ def _is_pinned(tensor: Any) -> bool:
         return bool(tensor.is_pinned())
     except (RuntimeError, NotImplementedError):  # a device without pinned memory
         return False
-
-
-def _direction(origin: str, target: str) -> int:
-    if origin == "cpu":
-        return TransferFlag.H2D
-    return TransferFlag.D2H if target == "cpu" else TransferFlag.D2D

@@ -142,19 +142,3 @@ def test_a_child_that_goes_on_with_its_parents_pass_tells_whose_it_is(recorder: 
     _, worker = recorder.read_all()
     assert [event.text["dataset_length"] for event in worker.of(Kind.LOADER_NEXT)] == [9, 9]
     assert sorted(note["dataset_length"] for note in worker.notes(Topic.LOADER)) == [2, 9]
-
-
-def test_a_child_that_begins_a_pass_of_its_parents_loader_tells_whose_it_is(
-    recorder: Recorder,
-) -> None:
-    class Around(Numbers):
-        def __getitem__(self, index: int) -> int:
-            return int(first_of(inner))
-
-    recorder.start(*loader_probes(FetchProbe))
-    inner = DataLoader(Numbers(9))
-    first_of(inner)
-    assert len(list(DataLoader(Around(2), num_workers=1))) == 2
-    _, worker = recorder.read_all()
-    events = worker.of(Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_NEXT)
-    assert {event.text["dataset_length"] for event in events} == {9}

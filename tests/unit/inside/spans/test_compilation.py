@@ -127,17 +127,6 @@ def test_a_backward_that_is_compiled_later_is_a_later_part(recorder: Recorder) -
     assert (event.value, event.flags) == (1, CompileFlag.TOLD | CompileFlag.LATER_PART)
 
 
-@pytest.mark.parametrize("arguments", [(), (object(),), (SimpleNamespace(compile_id=None),)])
-def test_a_torch_that_does_not_tell_which(recorder: Recorder, arguments: Any) -> None:
-    recorder.start(CompilationProbe())
-    torch.compile(scaled, backend="eager")
-    callback_handler.end_callbacks[0](*arguments)  # never begun
-    callback_handler.start_callbacks[0](*arguments)
-    callback_handler.end_callbacks[0](*arguments)
-    [event] = recorder.read().of(Kind.COMPILE)
-    assert (event.value, event.flags) == (0, 0)
-
-
 def test_a_compiler_that_is_never_asked_for_is_not_imported(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

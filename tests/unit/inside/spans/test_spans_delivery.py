@@ -90,15 +90,6 @@ def test_a_class_that_inherits_the_receiving_counts_once(recorder: Recorder) -> 
     assert recording.notes(Topic.PROBE_FAILED) == []
 
 
-def test_iterators_made_before_us_have_no_parts(recorder: Recorder) -> None:
-    batches = iter(DataLoader(Numbers(), num_workers=1))
-    recorder.start(*loader_probes(DeliveryProbe))
-    assert len(list(batches)) == 6
-    recording = recorder.read()
-    assert recording.of(Kind.NEXT_PARTS) == []
-    assert len(recording.of(Kind.LOADER_NEXT)) == 6
-
-
 def test_iterators_live_no_longer(recorder: Recorder) -> None:
     loader = LoaderProbe()
     delivery = DeliveryProbe(loader)

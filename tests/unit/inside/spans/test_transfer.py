@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainprof.inside.spans.transfer import is_made_in
-from trainprof.inside.trial.copies import NonBlockingProbe
 from trainprof.record.schema import Kind, TransferFlag
 
 GPU = "fakegpu"
@@ -144,15 +143,6 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
     assert by_library.line == f"test_transfer.py:{line}"
     assert by_user.flags == by_function.flags == TransferFlag.H2D
     assert by_user.line != f"test_transfer.py:{line + 2}"
-
-
-def test_a_trials_own_call_in_between_is_no_librarys(recorder: Recorder) -> None:
-    recorder.start(transfer_probe(), NonBlockingProbe())
-    x = torch.zeros(3)
-    x.to(GPU)
-    line = here() - 1
-    (copied,) = recorder.read().of(Kind.TRANSFER)
-    assert (copied.flags, copied.line) == (TransferFlag.H2D, f"test_transfer.py:{line}")
 
 
 @pytest.mark.parametrize("pinned", [False, True])
