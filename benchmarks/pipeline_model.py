@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import ticks_of
 from trainprof.analysis.pipeline.bounds import (
     Interval,

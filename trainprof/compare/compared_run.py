@@ -17,8 +17,7 @@ from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT, few_that_save
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS, few_that_save
 from trainprof.analysis.timeline.step_series import StepSeries, read_step_series
 from trainprof.record.run_directory import RunDirectory
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from trainprof.analysis.loading.batch_preparation import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.loading.delivery import worker_table
+from trainprof.analysis.loading.fetch_usage import StateSamples, with_sampled_reading
 from trainprof.analysis.loading.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loading.loaders import BatchMaking, loaders_in_loop, loaders_of
-from trainprof.analysis.loading.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.loading.recreated_loaders import renumbered
 from trainprof.analysis.loading.stream_samples import recorded_stream
 from trainprof.analysis.loading.worker_threads import told_threads

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.loading.batch_preparation import SlowSamples, fetch_of
-from trainprof.analysis.loading.batch_reads import TORCHS_SAMPLERS, whole_batches
-from trainprof.analysis.loading.delivery import delivery_of, lost_workers
-from trainprof.analysis.loading.epoch_starts import (
+from trainprof.analysis.loading.delivery import (
+    delivery_of,
     first_given_back_s,
     later_starts_s,
+    lost_workers,
     sampler_starts_s,
 )
 from trainprof.analysis.loading.fetches import Details, FetchTable
-from trainprof.analysis.loading.loader_builder import builder_of, call_of
-from trainprof.analysis.loading.shared_line import with_others_of_line
+from trainprof.analysis.loading.loader_builder import (
+    TORCHS_SAMPLERS,
+    builder_of,
+    call_of,
+    whole_batches,
+)
 from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, has_asked
 from trainprof.analysis.loading.worker_threads import threads_of
 from trainprof.analysis.machine.processes import Samples, Tick
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Facts, integer, words
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.place_names import UNKNOWN_SITE, Sites
 from trainprof.analysis.stacks.lines_by_part import lines_of_making
 from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_of
 from trainprof.analysis.summary.distribution import statistics_s
@@ -409,3 +413,49 @@ def samples_of(
     position = np.arange(len(number)) - first_of_pass[number]
     used = (position < p.batches[number]) & counted[number]
     return int(sizes[used].sum())
+
+
+def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
+    """Says of each loader what those are for that its line builds besides, and what they forbid.
+
+    Args:
+        loaders: Of the run.
+        serials: Of each, which tells it from those of its line that live at the same time.
+    """
+    numbered = list(zip(loaders, serials, strict=True))
+    return [
+        replace(
+            loader,
+            also_builds=sorted(
+                {
+                    other.role
+                    for other, other_serial in numbered
+                    if _is_of_one_call(loader, other)
+                    # One that it is built anew as, for the same with other arguments, is no other.
+                    and (other.role, other_serial) != (loader.role, serial)
+                }
+            ),
+            # The arguments of one call are those of all.
+            overlaps=any(one.overlaps for one in (loader, *_of_call(loader, loaders))),
+            changed_between_passes=_changed(loader, loaders),
+        )
+        for loader, serial in numbered
+    ]
+
+
+def _changed(loader: Loader, loaders: Sequence[Loader]) -> list[str]:
+    """Returns what training changes of a loader's dataset, and of those that its call builds."""
+    all_of_call = (loader, *_of_call(loader, loaders))
+    names = (name for one in all_of_call for name in one.changed_between_passes)
+    return list(dict.fromkeys(names))
+
+
+def _of_call(loader: Loader, loaders: Sequence[Loader]) -> list[Loader]:
+    return [one for one in loaders if _is_of_one_call(loader, one)]
+
+
+def _is_of_one_call(one: Loader, other: Loader) -> bool:
+    if one.built_by is not None or other.built_by is not None or one.site == UNKNOWN_SITE:
+        return False
+    ends = [None if loader.call is None else loader.call.ends_at for loader in (one, other)]
+    return one.site == other.site and (None in ends or ends[0] == ends[1])

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.fetches import FetchTable
+from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.pipeline.bounds import Setting
-from trainprof.analysis.timeline.collector_pauses import EVER, collections_on
-from trainprof.analysis.timeline.events import Events, Int64
-from trainprof.analysis.timeline.intervals import Coverage
-from trainprof.analysis.timeline.iterations import LEARNING, Passes
+from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.intervals import EVER, Coverage, collections_on
+from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, Passes
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
 
@@ -236,3 +235,40 @@ def _inside(inner: Events, outer: Events) -> Int64:
     is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
     length = (inner.end - inner.start)[is_inside]
     return np.bincount(place[is_inside], weights=length, minlength=len(outer)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeData:
+    """Of a trial whose data was made free.
+
+    Attributes:
+        loaders: That feed training and became free, by their ids.
+        steps: Which began after the last of them had, shape (n,).
+    """
+
+    loaders: frozenset[int]
+    steps: Bool
+
+    @property
+    def first_step(self) -> int | None:
+        """The first of the steps, None where none began by then."""
+        return int(np.argmax(self.steps)) if self.steps.any() else None
+
+
+def free_data(timeline: Timeline, details: Details) -> FreeData | None:
+    """Returns what was free, None in any other run.
+
+    Args:
+        timeline: Of the process that trains.
+        details: Its.
+    """
+    switches = details[details["kind"] == Kind.FREE_DATA]
+    if not len(switches):
+        return None
+    feeding = {p.loader for p in timeline.passes if p.role == TRAINING}
+    loader_of = [timeline.first_of.get(site, site) for site in switches["site"].tolist()]
+    switches = switches[np.isin(loader_of, list(feeding))]
+    if not len(switches):
+        return None
+    loaders = frozenset(loader_of) & frozenset(feeding)
+    return FreeData(loaders, timeline.step_starts >= switches["start"].max())

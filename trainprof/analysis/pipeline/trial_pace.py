@@ -8,15 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.pipeline.free_data import free_data
+from trainprof.analysis.pipeline.recorded_epoch import free_data
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import LOADER_CALLS
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_series import RecordedSteps, first_recording
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.timeline.timeline import Timeline

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import epoch_starts
 from trainprof.analysis.timeline.events import Bool, Int64, nest
-from trainprof.analysis.timeline.iterations import Passes, find_passes
+from trainprof.analysis.timeline.iterations import Passes, epoch_starts, find_passes
 from trainprof.analysis.timeline.ledger import Window
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.errors import TrainprofError

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainprof.analysis.run.liveness import is_alive
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.samples_file import read_samples
-from trainprof.analysis.timeline.closures import with_closures
+from trainprof.analysis.timeline.event_rewrites import with_closures
 from trainprof.analysis.timeline.events import ProcessLog, load_process
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.loading.loader_steps import epoch_starts, feeding_passes
+from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.loading.loaders import samples_of
-from trainprof.analysis.loading.steps_of_loader import are_all_fed
-from trainprof.analysis.pipeline.free_data import FreeData
+from trainprof.analysis.pipeline.recorded_epoch import FreeData
 from trainprof.analysis.run.metadata import Facts
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.events import Bool
-from trainprof.analysis.timeline.iterations import Passes
+from trainprof.analysis.timeline.iterations import Passes, epoch_starts, feeding_passes
 from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.timeline.timeline import Timeline

@@ -22,8 +22,8 @@ from trainprof.analysis.statistics.step_noise import (
     Floats,
     half_split_drift,
     standard_error,
+    t_quantile,
 )
-from trainprof.analysis.statistics.student_t import t_quantile
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 
 FASTER: Final = "faster"

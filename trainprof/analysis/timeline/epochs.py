@@ -8,11 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import epoch_starts, feeders, is_used_later
 from trainprof.analysis.summary.run import Epoch, Evaluation
 from trainprof.analysis.timeline.evaluation import evaluated_stretches, evaluation_ns
 from trainprof.analysis.timeline.events import Bool, Events, Int64
-from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, Passes
+from trainprof.analysis.timeline.iterations import (
+    EVALUATION,
+    TRAINING,
+    Passes,
+    epoch_starts,
+    feeders,
+    is_used_later,
+)
 from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.iterations import (
     EVALUATION,

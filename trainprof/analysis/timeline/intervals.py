@@ -1,12 +1,14 @@
-"""Stretches of time that do not overlap, and how much of them lies where."""
+"""Stretches of time, and how long the garbage collector stopped a thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.timeline.events import Events, Int64, Nesting
+from trainprof.record.schema import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,32 @@ def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
     np.subtract.at(own, nesting.parent[is_child], whole[is_child])
     clipped: Int64 = np.clip(own, 0, np.maximum(nesting.own_ns, 0))
     return clipped
+
+
+EVER: Final = (0, int(np.iinfo(np.int64).max))
+
+
+def collections_on(thread: int, events: Events) -> Coverage:
+    """Returns when the garbage collector stopped a thread.
+
+    Args:
+        thread: Its number.
+        events: Of any threads.
+    """
+    found = events.where(events.is_kind(Kind.GC) & (events.thread == thread))
+    return Coverage.of(np.stack((found.start, found.end), axis=1), EVER)
+
+
+def paused_ns(calls: Events, events: Events) -> Int64:
+    """Returns for how long each call was stopped by a collection on its thread, ns.
+
+    Args:
+        calls: Some of the events.
+        events: Of all threads.
+    """
+    found = np.zeros(len(calls), dtype=np.int64)
+    for thread in np.unique(events.thread[events.is_kind(Kind.GC)]).tolist():
+        mine = calls.thread == thread
+        pauses = collections_on(thread, events)
+        found[mine] = pauses.inside_ns(calls.start[mine], calls.end[mine])
+    return found

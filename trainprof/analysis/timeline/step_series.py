@@ -8,7 +8,7 @@ import numpy as np
 
 from trainprof.analysis.device.devices import meanwhile_of
 from trainprof.analysis.device.overlap import Meanwhile
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes

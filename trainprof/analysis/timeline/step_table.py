@@ -1,19 +1,25 @@
-"""The steps as columns: what each took and consisted of, and which of them are steady."""
+"""The steps as columns: what each took, which are steady; steps that several runs made."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import epoch_starts
 from trainprof.analysis.run.metadata import Facts
-from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
 from trainprof.analysis.timeline.events import Bool, Int64
-from trainprof.analysis.timeline.iterations import TRAINING, Passes
+from trainprof.analysis.timeline.iterations import TRAINING, Passes, epoch_starts
 from trainprof.analysis.timeline.ledger import Attribution, per_step_ns, step_wall_ns
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT, few_that_save
-from trainprof.analysis.timeline.steady_state import Steady, steady_steps
+from trainprof.analysis.timeline.steady_state import (
+    CHECKPOINT,
+    MIN_STEADY_STEPS,
+    Steady,
+    few_that_save,
+    steady_steps,
+)
 from trainprof.analysis.timeline.timeline import Timeline
 
 
@@ -147,3 +153,55 @@ def _worker_cycle(timeline: Timeline, facts: Facts) -> int:
 def _epoch_of(timeline: Timeline) -> Int64:
     begins = epoch_starts(timeline.passes)
     return np.searchsorted(begins, timeline.steps.ends, side="right").astype(np.int64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How fast steady steps were, and training with starts of passes; None: too few to tell."""
+
+    steps: Pace | None = None
+    training: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSteps:
+    """Of one run.
+
+    Attributes:
+        table: Its steps, or those from some step on.
+        first: How many steps it had made before them.
+        paces_of: Returns what a table, or a part of one, tells.
+    """
+
+    table: StepTable
+    first: int
+    paces_of: Callable[[StepTable], Paces]
+
+    @property
+    def until(self) -> int:
+        """After how many steps it ended."""
+        return self.first + len(self.table)
+
+    def paces(self, until: int | None = None) -> Paces:
+        """Returns how fast it was, as if it had been ended after so many steps."""
+        return self.paces_of(self.table if until is None else self._before(until))
+
+    def drift_beyond(self, until: int) -> float:
+        """Returns by what share its steps from there on differ from those before.
+
+        0 where noise explains it, or there are too few beyond. Where there are too few before, by
+        what share the halves of those beyond differ.
+
+        Args:
+            until: After how many steps of the run.
+        """
+        before = self._before(until).plain_s()
+        beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()
+        if len(beyond) < MIN_STEADY_STEPS:
+            return 0.0
+        if len(before) < MIN_STEADY_STEPS:
+            return half_split_drift(beyond, cycle=self.table.cycle)
+        return drift_between(before, beyond, cycle=self.table.cycle)
+
+    def _before(self, until: int) -> StepTable:
+        return self.table.part(slice(max(until - self.first, 0)))

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainprof.analysis.loading.loader_hazards import unusual_samples
+from trainprof.analysis.loading.loader_figures import unusual_samples
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run_summary import RunSummary

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.loading.loader_cost import cost_s
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import cost_s, worker_totals
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
