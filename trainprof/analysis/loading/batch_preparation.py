@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from trainprof.analysis.loading.fetches import Details, FetchTable, Float64, Int
 from trainprof.analysis.machine.processes import Samples, resources_of
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.timeline.events import Bool, Int64, joined_tables
 from trainprof.analysis.timeline.iterations import Passes
 from trainprof.record.schema import Kind, SlowSampleFlag
 
@@ -67,28 +67,7 @@ class SlowSamples:
                     kept_off_ns=table.delay_ns[rows],
                 )
             )
-        return SlowSamples.joined(found)
-
-    def rows(self, which: Bool) -> SlowSamples:
-        """Returns the rows of a mask."""
-        return SlowSamples(**{name: getattr(self, name)[which] for name in _SLOW_COLUMNS})
-
-    @staticmethod
-    def joined(tables: Sequence[SlowSamples]) -> SlowSamples:
-        columns: dict[str, Any] = {
-            name: np.concatenate([np.empty(0, dtype=kind), *(getattr(t, name) for t in tables)])
-            for name, kind in _SLOW_COLUMNS.items()
-        }
-        return SlowSamples(**columns)
-
-
-_DTYPES: Final = {
-    "Int32": np.int32,
-    "Int64": np.int64,
-    "Float64": np.float64,
-    "Bool": np.bool_,
-}
-_SLOW_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(SlowSamples)}
+        return joined_tables(SlowSamples, found)
 
 
 def fetch_of(
@@ -100,16 +79,7 @@ def fetch_of(
     origin_ns: int,
     slow_samples: int = DEFAULT_SLOW_SAMPLES,
 ) -> Fetch | None:
-    """Sums up the fetches of one loader, None where none was seen.
-
-    Args:
-        table: Fetches of all loaders.
-        p: The loader's passes.
-        slow: The slowest samples of all loaders.
-        samples: Of the process tree, by pid.
-        origin_ns: The run's start.
-        slow_samples: How many of them to list.
-    """
+    """Sums up the fetches of one loader, None where none was seen."""
     is_mine = table.loader == p.loader
     if not is_mine.any():
         return None

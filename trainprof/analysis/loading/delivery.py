@@ -21,10 +21,6 @@ PID_BITS: Final = 32
 def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
     """Sums up one loader's deliveries, but for the first of each pass; {} where there are none.
 
-    Args:
-        details: NEXT_PARTS of the loader.
-        calls: LOADER_NEXT of the loader, in order of start.
-
     Returns:
         Figures of `Loader` by name: blocked_s with nothing there, receive_s taking batches over,
         receive_cpu_s of that worked by the training process itself (None where that is not told),
@@ -48,11 +44,7 @@ def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
 
 
 def receiving_ns(details: Details) -> Int64:
-    """Returns how long each batch took to be taken over.
-
-    Args:
-        details: NEXT_PARTS, shape (n,).
-    """
+    """Returns how long each batch took to be taken over."""
     below = (1 << RECEIVE_CPU_SHIFT) - 1
     return details["value"].astype(np.int64) & below
 
@@ -61,9 +53,6 @@ def receiving_cpu_s(details: Details) -> Float64 | None:
     """Returns the CPU time that taking over each batch took of the training process.
 
     None where that is not told of all.
-
-    Args:
-        details: NEXT_PARTS, shape (n,).
     """
     if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_TOLD).all():
         return None
@@ -173,8 +162,6 @@ def sampler_starts_s(p: Passes, calls: Events, fetches: FetchTable) -> float:
     """Returns what the sampler took until the first batch was there, of all passes but the first.
 
     Args:
-        p: The loader's passes.
-        calls: Its own events.
         fetches: Of all loaders: without workers the sampler is asked ahead of each.
     """
     drawn, own = calls.where(calls.is_kind(Kind.SAMPLER)), fetches.loader == p.loader

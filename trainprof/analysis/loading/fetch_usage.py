@@ -107,8 +107,6 @@ class StateSamples:
         """Returns those of some processes.
 
         Args:
-            pids: Theirs.
-            ticks: Samples of the process tree.
             lines: The more frequent samples of processes that read, and of what reads for them:
                 where there are some of a process, they alone count.
         """
@@ -147,8 +145,6 @@ def with_sampled_reading(
     the share of their time; of others it is nothing, for they waited for something else.
 
     Args:
-        table: Fetches of all loaders.
-        states_of: Returns the states of some processes.
         main_thread: Its number in the log of the process that trains.
     """
     has_read = (np.nan_to_num(table.read_bytes) > 0) | (np.nan_to_num(table.major_faults) > 0)

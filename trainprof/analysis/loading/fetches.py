@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.events import Bool, Events, Int64, joined_tables, rows_of
 from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
 
 Float64 = npt.NDArray[np.float64]
@@ -64,30 +64,17 @@ class FetchTable:
 
     def rows(self, which: Bool | Int64 | slice) -> FetchTable:
         """Returns the rows of a mask, an index array or a slice."""
-        return FetchTable(*(getattr(self, name)[which] for name in _COLUMNS))
+        return rows_of(self, which)
 
     @staticmethod
     def joined(tables: list[FetchTable]) -> FetchTable:
-        if len(tables) == 1:
-            return tables[0]
-        return FetchTable(
-            *(
-                np.concatenate([np.empty(0, dtype=kind), *(getattr(t, name) for t in tables)])
-                for name, kind in _COLUMNS.items()
-            )
-        )
-
-
-_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64}
-_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(FetchTable)}
+        return tables[0] if len(tables) == 1 else joined_tables(FetchTable, tables)
 
 
 def fetch_table(events: Events, details: Details, pid: int, only_loader: int) -> FetchTable:
     """Finds the fetches of one process and the loader each one served.
 
     Args:
-        events, details: Of the process, all threads.
-        pid: Its pid.
         only_loader: The loader of fetches that do not say, or 0.
     """
     tables = []
@@ -162,12 +149,7 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
 
 
 def copying_loaders(events: Events, fetches: FetchTable) -> set[int]:
-    """Returns the loaders in whose fetches something was copied to a device, or from one.
-
-    Args:
-        events: Of one process.
-        fetches: Of the same.
-    """
+    """Returns the loaders in whose fetches something was copied to a device, or from one."""
     copies = events.where(events.is_kind(Kind.TRANSFER))
     found: set[int] = set()
     for thread in np.unique(copies.thread).tolist():

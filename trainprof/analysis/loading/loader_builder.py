@@ -151,9 +151,6 @@ def whole_batches(facts: Mapping[str, Any]) -> str | None:
 
     None where batches are made up by a rule of the user's own, or by a package for them, where a
     package made the sampler, and where the dataset takes no list of indices, nor could as tensors.
-
-    Args:
-        facts: Of the loader, as inside/loading/loader_metadata.py describes them.
     """
     size, drawn = integer(facts.get("batch_size")), _drawn(facts)
     is_plain = facts.get("batch_sampler") == "BatchSampler" and builder_of(facts) is None

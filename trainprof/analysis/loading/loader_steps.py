@@ -23,10 +23,6 @@ def shares_of_steps(timeline: Timeline, steps: StepTable) -> dict[int, float]:
     By their time, without checkpoints (and evaluation). Those that take turns, or feed one phase
     each, have a part each; of those that are asked in every step each feeds all. Loaders that feed
     no step are left out.
-
-    Args:
-        timeline: Of the process that trains.
-        steps: Its.
     """
     own_ns = np.maximum(steps.wall_ns - steps.per_step.get("checkpoint", 0), 0)
     whole_ns = float(own_ns.sum())
@@ -55,10 +51,6 @@ def _fed_by(p: Passes, timeline: Timeline) -> Bool:
     """Returns the steps from the one that takes a pass's first batch to its last.
 
     Those that take none meanwhile use what the step before took: several updates a batch.
-
-    Args:
-        p: The passes over a loader.
-        timeline: Of the process that trains.
 
     Returns:
         Shape (n_steps,).

@@ -27,6 +27,7 @@ from trainprof.analysis.run.training_process import is_of_loader
 from trainprof.analysis.stacks.lines_by_part import LooksAtMaking, looks_at_making
 from trainprof.analysis.stacks.samples import LineNames, line_names, looked_at, looks_of
 from trainprof.analysis.summary.loader import Loader, LoaderBound, WorkerThreads
+from trainprof.analysis.timeline.events import joined_tables
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.record.schema import Kind, Topic
@@ -77,12 +78,7 @@ def loader_part(run: Analysed) -> LoaderPart:
 def with_bounds(
     loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
 ) -> list[Loader]:
-    """Returns the loaders, those that were waited for most with what bounds them.
-
-    Args:
-        loaders: All of the run.
-        known_of: Returns the model of a loader, by its id.
-    """
+    """Returns the loaders, those that were waited for most with what bounds them."""
     eligible = [
         one
         for one in loaders
@@ -164,7 +160,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
     asked = integer(run.recording.section("options").get("slow_samples"))
     return BatchMaking(
         fetches=fetches,
-        slow=SlowSamples.joined(slow),
+        slow=joined_tables(SlowSamples, slow),
         details=own,
         ticks=ticks,
         samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),

@@ -35,7 +35,7 @@ from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Loader, WorkerThreads
 from trainprof.analysis.timeline.evaluation import evaluation_ns
-from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, Passes
 from trainprof.record.schema import Kind
 
@@ -112,8 +112,8 @@ class BatchMaking:
         """
         fetches, slow = self.fetches, self.slow
         mine = (fetches.loader == p.loader) & _are_of(chosen, p.number_at(fetches.start_ns))
-        slow = slow.rows((slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns)))
-        return replace(self, fetches=fetches.rows(mine), slow=slow)
+        slow_here = (slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns))
+        return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
 
 
 def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
@@ -156,8 +156,6 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
     batches, all counts but the making of the iterator.
 
     Args:
-        run: Of which they are.
-        making: Of all loaders.
         loaders: With the figures of all of the run.
     """
     timeline = run.timeline
@@ -244,11 +242,7 @@ def _loader_of(
     """Builds a loader's entry.
 
     Args:
-        p: Its passes.
         facts: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
-        calls: Its own events.
-        making: Of all loaders.
-        sites: Names of places.
         evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
@@ -390,12 +384,6 @@ def samples_of(
     Workers are sent indices ahead of time: of each pass the first as many count as batches were
     taken. None where the sampler does not tell sizes: that of an iterable dataset says how many it
     asks for, not how many there are, and one that is no list of indices says nothing.
-
-    Args:
-        p: The loader's passes.
-        counted: Which of them count.
-        events: Of all threads.
-        fetches, facts: Of all loaders.
     """
     told = facts.loader(p.loader)
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
@@ -419,7 +407,6 @@ def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) ->
     """Says of each loader what those are for that its line builds besides, and what they forbid.
 
     Args:
-        loaders: Of the run.
         serials: Of each, which tells it from those of its line that live at the same time.
     """
     numbered = list(zip(loaders, serials, strict=True))

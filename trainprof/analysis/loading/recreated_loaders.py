@@ -30,10 +30,6 @@ def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
     same role, and none used until the one before had been used for the last time. While something
     holds on to the earlier ones they have ids of their own. Of many (files of a data set, rounds of
     a growing one) the datasets may differ.
-
-    Args:
-        passes: Of every loader, their stages decided.
-        facts: Of every loader.
     """
     found: dict[int, int] = {}
     for chain in _chains(passes, facts, _OF_ONE):
@@ -61,12 +57,7 @@ def _chains(passes: list[Passes], facts: Facts, left_out: tuple[str, ...]) -> li
 
 
 def likeness(facts: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
-    """Returns what is equal of loaders that one line builds alike; None where no line is known.
-
-    Args:
-        facts: Of the loader.
-        left_out: Names of those that may differ.
-    """
+    """Returns what is equal of loaders that one line builds alike; None where no line is known."""
     if not isinstance(facts.get("site"), int):
         return None
     return json.dumps({k: v for k, v in facts.items() if k not in left_out}, sort_keys=True)
@@ -133,13 +124,7 @@ class BuiltLoaders:
         return replace(self, loader=renumbered(self.loader, first_of))
 
     def are_of_new_data(self, loader: Int64, asked_ns: Int64, since_ns: Int64) -> Bool:
-        """Whether batches are of a dataset that no loader had before some time.
-
-        Args:
-            loader: Of each batch, shape (n,).
-            asked_ns: When each was asked for.
-            since_ns: That time, of each.
-        """
+        """Whether batches are of a dataset that no loader had before some time."""
         found = np.zeros(len(loader), dtype=bool)
         for number in np.unique(loader).tolist():
             mine, asked = self.loader == number, loader == number

@@ -26,12 +26,7 @@ _OTHER_EPOCH: Final = 0.1
 
 
 def are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
-    """Whether batches are of another size, and not by chance.
-
-    Args:
-        means: Of two kinds of them, bytes.
-        errors: Their standard errors, bytes.
-    """
+    """Whether batches are of another size, and not by chance."""
     apart = abs(means[0] - means[1])
     is_chance = apart <= _CERTAIN * math.hypot(*errors)
     return not is_chance and apart > _OTHER_SIZE * max(means)

@@ -208,7 +208,6 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
 
     Args:
         inputs: With at least one fetch and as many computations.
-        setting: What to predict.
     """
     setting = setting or inputs.setting
     mid = _play(inputs, setting, "mid")
@@ -288,7 +287,6 @@ def rates_of(setting: Setting, waits: list[Float64], steps: list[Float64]) -> Ra
     """Returns the means over passes.
 
     Args:
-        setting: Of the loader.
         waits, steps: Of each pass, shape (n_batches,).
     """
     window = _filled(setting, len(waits[0]))
@@ -349,8 +347,6 @@ def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -
     """Returns the recorded passes in another setting.
 
     Args:
-        inputs: Of the recording.
-        setting: To play them in.
         scenario: Which end of what is not known.
     """
     asleep, running = _fetch_parts(inputs, setting, scenario)
@@ -440,7 +436,6 @@ def filled(
 
     Args:
         part: Of each fetch, NaN where that was not measured; None where nowhere.
-        whole: The fetches.
         stands_for: How many fetches each measured one stands for; None: for itself.
     """
     if part is None:
@@ -463,7 +458,6 @@ def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bo
     """Names what bounds a loader.
 
     Args:
-        inputs: Where it comes from.
         p: A pass of it, as is most likely.
         parts: Of its mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE, in s.
     """

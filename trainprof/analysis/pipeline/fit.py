@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from trainprof.analysis.pipeline.bounds import (
 from trainprof.analysis.pipeline.model import Float64, simulate
 from trainprof.analysis.pipeline.recorded_epoch import RecordedPass, recorded_passes
 from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Facts, integer
-from trainprof.analysis.timeline.events import Int64
+from trainprof.analysis.timeline.events import Int64, rows_of
 from trainprof.analysis.timeline.iterations import Passes
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.timeline import Timeline
@@ -119,14 +119,7 @@ def pipeline_inputs(
     or of no pass the fetches are known.
 
     Args:
-        timeline: Of the training process.
-        fetches: Of it and its workers.
-        facts: Of its loaders.
-        loader: Id of the loader.
         cores: That can be used, by all ranks of the host together.
-        ranks: That share them.
-        details: Of the training process, for what receiving took.
-        ticks, pid: Samples of the process tree, and which process trains.
     """
     p = next((p for p in timeline.passes_here() if p.loader == loader), None)
     told = facts.loader(loader)
@@ -149,7 +142,7 @@ def pipeline_inputs(
     # A run that was limited ends in the midst of its only pass.
     batches = max(len(whole[0]), length) if len(passes) == 1 else len(whole[0])
     rows = np.concatenate([one.fetch for one in whole])
-    table = _rows(fetches, rows)
+    table = fetches.rows(rows)
     fetch_ns = np.concatenate([one.fetch_ns for one in whole])
     running = np.minimum(running_ns(table), fetch_ns)
     # A thread that runs has a whole core, as long as there is one.
@@ -195,14 +188,13 @@ def _of_one_length(passes: list[RecordedPass]) -> list[RecordedPass]:
     whole = [one for one in passes if len(one) == longest]
     if len(whole) * longest >= MIN_STEADY_STEPS or usual == longest:
         return whole
-    return [one.begun(usual) for one in passes if len(one) >= usual]
+    return [rows_of(one, slice(usual)) for one in passes if len(one) >= usual]
 
 
 def _left(p: Passes, known: int, length: int, batches: int) -> int:
     """Returns how many batches most passes still had when they were left; 0 where they ended.
 
     Args:
-        p: The loader's passes.
         known: Of how many the fetches are known.
         length: Of the loader, 0 where it has none.
         batches: That each of them took.
@@ -231,21 +223,11 @@ def shortened(inputs: PipelineInputs) -> PipelineInputs:
         is_one = recorded <= inputs.batches
         begins = recorded - (MAX_BATCHES if is_one else inputs.batches)
         kept = slice(begins, begins + MAX_BATCHES)
-    series: dict[str, Any] = {
-        one.name: value[kept]
-        for one in fields(inputs)
-        if isinstance(value := getattr(inputs, one.name), np.ndarray)
-    }
-    return replace(inputs, batches=min(inputs.batches, MAX_BATCHES), **series)
+    return replace(rows_of(inputs, kept), batches=min(inputs.batches, MAX_BATCHES))
 
 
 def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64:
-    """Returns how many workers made batches while each batch was computed with, as a mean.
-
-    Args:
-        fetches: Of all loaders.
-        passes: Of one of them, in order of time.
-    """
+    """Returns how many workers made batches while each batch was computed with, as a mean."""
     is_of_worker = fetches.worker > 0
     begun = fetches.start_ns[is_of_worker]
     starts, ends = np.sort(begun), np.sort(begun + fetches.wall_ns[is_of_worker])
@@ -272,10 +254,6 @@ def _worked_ns(starts: Int64, ends: Int64, until: Int64) -> Float64:
 
     first = int(starts[0]) if len(starts) else 0
     return since(starts) - since(ends)
-
-
-def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:
-    return FetchTable(*(getattr(fetches, name)[rows] for name in FetchTable.__slots__))
 
 
 def _told(ns: Float64, fetch_ns: Float64, stands_for: Float64) -> Float64 | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.pipeline.bounds import Setting
-from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
 from trainprof.analysis.timeline.intervals import EVER, Coverage, collections_on
 from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, Passes
 from trainprof.analysis.timeline.timeline import Timeline
@@ -63,22 +63,6 @@ class RecordedPass:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def begun(self, batches: int) -> RecordedPass:
-        """Returns so many of its batches, from the first on."""
-        return self._cut(slice(batches))
-
-    def without_first(self, batches: int) -> RecordedPass:
-        """Returns it without so many of its batches."""
-        return self._cut(slice(batches, None)) if batches else self
-
-    def _cut(self, kept: slice) -> RecordedPass:
-        series: dict[str, Any] = {
-            one.name: value[kept]
-            for one in fields(self)
-            if isinstance(value := getattr(self, one.name), np.ndarray)
-        }
-        return replace(self, **series)
-
 
 def recorded_passes(
     timeline: Timeline,
@@ -93,11 +77,7 @@ def recorded_passes(
     as one pass, without what iterators take to begin.
 
     Args:
-        timeline: Of the training process.
-        fetches: Of it and its workers.
         p: The loader's passes; those that trained, where any did.
-        setting: Of the loader.
-        told: The loader's facts.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)
@@ -136,19 +116,22 @@ def recorded_passes(
         made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
         wait_ns = mine.end - mine.start - pauses.inside_ns(mine.start, mine.end)
         found.append(
-            RecordedPass(
-                number=number,
-                boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
-                starts=mine.start,
-                ends=mine.end,
-                wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
-                compute_ns=compute_ns,
-                drawn_ns=_inside(draws, mine),
-                fetch=rows,
-                fetch_starts=begun,
-                fetch_ends=begun + took_ns,
-                fetch_ns=made_ns,
-            ).without_first(left)
+            rows_of(
+                RecordedPass(
+                    number=number,
+                    boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
+                    starts=mine.start,
+                    ends=mine.end,
+                    wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
+                    compute_ns=compute_ns,
+                    drawn_ns=_inside(draws, mine),
+                    fetch=rows,
+                    fetch_starts=begun,
+                    fetch_ends=begun + took_ns,
+                    fetch_ns=made_ns,
+                ),
+                slice(left, None),
+            )
         )
     return found
 
@@ -199,9 +182,7 @@ def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int
     """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
 
     Args:
-        fetches: Of all loaders.
         rows: The pass's, in order of start.
-        setting: Of the loader.
     """
     if setting.workers == 0:
         return rows
@@ -256,12 +237,7 @@ class FreeData:
 
 
 def free_data(timeline: Timeline, details: Details) -> FreeData | None:
-    """Returns what was free, None in any other run.
-
-    Args:
-        timeline: Of the process that trains.
-        details: Its.
-    """
+    """Returns what was free, None in any other run."""
     switches = details[details["kind"] == Kind.FREE_DATA]
     if not len(switches):
         return None

@@ -115,11 +115,7 @@ def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:
 
 
 def fewest_alone(ahead: int) -> int:
-    """Returns how many batches of a loader alone tell its pace.
-
-    Args:
-        ahead: Batches that its workers make ahead of use.
-    """
+    """Returns how many batches of a loader alone tell its pace."""
     return _of_the_start(ahead) + MIN_STEADY_STEPS
 
 
@@ -134,7 +130,6 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     part of the pace, and only that of the first pass is left out.
 
     Args:
-        directory: Of the run.
         sites: The loader's line, `train.py:84`; of several loaders the one with most batches
             counts. Without any, all loaders are candidates.
 

@@ -135,8 +135,6 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = 
     """Returns how many times as fast OTHER's runs train.
 
     Args:
-        base: Runs of one setting, one or more.
-        other: Runs of the other.
         took_turns: The sides were run in turns: a run alone met what those of the other side did.
     """
     ratio = fmean(pace.mean_s for pace in base) / fmean(pace.mean_s for pace in other)

@@ -70,7 +70,6 @@ def standard_error(steps: Floats, *, cycle: int = 1) -> float:
 
     Args:
         steps: Durations in order of time, shape (n,), n > 0.
-        cycle: As `block_length` takes it.
     """
     length = block_length(steps, cycle=cycle)
     blocks = max(len(steps) // length, 1)
@@ -136,7 +135,6 @@ def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
 
     Args:
         steps: Durations in order of time, shape (n,), n > 1.
-        cycle: As `block_length` takes it.
     """
     half = len(steps) // 2
     return drift_between(steps[:half], steps[half:], cycle=cycle)
@@ -147,7 +145,6 @@ def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
 
     Args:
         first, second: Durations in order of time, shapes (n,) and (m,), n > 0 and m > 0.
-        cycle: As `block_length` takes it.
     """
     stretches = first, second
     means = [float(stretch.mean()) for stretch in stretches]

@@ -115,14 +115,7 @@ def statistics(spans: Spans) -> dict[str, float] | None:
 
 
 def gauge(values: Floats, times_ns: Times, window: Window, *, since_ns: int) -> Spans:
-    """Returns a gauge's values over the spans for which they hold.
-
-    Args:
-        values: Shape (n,).
-        times_ns: Their times, shape (n,), in ns, in order.
-        window: Spans are cut at its ends.
-        since_ns: When the first sample's span begins.
-    """
+    """Returns a gauge's values over the spans for which they hold."""
     return spans_between(values, np.concatenate(([since_ns], times_ns)), window)
 
 

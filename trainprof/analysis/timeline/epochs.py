@@ -32,8 +32,6 @@ def epochs_of(timeline: Timeline, *, origin_ns: int, threshold_ns: int) -> list[
     """Lists the passes of the loaders that feed training, and those that evaluate, in order.
 
     Args:
-        timeline: Of the process that trains.
-        origin_ns: Start of the run.
         threshold_ns: Waits from here on are slow.
     """
     passes, calls, on_thread = timeline.passes, timeline.all_events, timeline.on_thread

@@ -42,12 +42,6 @@ def evaluated(
     mode, or most steps. Rollouts are none: where no loader feeds training either, or each only with
     data that was made behind the last of them, stretches that come ahead of all updates and compute
     no loss are rollouts if an environment takes its time between the forwards.
-
-    Args:
-        passes: Of the loaders that the training thread consumes.
-        events, nesting: Its own.
-        update_ends: Ends of its updates, ns.
-        built: When loaders were.
     """
     marks = _Marks.of(events, nesting)
     found = [
@@ -73,7 +67,6 @@ def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int6
 
     Args:
         p: Over a loader that the training thread consumes.
-        calls: Its own events, or those of all loaders.
         segments: The stretches, shape (n, 2), ns.
 
     Returns:
@@ -90,11 +83,7 @@ def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int6
 
 
 def evaluation_ns(p: Passes, calls: Events, segments: Int64) -> Int64:
-    """Returns what each pass evaluates for, from its first call to its last, shape (n_passes,).
-
-    Args:
-        p, calls, segments: As `evaluated_stretches` has them.
-    """
+    """Returns what each pass evaluates for, from its first call to its last, shape (n_passes,)."""
     number, stretch = evaluated_stretches(p, calls, segments)
     begins = np.maximum(segments[stretch, 0], p.start[number])
     ends = np.minimum(segments[stretch, 1], p.end[number])
@@ -166,8 +155,6 @@ def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: 
     """Forwards that evaluate and that no loader feeds, from the first to the last in a row.
 
     Args:
-        events: Of the training thread.
-        marks: Of them.
         batches: When one for training was asked for, ns.
         update_ends: Ends of its updates, ns.
     """
@@ -201,10 +188,8 @@ def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_end
     to give what another model learns from, or what is frozen be given a batch part by part.
 
     Args:
-        forward: Those without gradients.
         is_plain: Of them, those of models that are trained, for a loss, with which nothing more is
             learned from a batch.
-        batches, update_ends: As `_without_loader` has them.
     """
     starts, in_evaluation_mode = forward.start, _in_evaluation_mode(forward)
     last_batch = np.searchsorted(batches, starts) - 1
@@ -233,13 +218,7 @@ def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
 
 
 def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
-    """When batches were asked for of data that no stretch of forwards ahead of them may have given.
-
-    Args:
-        asked: For batches of training.
-        stretches: As `_may_be_rollouts` has them.
-        built: When loaders were.
-    """
+    """When batches were asked for of data that no earlier stretch of forwards may have given."""
     before = np.searchsorted(stretches[:, 0], asked.start) - 1
     since = np.append(stretches[:, 1], _NEVER)[before]
     return asked.start[~built.are_of_new_data(asked.site.astype(np.int64), asked.start, since)]
@@ -251,8 +230,6 @@ def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_en
     What it learns from comes first, updates follow that it goes into, and no loss is computed.
 
     Args:
-        stretches: Of them, shape (n, 2), ns.
-        events, update_ends: As `_without_loader` has them.
         batches: When one for training was asked for that is not of what the last of them gave, ns.
     """
     if len(stretches) == 0 or len(update_ends) == 0 or update_ends[0] < stretches[0, 0]:

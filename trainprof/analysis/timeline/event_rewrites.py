@@ -20,9 +20,6 @@ def with_unlearnt_as_forwards(events: Events, nesting: Nesting) -> Events:
     is asked. Nothing learns from them where no update follows a backward and no model is in
     training mode, while models are wherever updates follow: forwards and backwards then count as
     forwards without gradients.
-
-    Args:
-        events, nesting: Of the training thread.
     """
     stretches = _stretches(events, nesting)
     updates = events.start[events.is_kind(*LEARNING[1:])]
@@ -71,9 +68,6 @@ def on_calling_threads(events: Events) -> Events:
 
     On a device, what a backward calls (an optimizer's step in a hook, a checkpoint's forward) runs
     on a thread of autograd's, while the one that called it waits: together they nest.
-
-    Args:
-        events: Of one process, all threads, in order of start.
     """
     computing = np.unique(events.thread[events.is_kind(*LEARNING, Kind.FORWARD)]).tolist()
     callers = np.unique(events.thread[events.is_kind(Kind.BACKWARD)]).tolist()
@@ -112,10 +106,6 @@ def with_closures(events: Events, details: Details) -> Events:
     A call begins with its step, with its zero_grad, or with what first computes after the backward
     before (LBFGS calls it again and again). It ends with its backward, or where the optimizer goes
     on to its update, as torch's own tell: Lightning calls hooks of the user's in between.
-
-    Args:
-        events: Of one process, all threads, in order of start.
-        details: Of the same.
     """
     threads = np.unique(events.thread[events.is_kind(Kind.OPTIMIZER_STEP)]).tolist()
     update = details[details["kind"] == Kind.UPDATE_BEGINS]
@@ -143,8 +133,6 @@ def _calls_on(
     """Finds the calls of closures on one thread, None where no step calls one.
 
     Args:
-        events: Of all threads.
-        thread: That one.
         update: When its steps went on to their updates, ns, in order.
 
     Returns:

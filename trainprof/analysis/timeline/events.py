@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import mmap
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,12 @@ from trainprof.analysis.run.metadata import MAX_NUMBER, integer
 from trainprof.record.log_reader import EventLogFile, join_texts
 from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+T = TypeVar("T", bound="DataclassInstance")
 
 RECORD_DTYPE: Final = np.dtype(
     [
@@ -48,6 +53,30 @@ MAX_APART_NS: Final = 366 * 86_400 * 10**9
 _TORN_HEADER_EVENTS: Final = 4
 
 
+_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64, "Bool": np.bool_}
+
+
+def rows_of(table: T, which: Bool | Int64 | slice) -> T:
+    """Returns a dataclass with the chosen rows of each of its arrays; other fields stay."""
+    columns = {
+        field.name: value[which]
+        for field in fields(table)
+        if isinstance(value := getattr(table, field.name), np.ndarray)
+    }
+    return replace(table, **columns)
+
+
+def joined_tables(kind: type[T], tables: Sequence[T]) -> T:
+    """Returns the rows of several tables of columns, one after the other; none is allowed."""
+    columns = {
+        field.name: np.concatenate(
+            [np.empty(0, dtype=_DTYPES[str(field.type)]), *(getattr(t, field.name) for t in tables)]
+        )
+        for field in fields(kind)
+    }
+    return kind(**columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """Events in order of start (outer before inner), one row each.
@@ -71,7 +100,7 @@ class Events:
 
     def where(self, mask: Bool | Int64) -> Events:
         """Returns the rows of a mask or an index array."""
-        return Events(*(getattr(self, name)[mask] for name in _COLUMNS))
+        return rows_of(self, mask)
 
     def is_kind(self, *kinds: Kind) -> Bool:
         """Returns the mask of rows of any of `kinds`."""
@@ -296,8 +325,6 @@ class Nesting:
         """Returns the innermost event around each time, -1 where there is none.
 
         Args:
-            events: Those whose nesting this is.
-            times: In ns.
             besides: The mask of events that are looked through.
         """
         around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1

@@ -70,11 +70,6 @@ class Coverage:
 def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
     """Returns how much of each event's own time, which no child covers, lies in the stretches.
 
-    Args:
-        covered: The stretches.
-        events: One thread's.
-        nesting: Of `events`.
-
     Returns:
         ns, shape (n,): at most `nesting.own_ns`.
     """
@@ -90,23 +85,13 @@ EVER: Final = (0, int(np.iinfo(np.int64).max))
 
 
 def collections_on(thread: int, events: Events) -> Coverage:
-    """Returns when the garbage collector stopped a thread.
-
-    Args:
-        thread: Its number.
-        events: Of any threads.
-    """
+    """Returns when the garbage collector stopped a thread."""
     found = events.where(events.is_kind(Kind.GC) & (events.thread == thread))
     return Coverage.of(np.stack((found.start, found.end), axis=1), EVER)
 
 
 def paused_ns(calls: Events, events: Events) -> Int64:
-    """Returns for how long each call was stopped by a collection on its thread, ns.
-
-    Args:
-        calls: Some of the events.
-        events: Of all threads.
-    """
+    """Returns for how long each call was stopped by a collection on its thread, ns."""
     found = np.zeros(len(calls), dtype=np.int64)
     for thread in np.unique(events.thread[events.is_kind(Kind.GC)]).tolist():
         mine = calls.thread == thread

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.timeline.events import Bool, Events, Int64, nest
+from trainprof.analysis.timeline.events import Bool, Events, Int64, nest, rows_of
 from trainprof.analysis.timeline.intervals import paused_ns
 from trainprof.record.schema import Kind
 
@@ -71,19 +71,10 @@ class Passes:
 
     def where(self, mask: Bool) -> Passes:
         """Returns the passes of a mask; the loader keeps its role."""
-        columns: dict[str, Any] = {
-            one.name: value[mask]
-            for one in fields(self)
-            if isinstance(value := getattr(self, one.name), np.ndarray)
-        }
-        return replace(self, **columns)
+        return rows_of(self, mask)
 
     def number_at(self, times: Int64) -> Int64:
-        """Returns the number of the pass that had begun last at each time, -1 ahead of the first.
-
-        Args:
-            times: ns.
-        """
+        """Returns the number of the newest iteration at each time, -1 before the first; ns."""
         found: Int64 = np.searchsorted(self.start, times, side="right") - 1
         return found
 
@@ -244,7 +235,6 @@ def feeding_passes(
     with most batches count.
 
     Args:
-        passes: Of every loader.
         learning: Starts of backwards and updates, ns.
         step_ends: Ends of steps, ns.
     """
@@ -269,7 +259,6 @@ def is_used_later(p: Passes, learning: Int64) -> Bool:
     the second batch before they give the first.
 
     Args:
-        p: Passes over one loader.
         learning: Starts of backwards and updates, ns.
     """
     looks_ahead = np.searchsorted(learning, p.after_first) == np.searchsorted(learning, p.start)

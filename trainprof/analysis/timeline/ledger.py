@@ -99,8 +99,6 @@ def attribute(
     """Assigns every event's own time to a ledger key; innermost wins.
 
     Args:
-        events: The training thread's.
-        nesting: Of `events`.
         segments: Evaluation, shape (n, 2), ns; outermost events lie wholly inside or outside.
         has_device: Whether an accelerator was used: placing a model is a transfer only then.
         graph_classes: Ids of the module classes that torch.compile makes: run inside another span
@@ -455,10 +453,6 @@ def update_seconds(
     """Returns the part of the ledger's `optimizer` that lies in optimizers' steps.
 
     Args:
-        events: The training thread's.
-        nesting: Of `events`.
-        attribution: Of `events`: what has another key inside a step is not counted.
-        window: The run's; only its loop counts.
         compiling: When the training thread compiled, which is not counted.
 
     Returns:

@@ -23,11 +23,6 @@ def decide_stages(
     if there were forwards, else undecided; over a loader that trains the forwards must be without
     gradients, or in evaluation mode where models train in training mode. Where no loader trains by
     that rule (rollouts), the one consumed in most steps does.
-
-    Args:
-        passes: As found.
-        events, nesting: The training thread's.
-        update_ends: Ends of its updates, ns.
     """
     facts = _ThreadFacts.of(events, nesting)
     decided = [_decide(p, events, update_ends, facts) for p in passes]

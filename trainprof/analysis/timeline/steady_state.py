@@ -40,7 +40,6 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1
     All but warm-up are kept where too few steps would remain.
 
     Args:
-        wall_ns: Of each step.
         border: Steps in which a pass begins or evaluation ran.
         buffered: Steps fed by batches that workers had piled up before.
         cycle: Steps after which waits repeat (workers take turns): means are over whole ones.
@@ -75,7 +74,6 @@ def _warmup(wall_ns: Int64, least: int) -> int:
     """Finds the change-point: the first step that is near the later median, as its followers are.
 
     Args:
-        wall_ns: Of the steps, at least two.
         least: The first step it may be.
     """
     count = len(wall_ns)
@@ -145,12 +143,9 @@ def outliers(
     """Finds the outliers.
 
     Args:
-        wall_ns: Of each step, without evaluation.
         starts: Of each step, ns.
-        per_step: Ledger key to ns per step.
         candidates: Steps after warm-up and off the borders of passes.
         epoch_of: Epoch of each step, -1 where there is none.
-        origin_ns: Start of the run.
         samples_between: Means of system samples in a window.
 
     Source:

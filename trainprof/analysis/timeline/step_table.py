@@ -88,13 +88,7 @@ class StepTable:
 
 
 def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> StepTable:
-    """Works out the steps of a timeline.
-
-    Args:
-        timeline: Of the training thread.
-        attribution: Of its time.
-        facts: Of its loaders.
-    """
+    """Works out the steps of a timeline."""
     starts, ends = timeline.step_starts, timeline.steps.ends
     return StepTable.of(
         step_wall_ns(starts, ends, timeline.segments),
@@ -191,9 +185,6 @@ class SeenSteps:
 
         0 where noise explains it, or there are too few beyond. Where there are too few before, by
         what share the halves of those beyond differ.
-
-        Args:
-            until: After how many steps of the run.
         """
         before = self._before(until).plain_s()
         beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()

@@ -94,9 +94,6 @@ def build_timeline(
     """Works out the training thread's timeline.
 
     Args:
-        events: Of all threads of the process, in order of start.
-        facts: Of its loaders.
-        built: When they were.
         main_thread: Its number, or None.
         start, end: Of the process, ns.
     """
@@ -204,7 +201,6 @@ def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64
     all files. None of that comes again between later updates.
 
     Args:
-        events, nesting: Of the training thread; it learns.
         outside: Events that do not belong to evaluation.
         step_ends: Ends of its steps, ns.
     """
@@ -251,9 +247,6 @@ def first_pass_start(
     what making iterators takes, which is then no part of the loop, and than a few steps.
 
     Args:
-        p: Of the loader.
-        events, nesting: Of the training thread.
-        training: Ids of the loaders that train.
         step_ends: Ends of its steps, ns.
     """
     trained = np.flatnonzero(p.trained())
