@@ -153,7 +153,7 @@ class ComparedRun:
         """Returns what each start of a pass adds to a step; none where no pass is known whole."""
         if self.series is None or len(self.series.starts_s) == 0:
             return np.zeros(0)
-        starts_s, steps = self.series.starts_s, self.series.steps_of_passes
+        starts_s, steps = self.series.starts_s, self.series.steps_of_epochs
         if self.is_whole:
             of_all: Floats = starts_s / max(float(steps.mean()), 1.0)
             return of_all
@@ -172,7 +172,7 @@ class ComparedRun:
         """
         if self.series is None or len(self.series.starts_s) < 2:
             return np.zeros(0)
-        steps = self.series.steps_of_passes.astype(np.float64)
+        steps = self.series.steps_of_epochs.astype(np.float64)
         steps[-1] = steps.max()
         per_step: Floats = self.series.starts_s[1:] / max(float(steps[1:].mean()), 1.0)
         return per_step

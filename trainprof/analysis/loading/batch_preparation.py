@@ -14,7 +14,7 @@ from trainprof.analysis.machine.processes import Samples, resources_of
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Fetch
 from trainprof.analysis.timeline.events import Bool, Int64, joined_tables
-from trainprof.analysis.timeline.iterations import Passes
+from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 DEFAULT_SLOW_SAMPLES: Final = 10
@@ -45,7 +45,7 @@ class SlowSamples:
     @staticmethod
     def of_process(details: Details, table: FetchTable) -> SlowSamples:
         """Finds the slow samples of one process, and the fetches that they belong to."""
-        found = []
+        tables = []
         details = details[details["kind"] == Kind.SLOW_SAMPLE]
         for thread in np.unique(details["thread"]).tolist():
             samples = details[details["thread"] == thread]
@@ -55,7 +55,7 @@ class SlowSamples:
             begun = np.searchsorted(start, samples["start"], side="right") - 1
             around = innermost_around(samples["end"], start + table.wall_ns[fetch], begun)
             samples, rows = samples[around >= 0], fetch[around[around >= 0]]
-            found.append(
+            tables.append(
                 SlowSamples(
                     loader=table.loader[rows],
                     pid=table.pid[rows],
@@ -67,12 +67,12 @@ class SlowSamples:
                     kept_off_ns=table.delay_ns[rows],
                 )
             )
-        return joined_tables(SlowSamples, found)
+        return joined_tables(SlowSamples, tables)
 
 
 def fetch_of(
     table: FetchTable,
-    p: Passes,
+    p: LoaderIterations,
     slow: SlowSamples,
     samples: Mapping[int, Samples],
     *,
@@ -85,7 +85,7 @@ def fetch_of(
         return None
     mine = table if is_mine.all() else table.rows(is_mine)
     told_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
-    workers = [_worker(one, p, _resources(one, samples)) for one in _by_process(mine)]
+    workers = [_worker(process, p, _resources(process, samples)) for process in _by_process(mine)]
     per_sample = (mine.wall_ns - mine.collate_ns) / np.maximum(mine.samples, 1)
     return Fetch(
         n=len(mine),
@@ -104,19 +104,19 @@ def fetch_of(
     )
 
 
-def _standard_error(told: Float64) -> float | None:
-    return float(told.std(ddof=1)) / len(told) ** 0.5 if len(told) > 1 else None
+def _standard_error(sizes: Float64) -> float | None:
+    return float(sizes.std(ddof=1)) / len(sizes) ** 0.5 if len(sizes) > 1 else None
 
 
 def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:
     rows = np.flatnonzero(slow.loader == loader)
     rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][:count]
-    found = []
+    slowest = []
     for row in rows.tolist():
         number, value = int(slow.worker[row]), int(slow.value[row])
         kept_off_s = float(min(slow.kept_off_ns[row], slow.took_ns[row]) / 1e9)
         is_index = bool(slow.is_index[row])
-        found.append(
+        slowest.append(
             {
                 "index": value if is_index else None,
                 "place_in_batch": None if is_index else value,
@@ -127,7 +127,7 @@ def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list
                 "pid": int(slow.pid[row]),
             }
         )
-    return found
+    return slowest
 
 
 def _by_process(table: FetchTable) -> Iterator[FetchTable]:
@@ -149,15 +149,15 @@ def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, A
     return resources_of(samples.get(int(table.pid[0]), []), start, end)
 
 
-def _worker(table: FetchTable, p: Passes, resources: dict[str, Any]) -> dict[str, Any]:
+def _worker(table: FetchTable, p: LoaderIterations, resources: dict[str, Any]) -> dict[str, Any]:
     """Builds the row of one process that makes batches."""
     pid, number = int(table.pid[0]), int(table.worker[0])
     start, wall = table.start_ns, table.wall_ns
-    # Of each pass it was there from its first fetch on; between passes nobody asks it anything.
-    in_pass = np.searchsorted(p.start, start, side="right") - 1
-    served, first_of_pass = np.unique(in_pass, return_index=True)
-    served, first_of_pass = served[served >= 0], first_of_pass[served >= 0]
-    asked_ns = int((p.end[served] - start[first_of_pass]).sum())
+    # Of each epoch it was there from its first fetch on; between epochs nobody asks it anything.
+    in_epoch = np.searchsorted(p.start, start, side="right") - 1
+    served, first_of_epoch = np.unique(in_epoch, return_index=True)
+    served, first_of_epoch = served[served >= 0], first_of_epoch[served >= 0]
+    asked_ns = int((p.end[served] - start[first_of_epoch]).sum())
     began = int(p.start[served[0]] if len(served) else start[0])
     return {
         "worker": number - 1 if number else None,

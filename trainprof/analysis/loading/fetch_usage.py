@@ -29,8 +29,8 @@ def running_ns(table: FetchTable) -> Float64:
 
 def asleep_ns(table: FetchTable) -> Float64:
     """Returns what of each fetch's wall time neither ran, nor waited for a core, nor read."""
-    told = running_ns(table) + np.nan_to_num(table.delay_ns) + np.nan_to_num(table.reading_ns)
-    return np.maximum(np.nan_to_num(table.wall_ns - told), 0.0)
+    known = running_ns(table) + np.nan_to_num(table.delay_ns) + np.nan_to_num(table.reading_ns)
+    return np.maximum(np.nan_to_num(table.wall_ns - known), 0.0)
 
 
 def usage_of(table: FetchTable) -> dict[str, Any]:
@@ -46,13 +46,13 @@ def usage_of(table: FetchTable) -> dict[str, Any]:
             total[name] += float((rows.stands_for * np.nan_to_num(values)).sum())
             is_told[name] |= not np.isnan(values).all()
     scale = float(table.wall_ns.sum()) / total["wall_s"] if total["wall_s"] else 0.0
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         name: total[name] * scale / (1e9 if name.endswith("_s") else 1) if is_told[name] else None
         for name in _SUMMED[1:]
     }
     for name in ("read_bytes", "major_faults"):
-        found[name] = None if found[name] is None else round(found[name])
-    return {**found, "measured": len(measured)}
+        figures[name] = None if figures[name] is None else round(figures[name])
+    return {**figures, "measured": len(measured)}
 
 
 def _parts(table: FetchTable) -> dict[str, Float64]:

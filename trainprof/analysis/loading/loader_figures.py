@@ -40,7 +40,7 @@ def are_begun_parts(slow: Sequence[Mapping[str, Any]]) -> bool:
 
     Then the next would be slow in their place.
     """
-    indices = [int(index) for one in slow if (index := known(one.get("index"))) is not None]
+    indices = [int(index) for sample in slow if (index := known(sample.get("index"))) is not None]
     apart = math.gcd(*indices)
     return len(set(indices)) >= _FEWEST_PARTS and apart >= _SHORTEST_PART
 
@@ -83,7 +83,7 @@ _MEANS: Final = ("read_bytes_per_s", "read_calls_per_s")
 
 @dataclass(frozen=True, slots=True)
 class WorkerTotals:
-    """One worker over all passes.
+    """One worker over all epochs.
 
     Attributes:
         number: From 0; None for the process that trains.
@@ -130,8 +130,8 @@ def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:
 
 
 def _over(rows: list[Row], name: str, join: Callable[[Iterable[float]], float]) -> float | None:
-    told = [value for row in rows if (value := known(row.get(name))) is not None]
-    return join(told) if told else None
+    values = [value for row in rows if (value := known(row.get(name))) is not None]
+    return join(values) if values else None
 
 
 def _busy_share(rows: list[Row]) -> float | None:

@@ -43,7 +43,7 @@ class LoaderPart:
 
     Attributes:
         loaders: As all of the run has them.
-        in_loop: As its training phase has them, without those that have no pass in it.
+        in_loop: As its training phase has them, without those that have no epoch in it.
         samples: How many were trained on, None where that is not told.
         known_of: Returns the model of a loader, by its id.
         making_of: What stack samples met while its workers made batches, by id of a loader
@@ -61,16 +61,16 @@ def loader_part(run: Analysed) -> LoaderPart:
     """Returns what is known of a run's loaders."""
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(run, making)
-    costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
-    known = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
+    costliest = sorted(loaders, key=lambda loader: -loader.wait_total_s)[:_LOADERS_MODELLED]
+    known = {loader.id: _pipeline_inputs(run, making, loader.id) for loader in costliest}
     samples = trained_samples(timeline, making.fetches, run.facts)
     known_of = cache(lambda number: model_of(known.get(number)))
     loaders = with_bounds(loaders, known_of)
     in_loop = loaders_in_loop(run, making, loaders)
     making_of = {
-        one.id: looks_at_making(making.fetches, one.id, making.looks)
-        for one in in_loop
-        if one.num_workers and one.role == TRAINING
+        loader.id: looks_at_making(making.fetches, loader.id, making.looks)
+        for loader in in_loop
+        if loader.num_workers and loader.role == TRAINING
     }
     return LoaderPart(loaders, in_loop, samples, known_of, making_of)
 
@@ -80,13 +80,13 @@ def with_bounds(
 ) -> list[Loader]:
     """Returns the loaders, those that were waited for most with what bounds them."""
     eligible = [
-        one
-        for one in loaders
-        if one.role in (TRAINING, EVALUATION) and one.iterations >= MIN_STEADY_STEPS
+        loader
+        for loader in loaders
+        if loader.role in (TRAINING, EVALUATION) and loader.iterations >= MIN_STEADY_STEPS
     ]
-    ranked = sorted(eligible, key=lambda one: (one.role != TRAINING, -one.wait_total_s))
-    bounds = {one.id: _bound_of(known_of(one.id)) for one in ranked[:MAX_BOUNDS]}
-    return [replace(one, bound=bounds.get(one.id)) for one in loaders]
+    ranked = sorted(eligible, key=lambda loader: (loader.role != TRAINING, -loader.wait_total_s))
+    bounds = {loader.id: _bound_of(known_of(loader.id)) for loader in ranked[:MAX_BOUNDS]}
+    return [replace(loader, bound=bounds.get(loader.id)) for loader in loaders]
 
 
 def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
@@ -136,14 +136,14 @@ def _batch_making(run: Analysed) -> BatchMaking:
         of_worker = _in_window(log.details, run)
         table = fetch_table(events, of_worker, pid, 0)
         known = renumbered(table.loader, first_of)
-        told = workers.loader_of(pid, table.start_ns)
-        loader = np.where(told > 0, told, np.where(known > 0, known, only))
+        by_worker = workers.loader_of(pid, table.start_ns)
+        loader = np.where(by_worker > 0, by_worker, np.where(known > 0, known, only))
         tables.append(replace(table, loader=loader))
         copying |= copying_loaders(events, tables[-1])
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
         cwd = run.recording.manifest.get("cwd")
-        facts = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
-        of_itself, sites = facts.environment(), facts.sites(cwd)
+        metadata = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
+        of_itself, sites = metadata.environment(), metadata.sites(cwd)
         threads[pid] = told_threads(of_itself, sites)
         streams[pid] = recorded_stream(of_itself)
         for thread in looked_at(of_worker):
@@ -198,5 +198,5 @@ def _in_window(details: Details, run: Analysed) -> Details:
     window, start = run.timeline.window, details["start"]
     is_inside = (start >= window.start) & (start < window.end)
     is_worker = details["kind"] == Kind.WORKER
-    found: Details = details[is_inside | is_worker]
-    return found
+    rows: Details = details[is_inside | is_worker]
+    return rows

@@ -1,4 +1,4 @@
-"""The passes over a loader as they were recorded: each batch with the fetch that made it."""
+"""The epochs over a loader as they were recorded: each batch with the fetch that made it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.pipeline.bounds import Setting
 from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
 from trainprof.analysis.timeline.intervals import EVER, Coverage, collections_on
-from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, Passes
+from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, LoaderIterations
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
 
 # Enough for any mean.
-_MAX_PASSES: Final = 64
-# Of a loop that makes an iterator for each batch: they are told as one pass.
+_MAX_EPOCHS: Final = 64
+# Of a loop that makes an iterator for each batch: they are told as one epoch.
 _MAX_JOINED: Final = 1_000
-# Batches of a pass: fewer are an iterator for each.
+# Batches of an epoch: fewer are an iterator for each.
 _FEW: Final = 1.5
 
 
@@ -31,13 +31,13 @@ _IDLE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedPass:
-    """One pass as recorded; arrays of shape (n_batches,), ns.
+class RecordedEpoch:
+    """One epoch as recorded; arrays of shape (n_batches,), ns.
 
     Without the first batches where a loop took them only to leave them.
 
     Attributes:
-        number: In the loader's `Passes`.
+        number: In the loader's `LoaderIterations`.
         boot_ns: From when its workers were started until each had begun a fetch; None without any.
         starts, ends: Of each `next` that gave a batch.
         wait_ns: What each took, without garbage collection.
@@ -64,20 +64,20 @@ class RecordedPass:
         return len(self.starts)
 
 
-def recorded_passes(
+def recorded_epochs(
     timeline: Timeline,
     fetches: FetchTable,
-    p: Passes,
+    p: LoaderIterations,
     setting: Setting,
-    told: Mapping[str, Any],
-) -> list[RecordedPass]:
-    """Finds the last passes of a loader of which the fetches are known, in order of time.
+    metadata: Mapping[str, Any],
+) -> list[RecordedEpoch]:
+    """Finds the last epochs of a loader of which the fetches are known, in order of time.
 
     Where the training process makes an iterator for each batch, and the batch itself, they are told
-    as one pass, without what iterators take to begin.
+    as one epoch, without what iterators take to begin.
 
     Args:
-        p: The loader's passes; those that trained, where any did.
+        p: The loader's epochs; those that trained, where any did.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)
@@ -94,13 +94,13 @@ def recorded_passes(
     begins = np.stack((inits.start, inits.end), axis=1)
     no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
     are_joined = setting.workers == 0 and _are_each_a_batch(p, chosen)
-    found = []
+    epochs = []
     for number, last in _told_as_one(chosen, are_joined=are_joined):
         span = np.array([p.start[number], until[last]])
         mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
         rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
         rows = _in_sampler_order(fetches, rows, setting)
-        if told.get("is_iterable") and p.is_ended[number] and setting.workers:
+        if metadata.get("is_iterable") and p.is_ended[number] and setting.workers:
             rows = _without_the_last_of_each_worker(fetches, rows)
         if len(mine) == 0 or len(rows) < len(mine):
             continue
@@ -115,9 +115,9 @@ def recorded_passes(
         is_own = setting.workers == 0
         made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
         wait_ns = mine.end - mine.start - pauses.inside_ns(mine.start, mine.end)
-        found.append(
+        epochs.append(
             rows_of(
-                RecordedPass(
+                RecordedEpoch(
                     number=number,
                     boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
                     starts=mine.start,
@@ -133,16 +133,16 @@ def recorded_passes(
                 slice(left, None),
             )
         )
-    return found
+    return epochs
 
 
 def skipped_first(nexts: Events, computing: Int64) -> int:
-    """Returns how many of a pass's first batches were left, and nothing computed with them.
+    """Returns how many of an epoch's first batches were left, and nothing computed with them.
 
     As training does that is resumed, until it is where it left off.
 
     Args:
-        nexts: The pass's calls that gave a batch, in order of time.
+        nexts: The epoch's calls that gave a batch, in order of time.
         computing: Starts of forwards, backwards and updates of the same thread, in order, ns.
     """
     if len(nexts) < 2:
@@ -165,24 +165,24 @@ def _boot_ns(begun: Int64, started_ns: int, setting: Setting) -> int | None:
 
 
 def _told_as_one(chosen: Int64, *, are_joined: bool) -> list[tuple[int, int]]:
-    """Returns the first and the last of passes that are told as one: each, or all of them."""
+    """Returns the first and the last of epochs that are told as one: each, or all of them."""
     if are_joined:
         numbers = chosen[-_MAX_JOINED:].tolist()
         return [(numbers[0], numbers[-1])]
-    return [(number, number) for number in chosen[-_MAX_PASSES:].tolist()]
+    return [(number, number) for number in chosen[-_MAX_EPOCHS:].tolist()]
 
 
-def _are_each_a_batch(p: Passes, chosen: Int64) -> bool:
+def _are_each_a_batch(p: LoaderIterations, chosen: Int64) -> bool:
     """Whether an iterator is made for each batch, and left before it has ended."""
     is_one = p.batches[chosen].sum() < _FEW * len(chosen)
     return len(chosen) > 1 and bool(is_one) and bool(p.is_ended[chosen].mean() < 0.5)
 
 
 def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
-    """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
+    """Puts an epoch's fetches in the order in which the indices were sent: workers take turns.
 
     Args:
-        rows: The pass's, in order of start.
+        rows: The epoch's, in order of start.
     """
     if setting.workers == 0:
         return rows
@@ -241,7 +241,7 @@ def free_data(timeline: Timeline, details: Details) -> FreeData | None:
     switches = details[details["kind"] == Kind.FREE_DATA]
     if not len(switches):
         return None
-    feeding = {p.loader for p in timeline.passes if p.role == TRAINING}
+    feeding = {p.loader for p in timeline.loaders if p.role == TRAINING}
     loader_of = [timeline.first_of.get(site, site) for site in switches["site"].tolist()]
     switches = switches[np.isin(loader_of, list(feeding))]
     if not len(switches):

@@ -126,8 +126,8 @@ def _of_the_start(ahead: int) -> int:
 def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | None:
     """Returns the seconds from batch to batch of a loader that ran alone.
 
-    Without the start of each pass; where that leaves too little, since passes are short, starts are
-    part of the pace, and only that of the first pass is left out.
+    Without the start of each epoch; where that leaves too little, since epochs are short, starts
+    are part of the pace, and only that of the first epoch is left out.
 
     Args:
         sites: The loader's line, `train.py:84`; of several loaders the one with most batches
@@ -138,25 +138,25 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     """
     recording = first_recording(directory)
     process = training_processes(recording)[0]
-    events, facts = process.events, process.facts
+    events, metadata = process.events, process.facts
     nexts = events.is_kind(Kind.LOADER_NEXT)
-    names = facts.sites(recording.manifest.get("cwd"))
+    names = metadata.sites(recording.manifest.get("cwd"))
     candidates = [
         (int(np.count_nonzero(nexts & (events.site == loader))), loader)
         for loader in np.unique(events.site[nexts]).tolist()
-        if not sites or names[integer(facts.loader(loader).get("site")) or 0] in sites
+        if not sites or names[integer(metadata.loader(loader).get("site")) or 0] in sites
     ]
     if not candidates:
         return None
     loader = max(candidates, key=lambda pair: pair[0])[1]
     batches = events.where(nexts & (events.site == loader))
-    skip = _of_the_start(facts.batches_ahead(loader))
-    number = batches.value.astype(np.int64)  # in its pass, from 1
+    skip = _of_the_start(metadata.batches_ahead(loader))
+    number = batches.value.astype(np.int64)  # in its epoch, from 1
     apart = np.diff(batches.end) / 1e9
-    in_pass = apart[(np.diff(number) == 1) & (number[1:] > skip)]
-    found = in_pass if len(in_pass) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
-    workers = integer(facts.loader(loader).get("num_workers")) or 1
-    return _pace(found, cycle=max(1, min(workers, len(found))))
+    in_epoch = apart[(np.diff(number) == 1) & (number[1:] > skip)]
+    seconds = in_epoch if len(in_epoch) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
+    workers = integer(metadata.loader(loader).get("num_workers")) or 1
+    return _pace(seconds, cycle=max(1, min(workers, len(seconds))))
 
 
 def _pace(seconds: Floats, *, cycle: int = 1) -> Pace | None:

@@ -383,5 +383,5 @@ def _memory_growth(run: Analysed, training: Training, system: System | None) -> 
         run.timeline.steps.ends,
         training.warmup_excluded,
         room_of(system.memory, system.last_sample),
-        epoch_starts(run.timeline.passes),
+        epoch_starts(run.timeline.loaders),
     )

@@ -141,7 +141,7 @@ def _analysed(
 def _counted_as_in_the_run(summary: RunSummary, whole: Timeline, part: Timeline) -> RunSummary:
     """Gives the steps and epochs of a part the numbers that they have in the whole run."""
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
-    begins = epoch_starts(whole.passes)
+    begins = epoch_starts(whole.loaders)
     first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
     return replace(
         summary,

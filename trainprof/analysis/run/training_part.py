@@ -12,7 +12,11 @@ from trainprof.analysis.run.metadata import Facts
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.events import Bool
-from trainprof.analysis.timeline.iterations import Passes, epoch_starts, feeding_passes
+from trainprof.analysis.timeline.iterations import (
+    LoaderIterations,
+    epoch_starts,
+    feeding_iterations,
+)
 from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.timeline.timeline import Timeline
@@ -49,7 +53,7 @@ def training_of(
     return Training(
         steps=len(steps),
         iterations=iterations,
-        epochs=len(epoch_starts(timeline.passes)),
+        epochs=len(epoch_starts(timeline.loaders)),
         samples=samples,
         samples_per_s=samples / trained_s if samples and trained_s > 0 else None,
         step_source=timeline.steps.source,
@@ -63,8 +67,8 @@ def training_of(
     )
 
 
-def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:
-    return feeding_passes(timeline.passes, timeline.learning(), timeline.steps.ends)
+def _feeding(timeline: Timeline) -> list[tuple[LoaderIterations, Bool]]:
+    return feeding_iterations(timeline.loaders, timeline.learning(), timeline.steps.ends)
 
 
 def trained_samples(timeline: Timeline, fetches: FetchTable, facts: Facts) -> int | None:
@@ -80,7 +84,7 @@ def trained_samples(timeline: Timeline, fetches: FetchTable, facts: Facts) -> in
     return total or None
 
 
-def _iterations(timeline: Timeline, feeding: list[tuple[Passes, Bool]]) -> int:
+def _iterations(timeline: Timeline, feeding: list[tuple[LoaderIterations, Bool]]) -> int:
     """Batches of the feeding loaders; without one, backwards of a single optimizer, or steps."""
     events = timeline.events
     if feeding:

@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -160,6 +161,7 @@ _POINTS: Final = 20_001
 _MANY: Final = 1000.0
 
 
+@cache
 def t_quantile(probability: float, degrees: float) -> float:
     """Returns the quantile of Student's t.
 

@@ -46,7 +46,7 @@ class Checkpoints:
     @property
     def called(self) -> str:
         """What wrote them, by the names of functions."""
-        return " and ".join(_CALLED[one] for one in self.writers) or "saving checkpoints"
+        return " and ".join(_CALLED[writer] for writer in self.writers) or "saving checkpoints"
 
 
 def checkpoints_of(

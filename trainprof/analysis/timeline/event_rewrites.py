@@ -59,8 +59,8 @@ def _stretches(events: Events, nesting: Nesting) -> Int64:
 def _count(stretches: Int64, times: Int64) -> Int64:
     """Counts the times in each stretch, which reaches to the next one."""
     place = np.searchsorted(stretches, times, side="right") - 1
-    found: Int64 = np.bincount(place[place >= 0], minlength=len(stretches))
-    return found
+    counts: Int64 = np.bincount(place[place >= 0], minlength=len(stretches))
+    return counts
 
 
 def on_calling_threads(events: Events) -> Events:
@@ -74,24 +74,24 @@ def on_calling_threads(events: Events) -> Events:
     if len(computing) < 2:
         return events
     host: dict[int, int] = {}
-    for one in computing:
-        others = (x for x in callers if x != one and host.get(x) != one)
-        found = next((x for x in others if _lie_in_backward(events, one, x).all()), None)
-        if found is not None:
-            host[one] = found
+    for number in computing:
+        others = (x for x in callers if x != number and host.get(x) != number)
+        caller = next((x for x in others if _lie_in_backward(events, number, x).all()), None)
+        if caller is not None:
+            host[number] = caller
     thread = events.thread.copy() if host else events.thread
-    for one, caller in host.items():
+    for number, caller in host.items():
         while caller in host:
             caller = host[caller]
-        thread[events.thread == one] = caller
+        thread[events.thread == number] = caller
     return replace(events, thread=thread)
 
 
 def _lie_in_backward(events: Events, thread: int, caller: int) -> Bool:
     """Returns which of a thread's events lie wholly inside a backward of another's."""
-    passes = events.is_kind(Kind.BACKWARD) & (events.thread == caller)
+    is_backward = events.is_kind(Kind.BACKWARD) & (events.thread == caller)
     own = events.thread == thread
-    starts, ends = events.start[passes], np.maximum.accumulate(events.end[passes])
+    starts, ends = events.start[is_backward], np.maximum.accumulate(events.end[is_backward])
     before = np.searchsorted(starts, events.start[own], side="right")
     inside: Bool = (before > 0) & (events.end[own] <= ends[np.maximum(before - 1, 0)])
     return inside
@@ -109,12 +109,12 @@ def with_closures(events: Events, details: Details) -> Events:
     """
     threads = np.unique(events.thread[events.is_kind(Kind.OPTIMIZER_STEP)]).tolist()
     update = details[details["kind"] == Kind.UPDATE_BEGINS]
-    told = {thread: update["start"][update["thread"] == thread] for thread in threads}
-    each = (_calls_on(events, thread, np.sort(told[thread])) for thread in threads)
-    found = [calls for calls in each if calls is not None]
-    if not found:
+    update_starts = {thread: update["start"][update["thread"] == thread] for thread in threads}
+    each = (_calls_on(events, thread, np.sort(update_starts[thread])) for thread in threads)
+    calls_of_threads = [calls for calls in each if calls is not None]
+    if not calls_of_threads:
         return events
-    place, like, start, end = map(np.concatenate, zip(*found, strict=True))
+    place, like, start, end = map(np.concatenate, zip(*calls_of_threads, strict=True))
     value: Any = np.insert(events.value, place, events.value.dtype.type(0))
     return Events(
         kind=np.insert(events.kind, place, np.uint8(Kind.CLOSURE)),

@@ -156,18 +156,18 @@ class ProcessLog:
     def texts_of(self, topic: Topic) -> dict[int, Any]:
         """Returns id to decoded JSON (or plain text) of one topic; undecodable ones left out."""
         plain = topic in (Topic.CLASS, Topic.OPTIMIZER, Topic.EXCEPTION)
-        found = {}
+        texts = {}
         for number, (its_topic, text) in self.texts.items():
             if its_topic is not topic:
                 continue
             if plain:
-                found[number] = text
+                texts[number] = text
                 continue
             try:
-                found[number] = json.loads(text)
+                texts[number] = json.loads(text)
             except (ValueError, RecursionError):
                 continue
-        return found
+        return texts
 
 
 def load_process(log: EventLogFile) -> ProcessLog:
@@ -254,14 +254,14 @@ def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
 
     Each is written when it ends: a bit of its time has been turned over.
     """
-    found = np.zeros(len(ends), dtype=bool)
+    is_late = np.zeros(len(ends), dtype=bool)
     inner = len(ends) - _SUCCESSORS
     if inner > 0:
         latest = ends[1 : inner + 1]
         for step in range(2, _SUCCESSORS + 1):
             latest = np.maximum(latest, ends[step : inner + step])
-        found[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
-    return found
+        is_late[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
+    return is_late
 
 
 def _forget_pages(read: memoryview) -> None:
@@ -315,11 +315,11 @@ class Nesting:
 
     def nearest(self, kinds: Bool) -> Int64:
         """Returns the innermost event around each of those in the mask `kinds`, -1 for none."""
-        found = np.full(len(self.parent), -1, dtype=np.int64)
+        ancestors = np.full(len(self.parent), -1, dtype=np.int64)
         for level in self.levels[1:]:
             parents = self.parent[level]
-            found[level] = np.where(kinds[parents], parents, found[parents])
-        return found
+            ancestors[level] = np.where(kinds[parents], parents, ancestors[parents])
+        return ancestors
 
     def innermost(self, events: Events, times: Int64, *, besides: Bool | None = None) -> Int64:
         """Returns the innermost event around each time, -1 where there is none.

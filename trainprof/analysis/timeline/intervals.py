@@ -86,15 +86,15 @@ EVER: Final = (0, int(np.iinfo(np.int64).max))
 
 def collections_on(thread: int, events: Events) -> Coverage:
     """Returns when the garbage collector stopped a thread."""
-    found = events.where(events.is_kind(Kind.GC) & (events.thread == thread))
-    return Coverage.of(np.stack((found.start, found.end), axis=1), EVER)
+    collections = events.where(events.is_kind(Kind.GC) & (events.thread == thread))
+    return Coverage.of(np.stack((collections.start, collections.end), axis=1), EVER)
 
 
 def paused_ns(calls: Events, events: Events) -> Int64:
     """Returns for how long each call was stopped by a collection on its thread, ns."""
-    found = np.zeros(len(calls), dtype=np.int64)
+    paused = np.zeros(len(calls), dtype=np.int64)
     for thread in np.unique(events.thread[events.is_kind(Kind.GC)]).tolist():
         mine = calls.thread == thread
         pauses = collections_on(thread, events)
-        found[mine] = pauses.inside_ns(calls.start[mine], calls.end[mine])
-    return found
+        paused[mine] = pauses.inside_ns(calls.start[mine], calls.end[mine])
+    return paused

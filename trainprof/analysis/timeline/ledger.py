@@ -368,8 +368,8 @@ def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Returns each kind, or the last one before it that tells of a place, where it does not."""
     tells = np.where(np.isin(kinds, ANYWHERE), -1, np.arange(len(kinds)))
     last = np.maximum.accumulate(tells)
-    found: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
-    return found
+    before: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
+    return before
 
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:

@@ -27,7 +27,7 @@ class Steady:
 
     Attributes:
         mask: Shape (n_steps,).
-        warmup: Leading steps left out; others are left out at the borders of passes.
+        warmup: Leading steps left out; others are left out at the borders of epochs.
     """
 
     mask: Bool
@@ -35,12 +35,12 @@ class Steady:
 
 
 def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1) -> Steady:
-    """Leaves out warm-up, borders of passes, steps fed from a full buffer, and a broken cycle.
+    """Leaves out warm-up, borders of epochs, steps fed from a full buffer, and a broken cycle.
 
     All but warm-up are kept where too few steps would remain.
 
     Args:
-        border: Steps in which a pass begins or evaluation ran.
+        border: Steps in which an epoch begins or evaluation ran.
         buffered: Steps fed by batches that workers had piled up before.
         cycle: Steps after which waits repeat (workers take turns): means are over whole ones.
     """
@@ -144,7 +144,7 @@ def outliers(
 
     Args:
         starts: Of each step, ns.
-        candidates: Steps after warm-up and off the borders of passes.
+        candidates: Steps after warm-up and off the borders of epochs.
         epoch_of: Epoch of each step, -1 where there is none.
         samples_between: Means of system samples in a window.
 
@@ -155,12 +155,12 @@ def outliers(
         return Outliers(0, [])
     median = float(np.median(wall_ns[candidates]))
     limit = max(MIN_RATIO * median, median + MIN_EXCESS_NS)
-    found = np.flatnonzero(candidates & (wall_ns >= limit))
-    if len(found) == 0 or len(found) > MAX_SHARE * candidates.sum():
+    slow = np.flatnonzero(candidates & (wall_ns >= limit))
+    if len(slow) == 0 or len(slow) > MAX_SHARE * candidates.sum():
         return Outliers(0, [])
-    every = _spacing(found)
+    every = _spacing(slow)
     typical = {key: float(np.median(values[candidates])) for key, values in per_step.items()}
-    worst = found[np.argsort(-wall_ns[found], kind="stable")][:MAX_LISTED]
+    worst = slow[np.argsort(-wall_ns[slow], kind="stable")][:MAX_LISTED]
     longest = []
     for step in worst.tolist():
         excess = {key: float(values[step]) - typical[key] for key, values in per_step.items()}
@@ -178,7 +178,7 @@ def outliers(
                 samples=samples_between(start, start + wall),
             )
         )
-    return Outliers(len(found), longest)
+    return Outliers(len(slow), longest)
 
 
 def _spacing(steps: Int64) -> int | None:

@@ -93,13 +93,13 @@ def _in_block(optimizer: Int64) -> Bool:
 
 def _outermost_around(nesting: Nesting, indices: Int64, hosts: Bool) -> Int64:
     """Returns for each index its outermost ancestor among `hosts`, or -1."""
-    found = np.full(len(indices), -1, dtype=np.int64)
+    outermost = np.full(len(indices), -1, dtype=np.int64)
     current = nesting.parent[indices].astype(np.int64)
     while (current >= 0).any():
         is_host = (current >= 0) & hosts[np.maximum(current, 0)]
-        found = np.where(is_host, current, found)
+        outermost = np.where(is_host, current, outermost)
         current = np.where(current >= 0, nesting.parent[np.maximum(current, 0)], -1)
-    return found
+    return outermost
 
 
 def _anchors(optimizer: Int64) -> list[int]:

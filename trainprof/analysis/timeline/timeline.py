@@ -1,4 +1,4 @@
-"""The training thread of a run: its passes, stages, steps and window."""
+"""The training thread of a run: its iterations, stages, steps and window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from trainprof.analysis.loading.recreated_loaders import (
     BuiltLoaders,
-    joined_passes,
+    joined_iterations,
     rebuilt_loaders,
     renumbered,
 )
@@ -23,9 +23,9 @@ from trainprof.analysis.timeline.iterations import (
     LEARNING,
     LOADER_CALLS,
     TRAINING,
-    Passes,
+    LoaderIterations,
     feeders,
-    find_passes,
+    find_iterations,
     with_first_batches,
 )
 from trainprof.analysis.timeline.ledger import Window, within
@@ -42,20 +42,20 @@ class Timeline:
         thread: Its number.
         events, nesting: Its own.
         all_events: Of every thread.
-        passes: Of every loader.
-        on_thread: Per entry of `passes`: the training thread consumes it.
+        iterations: Of every loader.
+        on_thread: Per entry of `iterations`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
         steps: Their ends and what they are.
         step_starts: The end of the step before; of the first, the loop's start.
         window: The run.
-        first_of: Loaders built anew, by id, and the first of each: events and passes are its.
+        first_of: Loaders built anew, by id, and the first of each: events and iterations are its.
     """
 
     thread: int
     events: Events
     nesting: Nesting
     all_events: Events
-    passes: list[Passes]
+    loaders: list[LoaderIterations]
     on_thread: Bool
     segments: Int64
     steps: Boundaries
@@ -63,9 +63,9 @@ class Timeline:
     window: Window
     first_of: Mapping[int, int]
 
-    def feeder(self) -> Passes | None:
+    def feeder(self) -> LoaderIterations | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
-        return next(iter(feeders(self.passes)), None)
+        return next(iter(feeders(self.loaders)), None)
 
     def learning(self) -> Int64:
         """Returns the starts of backwards and updates, ns."""
@@ -76,15 +76,15 @@ class Timeline:
         inside = np.clip(self.segments, self.window.loop_start, self.window.loop_end)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
-    def passes_here(self) -> list[Passes]:
-        """Returns the passes over loaders that the training thread consumes."""
-        pairs = zip(self.passes, self.on_thread.tolist(), strict=True)
+    def loaders_here(self) -> list[LoaderIterations]:
+        """Returns the iterations over loaders that the training thread consumes."""
+        pairs = zip(self.loaders, self.on_thread.tolist(), strict=True)
         return [p for p, is_here in pairs if is_here]
 
 
 def build_timeline(
     events: Events,
-    facts: Facts,
+    metadata: Facts,
     built: BuiltLoaders,
     *,
     main_thread: int | None,
@@ -106,16 +106,16 @@ def build_timeline(
     if len(update_ends) == 0:
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
     computed = with_unlearnt_as_forwards(own, nesting)
-    passes = decide_stages(find_passes(events), computed, nesting, update_ends)
-    first_of = rebuilt_loaders(passes, facts)
+    loaders = decide_stages(find_iterations(events), computed, nesting, update_ends)
+    first_of = rebuilt_loaders(loaders, metadata)
     if first_of:
-        passes = joined_passes(passes, first_of)
+        loaders = joined_iterations(loaders, first_of)
         events = replace(events, site=renumbered(events.site, first_of))
         own = replace(own, site=renumbered(own.site, first_of))
         computed = replace(computed, site=own.site)
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
-    on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
-    here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
+    on_thread = np.array([p.loader in loaders_here for p in loaders], dtype=bool)
+    here = [p for p, is_here in zip(loaders, on_thread.tolist(), strict=True) if is_here]
     segments = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
@@ -128,7 +128,7 @@ def build_timeline(
         events=own,
         nesting=nesting,
         all_events=events,
-        passes=passes,
+        loaders=loaders,
         on_thread=on_thread,
         segments=segments,
         steps=steps,
@@ -150,19 +150,19 @@ def training_thread(events: Events, main_thread: int | None) -> int:
 def _window(
     own: Events,
     nesting: Nesting,
-    passes: list[Passes],
+    loaders: list[LoaderIterations],
     segments: Int64,
     step_ends: Int64,
     start: int,
     end: int,
 ) -> Window:
-    """The loop runs from the first training pass (or computation) to the end of the last.
+    """The loop runs from the first training iteration (or computation) to the end of the last.
 
     Evaluation by a loader that also ran between steps belongs to the loop; later tests do not.
     """
-    feeding = [p for p in passes if p.role == TRAINING]
-    loaders = [p.loader for p in feeding]
-    starts = [first_pass_start(p, own, nesting, loaders, step_ends) for p in feeding]
+    feeding = [p for p in loaders if p.role == TRAINING]
+    ids = [p.loader for p in feeding]
+    starts = [first_epoch_start(p, own, nesting, ids, step_ends) for p in feeding]
     begins = [begin for begin in starts if begin is not None]
     finishes = [int(p.end[p.trained()].max()) for p in feeding if p.trained().any()]
     outside = ~within(segments, own.start)
@@ -176,7 +176,7 @@ def _window(
             return Window(start, end, end, end)
         return Window(start, int(segments[0, 0]), int(segments[-1, 1]), end)
     last = max(finishes)
-    for p in passes:
+    for p in loaders:
         evaluates = np.flatnonzero(p.of_stage(EVALUATION))
         if len(evaluates) and len(step_ends) and p.start[evaluates[0]] < step_ends[-1]:
             _, stretches = evaluated_stretches(p, own, segments)
@@ -238,10 +238,14 @@ def _first_of_step(events: Events, nesting: Nesting, outside: Bool, near_ns: flo
     return int(np.append(first[belongs], learning[:1])[0])
 
 
-def first_pass_start(
-    p: Passes, events: Events, nesting: Nesting, training: Collection[int], step_ends: Int64
+def first_epoch_start(
+    p: LoaderIterations,
+    events: Events,
+    nesting: Nesting,
+    training: Collection[int],
+    step_ends: Int64,
 ) -> int | None:
-    """Returns when the loop begins with a loader's first training pass, ns; None without one.
+    """Returns when the loop begins with a loader's first training iteration, ns; None without one.
 
     That is as its iterator is made, or with its first batch where set-up lies between: more than
     what making iterators takes, which is then no part of the loop, and than a few steps.

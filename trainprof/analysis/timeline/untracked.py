@@ -87,10 +87,10 @@ def _neighbours(
     before, after = np.full((2, len(times)), -1, dtype=np.int64)
     for is_inside in (False, True):
         mine, here = (owner >= 0) == is_inside, (around >= 0) == is_inside
-        index, of = (np.pad(one[mine], 1, constant_values=_NONE) for one in (spans, owner))
+        index, of = (np.pad(column[mine], 1, constant_values=_NONE) for column in (spans, owner))
         following = np.searchsorted(events.start[spans[mine]], times[here], side="right")
-        for found, place in ((before, following), (after, following + 1)):
-            found[here] = np.where(of[place] == around[here], index[place], -1)
+        for neighbours, place in ((before, following), (after, following + 1)):
+            neighbours[here] = np.where(of[place] == around[here], index[place], -1)
     return before, after
 
 
