@@ -109,7 +109,7 @@ def builder_of(metadata: Mapping[str, Any]) -> str | None:
     """Returns the package that has to be told the arguments, None where the user's line can be.
 
     Args:
-        facts: Of the loader, as inside/loading/loader_metadata.py describes them, or alike of an
+        metadata: Of the loader, as inside/loading/loader_metadata.py describes them, or alike of an
             optimizer: `built_by`, and `built_at` and `site` as ids of lines. Where a package's
             own line had to be named, because none is the user's, that line is where they stand.
     """

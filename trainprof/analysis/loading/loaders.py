@@ -28,7 +28,7 @@ from trainprof.analysis.loading.stream_samples import WorkerStream, equal_worker
 from trainprof.analysis.loading.worker_threads import threads_of
 from trainprof.analysis.machine.processes import Samples, Tick
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Facts, integer, words
+from trainprof.analysis.run.metadata import Metadata, integer, words
 from trainprof.analysis.run.place_names import UNKNOWN_SITE, Sites
 from trainprof.analysis.stacks.lines_by_part import lines_of_making
 from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_of
@@ -119,7 +119,7 @@ class BatchMaking:
 
 def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
     """Builds the loaders' entries, those that train first."""
-    timeline, metadata, sites = run.timeline, run.facts, run.sites()
+    timeline, metadata, sites = run.timeline, run.metadata, run.sites()
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
     loaders = [
@@ -175,7 +175,7 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
         if is_inside.any():
             part = _loader_of(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
-                run.facts.loader(p.loader),
+                run.metadata.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
                 making.of_iterations(p, is_inside),
                 run.sites(),
@@ -243,7 +243,7 @@ def _loader_of(
     """Builds a loader's entry.
 
     Args:
-        facts: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
+        metadata: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
         evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
@@ -381,7 +381,7 @@ def _word(value: Any) -> str | None:
 
 
 def samples_of(
-    p: LoaderIterations, counted: Bool, events: Events, fetches: FetchTable, metadata: Facts
+    p: LoaderIterations, counted: Bool, events: Events, fetches: FetchTable, metadata: Metadata
 ) -> int | None:
     """Counts the samples of the batches taken in some epochs, from the sampler's index lists.
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind
@@ -23,7 +23,7 @@ _OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
 Id = TypeVar("Id", np.uint32, np.int64)
 
 
-def rebuilt_loaders(loaders: list[LoaderIterations], metadata: Facts) -> dict[int, int]:
+def rebuilt_loaders(loaders: list[LoaderIterations], metadata: Metadata) -> dict[int, int]:
     """Returns the id of each loader that an earlier one was built anew as, and that one's id.
 
     Built by the same line, of the same dataset, alike in all else that is known of them, of the
@@ -41,7 +41,7 @@ def rebuilt_loaders(loaders: list[LoaderIterations], metadata: Facts) -> dict[in
 
 
 def _chains(
-    loaders: list[LoaderIterations], metadata: Facts, left_out: tuple[str, ...]
+    loaders: list[LoaderIterations], metadata: Metadata, left_out: tuple[str, ...]
 ) -> list[list[LoaderIterations]]:
     """Returns loaders that were used one after the other, alike but for some facts."""
     chains: dict[tuple[str, str], list[list[LoaderIterations]]] = {}

@@ -29,7 +29,7 @@ from trainprof.analysis.pipeline.bounds import (
 )
 from trainprof.analysis.pipeline.model import Float64, simulate
 from trainprof.analysis.pipeline.recorded_epoch import RecordedEpoch, recorded_epochs
-from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Facts, integer
+from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Metadata, integer
 from trainprof.analysis.timeline.events import Int64, rows_of
 from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
@@ -104,7 +104,7 @@ def model_of(inputs: PipelineInputs | None) -> LoaderModel | None:
 def pipeline_inputs(
     timeline: Timeline,
     fetches: FetchTable,
-    metadata: Facts,
+    metadata: Metadata,
     loader: int,
     *,
     cores: float,

@@ -90,7 +90,7 @@ def _copying(recorded: RecordedSteps, loaders: Collection[int]) -> tuple[Int64, 
     """
     timeline, device = recorded.timeline, recorded.device
     inside = _inside_calls(timeline, loaders)
-    if recorded.process.facts.device() is None:
+    if recorded.process.metadata.device() is None:
         return inside, inside
     if device is None:
         return np.zeros_like(inside), inside
@@ -138,7 +138,7 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     """
     recording = first_recording(directory)
     process = training_processes(recording)[0]
-    events, metadata = process.events, process.facts
+    events, metadata = process.events, process.metadata
     nexts = events.is_kind(Kind.LOADER_NEXT)
     names = metadata.sites(recording.manifest.get("cwd"))
     candidates = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
 from trainprof.analysis.timeline.events import Bool, Int64
@@ -87,7 +87,7 @@ class StepTable:
         )
 
 
-def step_table(timeline: Timeline, attribution: Attribution, metadata: Facts) -> StepTable:
+def step_table(timeline: Timeline, attribution: Attribution, metadata: Metadata) -> StepTable:
     """Works out the steps of a timeline."""
     starts, ends = timeline.step_starts, timeline.steps.ends
     return StepTable.of(
@@ -118,7 +118,7 @@ def _epoch_borders(timeline: Timeline) -> Bool:
     return border
 
 
-def _buffered(timeline: Timeline, metadata: Facts) -> Bool:
+def _buffered(timeline: Timeline, metadata: Metadata) -> Bool:
     """Steps that may use batches which workers had ready from before a start or evaluation."""
     ends = timeline.steps.ends
     # +1 where a stretch of buffered steps begins, -1 behind it.
@@ -135,7 +135,7 @@ def _buffered(timeline: Timeline, metadata: Facts) -> Bool:
     return buffered
 
 
-def _worker_cycle(timeline: Timeline, metadata: Facts) -> int:
+def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
     """Workers of the loader that feeds training: waits repeat after so many steps."""
     feeder = timeline.feeder()
     if feeder is None or len(feeder) * 2 > len(timeline.steps.ends):

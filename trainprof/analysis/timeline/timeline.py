@@ -14,7 +14,7 @@ from trainprof.analysis.loading.recreated_loaders import (
     rebuilt_loaders,
     renumbered,
 )
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.timeline.evaluation import evaluated, evaluated_stretches
 from trainprof.analysis.timeline.event_rewrites import on_calling_threads, with_unlearnt_as_forwards
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, nest
@@ -84,7 +84,7 @@ class Timeline:
 
 def build_timeline(
     events: Events,
-    metadata: Facts,
+    metadata: Metadata,
     built: BuiltLoaders,
     *,
     main_thread: int | None,
