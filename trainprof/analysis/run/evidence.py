@@ -73,7 +73,7 @@ def evidence_of(
         startup_s=account.seconds["startup"],
         training_s=training_s,
         training=spent,
-        has_device=run.facts.device() is not None,
+        has_device=run.metadata.device() is not None,
         steps=training,
         loaders=loaders,
         checkpoints=checkpoints_of(

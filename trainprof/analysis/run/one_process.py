@@ -85,7 +85,7 @@ class Shown:
 
 
 def summary_of(run: Analysed) -> Shown:
-    timeline, recording, facts = run.timeline, run.recording, run.facts
+    timeline, recording, metadata = run.timeline, run.recording, run.metadata
     window, sites = timeline.window, run.sites()
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
     part = loader_part(run)
@@ -94,17 +94,17 @@ def summary_of(run: Analysed) -> Shown:
         timeline.events,
         timeline.nesting,
         timeline.segments,
-        has_device=facts.device() is not None,
-        graph_classes=facts.graph_classes(),
+        has_device=metadata.device() is not None,
+        graph_classes=metadata.graph_classes(),
     )
     meanwhile = _meanwhile(run)
     if meanwhile is not None:
         attribution = replace(attribution, device_waits=meanwhile.waits())
     account = ledger(timeline.events, attribution, window)
-    steps = step_table(timeline, attribution, facts)
+    steps = step_table(timeline, attribution, metadata)
     collectives = collectives_of(run.process.details, timeline, attribution, sites)
     free = free_data(timeline, run.process.details)
-    training = training_of(timeline, steps, part.samples, facts, free)
+    training = training_of(timeline, steps, part.samples, metadata, free)
     epochs = epochs_of(
         timeline, origin_ns=run.origin_ns, threshold_ns=int(run.wait_threshold_s() * 1e9)
     )
@@ -116,25 +116,27 @@ def summary_of(run: Analysed) -> Shown:
         gpus = system.gpus if system is not None else []
         activity = meanwhile.activity
         driver = kernel_share(recording.gpu_lines, gpus, activity.index, settled, activity.first_ns)
-        device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling, driver)
+        device = device_of(
+            meanwhile, attribution, steps.steady, metadata.device(), compiling, driver
+        )
     devices = None if device is None else [device]
     copies = transfers(timeline.events, sites, meanwhile)
     syncs = sync_points(
         timeline.events,
         sites,
         meanwhile,
-        {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
+        {k: (ns - run.origin_ns) / 1e9 for k, ns in metadata.reads_counted_until().items()},
         None if meanwhile is None else held_back(meanwhile, run.process.details, settled[0]),
     )
     evidence = evidence_of(run, attribution, account, training, part.in_loop, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
-    looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
+    looks, names = looks_of(run.process.details, timeline.thread), LineNames(metadata.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
     own_ns = python_ns(steps.per_step, collectives)
     once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
     lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
     lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
-    until = facts.reads_counted_until()
+    until = metadata.reads_counted_until()
     by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
     part_lines, loss = by_torch.lines, by_torch.loss_by_place
     loss_s = min(fsum((loss or {}).values()), lasting["other"])
@@ -151,7 +153,7 @@ def summary_of(run: Analysed) -> Shown:
     compilations = compilations_of(run.process.details, timeline, sites, worked)
     evidence = replace(evidence, compiling_s=compiling.total_ns() / 1e9)
     updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window, compiling)
-    torch = torch_settings(facts, sites, updates_s)
+    torch = torch_settings(metadata, sites, updates_s)
     settled_ns = _settled_ns(timeline, steps)
     in_model = reads = None
     if not (compilations or torch.detects_anomalies):
@@ -188,7 +190,7 @@ def summary_of(run: Analysed) -> Shown:
             devices,
             run.process.details,
             timeline,
-            kind=str(run.facts.device()).partition(":")[0],
+            kind=str(run.metadata.device()).partition(":")[0],
             warmup=training.warmup_excluded,
             is_part=run.part is not None,
         ),
@@ -217,9 +219,9 @@ def summary_of(run: Analysed) -> Shown:
         loss_by_place=loss or {},
         once_in_loop_s=once.seconds,
         beside_share=beside_share(looks, parts),
-        placements=placements(timeline.events, sites) if facts.device() is not None else [],
+        placements=placements(timeline.events, sites) if metadata.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
-        out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
+        out_of_memory=out_of_memory_of(metadata, recording.manifest.get("cwd")),
         found_syncs=found_syncs,
         compilations=compilations,
         emptied_caches=[]
@@ -258,7 +260,7 @@ def _settled_ns(timeline: Timeline, steps: StepTable) -> int:
 def _rank_steps(
     run: Analysed, steps: StepTable, collectives: Collectives, rank: int | None
 ) -> RankSteps | None:
-    if run.facts.device() is not None:
+    if run.metadata.device() is not None:
         return None
     evaluated = run.timeline.steps.ends - run.timeline.step_starts - steps.wall_ns
     return RankSteps(
@@ -297,7 +299,7 @@ def _case(
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         backwards=_backwards(run.timeline),
         torch=torch,
-        notes=Notes(run.facts.environment(), run.sites()),
+        notes=Notes(run.metadata.environment(), run.sites()),
         steps_shares=shares_of_steps(run.timeline, steps),
     )
 
@@ -337,7 +339,7 @@ def _full_collections(timeline: Timeline) -> int:
 
 def _meanwhile(run: Analysed) -> Meanwhile | None:
     """What the one device did; None where devices were waited for, or nothing tells."""
-    if run.facts.device() is None or run.synchronized() is not None:
+    if run.metadata.device() is None or run.synchronized() is not None:
         return None
     return meanwhile_of(run.process.details, run.timeline)
 

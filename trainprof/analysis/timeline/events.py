@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,9 @@ from trainprof.analysis.run.metadata import MAX_NUMBER, integer
 from trainprof.record.log_reader import EventLogFile, join_texts
 from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 RECORD_DTYPE: Final = np.dtype(
     [
@@ -58,21 +55,24 @@ _DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64, "
 
 def rows_of(table: T, which: Bool | Int64 | slice) -> T:
     """Returns a dataclass with the chosen rows of each of its arrays; other fields stay."""
+    plain: Any = table
     columns = {
         field.name: value[which]
-        for field in fields(table)
-        if isinstance(value := getattr(table, field.name), np.ndarray)
+        for field in fields(plain)
+        if isinstance(value := getattr(plain, field.name), np.ndarray)
     }
-    return replace(table, **columns)
+    rows: T = replace(plain, **columns)
+    return rows
 
 
 def joined_tables(kind: type[T], tables: Sequence[T]) -> T:
     """Returns the rows of several tables of columns, one after the other; none is allowed."""
+    plain: Any = kind
     columns = {
         field.name: np.concatenate(
             [np.empty(0, dtype=_DTYPES[str(field.type)]), *(getattr(t, field.name) for t in tables)]
         )
-        for field in fields(kind)
+        for field in fields(plain)
     }
     return kind(**columns)
 
