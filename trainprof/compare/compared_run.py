@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import integer, number_at
 from trainprof.analysis.run.recording import manifest_of_first
 from trainprof.analysis.statistics.speedup import Pace

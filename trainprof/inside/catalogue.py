@@ -8,9 +8,8 @@ from typing import Any
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsProbe
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesProbe
 from trainprof.findings.model.padded_batches.probe import PaddingProbe
-from trainprof.inside.device.emptied_cache import EmptiedCachesProbe
 from trainprof.inside.device.marks import DeviceMarksProbe
-from trainprof.inside.device.memory import DeviceMemoryProbe
+from trainprof.inside.device.memory import DeviceMemoryProbe, EmptiedCachesProbe
 from trainprof.inside.limits.own_updates import OwnUpdatesProbe
 from trainprof.inside.model.gradient_use import GradientUseProbe
 from trainprof.inside.model.torch_settings import TorchSettingsProbe

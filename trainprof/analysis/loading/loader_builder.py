@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import integer, words
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites, integer, words
 from trainprof.analysis.summary.loader import LoaderCall
 
 _KEPT: Final = "persistent_workers"

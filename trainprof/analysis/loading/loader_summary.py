@@ -22,10 +22,10 @@ from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, integer, number
-from trainprof.analysis.run.training_part import trained_samples
+from trainprof.analysis.run.run_part import trained_samples
 from trainprof.analysis.run.training_process import is_of_loader
-from trainprof.analysis.stacks.lines_by_part import LooksAtMaking, looks_at_making
-from trainprof.analysis.stacks.samples import LineNames, line_names, looked_at, looks_of
+from trainprof.analysis.stacks.hot_lines import FetchSamples, fetch_samples
+from trainprof.analysis.stacks.samples import LineNames, line_names, sampled_threads, thread_samples
 from trainprof.analysis.summary.loader import Loader, LoaderBound, WorkerThreads
 from trainprof.analysis.timeline.events import joined_tables
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
@@ -54,7 +54,7 @@ class LoaderPart:
     in_loop: list[Loader]
     samples: int | None
     known_of: Callable[[int], LoaderModel | None]
-    making_of: Mapping[int, LooksAtMaking]
+    making_of: Mapping[int, FetchSamples]
 
 
 def loader_part(run: Analysed) -> LoaderPart:
@@ -68,7 +68,7 @@ def loader_part(run: Analysed) -> LoaderPart:
     loaders = with_bounds(loaders, known_of)
     in_loop = loaders_in_loop(run, making, loaders)
     making_of = {
-        loader.id: looks_at_making(making.fetches, loader.id, making.looks)
+        loader.id: fetch_samples(making.fetches, loader.id, making.stack_samples)
         for loader in in_loop
         if loader.num_workers and loader.role == TRAINING
     }
@@ -122,12 +122,12 @@ def _batch_making(run: Analysed) -> BatchMaking:
         slow.append(SlowSamples.of_process(own, tables[-1]))
     threads: dict[int, WorkerThreads | None] = {}
     streams = {process.pid or 0: recorded_stream(run.metadata.environment())}
-    looks = {
+    stack_samples = {
         (process.pid or 0, thread): (
-            looks_of(own, thread),
+            thread_samples(own, thread),
             LineNames(run.metadata.texts, run.sites()),
         )
-        for thread in looked_at(own)
+        for thread in sampled_threads(own)
     }
     window = run.timeline.window
     for log in process.workers:
@@ -149,9 +149,9 @@ def _batch_making(run: Analysed) -> BatchMaking:
         of_itself, sites = metadata.environment(), metadata.sites(cwd)
         threads[pid] = told_threads(of_itself, sites)
         streams[pid] = recorded_stream(of_itself)
-        for thread in looked_at(of_worker):
+        for thread in sampled_threads(of_worker):
             names = line_names(log, cwd)
-            looks[pid, thread] = looks_of(of_worker, thread), names
+            stack_samples[pid, thread] = thread_samples(of_worker, thread), names
     fetches = FetchTable.joined(tables)
     ticks = ticks_of(run.recording.process_lines)
     fetches = with_sampled_reading(
@@ -169,7 +169,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
-        looks=looks,
+        stack_samples=stack_samples,
         copying=frozenset(copying),
         threads=threads,
         streams=streams,

@@ -28,10 +28,9 @@ from trainprof.analysis.loading.stream_samples import WorkerStream, equal_worker
 from trainprof.analysis.loading.worker_threads import threads_of
 from trainprof.analysis.machine.processes import Samples, Tick
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Metadata, integer, words
-from trainprof.analysis.run.place_names import UNKNOWN_SITE, Sites
-from trainprof.analysis.stacks.lines_by_part import lines_of_making
-from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_of
+from trainprof.analysis.run.metadata import Metadata, Sites, integer, words
+from trainprof.analysis.stacks.hot_lines import fetch_lines
+from trainprof.analysis.stacks.samples import LineNames, Stack, StackSamples, function_of
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Loader, WorkerThreads
 from trainprof.analysis.timeline.evaluation import evaluation_ns
@@ -39,6 +38,7 @@ from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
+from trainprof.record.site_name import UNKNOWN_SITE
 
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
@@ -86,7 +86,7 @@ class BatchMaking:
         samples: Of those, the workers', by pid.
         origin_ns: The run's start.
         slow_samples: How many of them to list.
-        looks: At threads that make batches, and the names of what was seen, by pid and thread.
+        stack_samples: Of threads that fetch, and names of what was seen, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
         threads: Of libraries in workers, by pid.
         streams: What processes recorded of streams that they read, by pid.
@@ -99,7 +99,9 @@ class BatchMaking:
     samples: Mapping[int, Samples]
     origin_ns: int
     slow_samples: int
-    looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
+    stack_samples: Mapping[tuple[int, int], tuple[StackSamples, LineNames]] = field(
+        default_factory=dict
+    )
     copying: frozenset[int] = frozenset()
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
     streams: Mapping[int, WorkerStream] = field(default_factory=dict)
@@ -264,7 +266,7 @@ def _loader_of(
         origin_ns=making.origin_ns,
         slow_samples=making.slow_samples,
     )
-    hot_lines = lines_of_making(fetches, p.loader, making.looks)
+    hot_lines = fetch_lines(fetches, p.loader, making.stack_samples)
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH, Float64, Flow, Pipeline, simulate
-from trainprof.analysis.summary.bounds import (
+from trainprof.analysis.summary.loader import (
     BLOCKED,
     COMPUTE,
     CPU,

@@ -9,18 +9,17 @@ import numpy as np
 
 from trainprof.analysis.lines.times import line_cost
 from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
-from trainprof.analysis.machine.host_ranks import (
+from trainprof.analysis.machine.cores import (
     HostPart,
     are_ranks,
     parts_of_processes,
     parts_of_recordings,
 )
-from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.hung import hung_of
+from trainprof.analysis.run.analysed import Analysed, described, narrowed
+from trainprof.analysis.run.ending import hung_of
 from trainprof.analysis.run.joined_ranks import joined_ranks
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.one_process import Shown, summary_of
-from trainprof.analysis.run.part import described, narrowed
 from trainprof.analysis.run.ranks import rank_recordings, rank_row
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.device.devices import several_devices
-from trainprof.analysis.device.found_syncs import why_none_found
+from trainprof.analysis.device.host_waits import why_none_found
 from trainprof.analysis.device.memory import why_no_memory
 from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.inner_runs import inner_runs
-from trainprof.analysis.summary.device import Device
-from trainprof.analysis.summary.memory import FoundSyncs
+from trainprof.analysis.run.recording import inner_runs
+from trainprof.analysis.summary.device import Device, FoundSyncs
 from trainprof.analysis.summary.run import System, Training
 
 # From here on the bounds of a device's time at work are said to be far apart.

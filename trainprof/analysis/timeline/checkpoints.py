@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.timeline.events import Events, Int64, Nesting
 from trainprof.analysis.timeline.ledger import loads_samples, within
 from trainprof.record.schema import Kind, Writer

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainprof.analysis.device.devices import meanwhile_of
-from trainprof.analysis.device.overlap import Meanwhile
+from trainprof.analysis.device.activity import Overlap
+from trainprof.analysis.device.devices import device_overlap
 from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
@@ -50,7 +50,7 @@ class RecordedSteps:
     process: TrainingProcess
     timeline: Timeline
     steps: StepTable
-    device: Meanwhile | None
+    device: Overlap | None
 
 
 def read_step_series(directory: RunDirectory) -> StepSeries | None:
@@ -116,7 +116,9 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         graph_classes=process.metadata.graph_classes(),
     )
     # As the summary has them: waits for a device apart.
-    device = None if process.metadata.device() is None else meanwhile_of(process.details, timeline)
+    device = (
+        None if process.metadata.device() is None else device_overlap(process.details, timeline)
+    )
     if device is not None:
         attribution = replace(attribution, device_waits=device.waits())
     steps = step_table(timeline, attribution, process.metadata)

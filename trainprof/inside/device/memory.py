@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from types import ModuleType
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.device.accelerator import Accelerator
-from trainprof.inside.device.allocator import Figures, Reader, find_reader, limit_of
-from trainprof.inside.device.out_of_memory import last_state
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.inside.device.accelerator import Accelerator, device_modules
+from trainprof.inside.patching.patcher import (
+    Arguments,
+    Patcher,
+    hide_our_frame,
+    let_dynamo_skip,
+    told_after,
+)
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
@@ -190,3 +197,207 @@ def _vars(owner: Any) -> dict[str, Any]:
 
 
 _MEMORY, _BURST = int(Kind.DEVICE_MEMORY), int(MemoryFigure.BURST)
+
+
+Figures = dict[MemoryFigure, int]
+# Reads the figures of the device of that number.
+Reader = Callable[[int], Figures]
+
+_BYTES: Final = (
+    (MemoryFigure.ALLOCATED, "allocated_bytes", "current"),
+    (MemoryFigure.RESERVED, "reserved_bytes", "current"),
+    (MemoryFigure.PEAK_ALLOCATED, "allocated_bytes", "peak"),
+    (MemoryFigure.PEAK_RESERVED, "reserved_bytes", "peak"),
+)
+_COUNTS: Final = (
+    (MemoryFigure.RETRIES, "num_alloc_retries"),
+    (MemoryFigure.OUT_OF_MEMORY, "num_ooms"),
+)
+# Statistics that an allocator other than torch's own gives as 0, whatever happened.
+_OF_NATIVE_ALLOCATOR: Final = (MemoryFigure.RETRIES, MemoryFigure.OUT_OF_MEMORY)
+
+
+def find_reader(torch: ModuleType, kind: str) -> Reader | None:
+    """Returns what reads a kind of device's statistics, at the least cost there is.
+
+    Each call makes a dict of some 200 numbers: what torch offers besides flattens and sorts it
+    for every single figure.
+
+    Args:
+        torch: The script's.
+        kind: Such as "cuda"; the script has begun to use it.
+
+    Returns:
+        None where torch tells nothing of the kind.
+    """
+    module = getattr(torch, kind, None)
+    nested = getattr(module, "memory_stats_as_nested_dict", None)
+    if nested is not None:
+        return _without(partial(_read_nested, nested), _not_kept(module))
+    flat = getattr(module, "memory_stats", None)
+    if flat is not None:
+        return partial(_read_flat, flat)
+    current = getattr(module, "current_allocated_memory", None)  # mps
+    if current is not None:
+        return partial(_read_current, current, getattr(module, "driver_allocated_memory", None))
+    general = getattr(getattr(torch, "accelerator", None), "memory_stats", None)
+    return None if general is None else partial(_read_flat, general)
+
+
+def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
+    """Returns the bytes that this process may take from a device; None where torch has no say.
+
+    The device's own size, or the part of it that the script has limited itself to. What other
+    processes hold comes off it.
+    """
+    module = getattr(torch, kind, None)
+    properties = getattr(module, "get_device_properties", None)
+    if properties is not None:
+        total = getattr(properties(index), "total_memory", None)
+    else:
+        recommended = getattr(module, "recommended_max_memory", None)  # mps
+        total = None if recommended is None else recommended()
+    if not isinstance(total, int) or total <= 0:
+        return None
+    fraction = getattr(module, "get_per_process_memory_fraction", None)
+    return total if fraction is None else min(total, int(total * fraction(index)))
+
+
+def _not_kept(module: Any) -> tuple[MemoryFigure, ...]:
+    backend = getattr(module, "get_allocator_backend", None)
+    is_native = backend is None or backend() == "native"
+    return () if is_native else _OF_NATIVE_ALLOCATOR
+
+
+def _without(read: Reader, figures: tuple[MemoryFigure, ...]) -> Reader:
+    if not figures:
+        return read
+    return lambda index: {k: v for k, v in read(index).items() if k not in figures}
+
+
+def _read_nested(stats: Callable[[int], Mapping[str, Any]], index: int) -> Figures:
+    told, found = stats(index), Figures()
+    for figure, name, metric in _BYTES:
+        try:
+            found[figure] = int(told[name]["all"][metric])
+        except (KeyError, TypeError):
+            continue
+    return _with_counts(found, told)
+
+
+def _read_flat(stats: Callable[[int], Mapping[str, Any]], index: int) -> Figures:
+    told = stats(index)
+    found = {
+        figure: int(told[f"{name}.all.{metric}"])
+        for figure, name, metric in _BYTES
+        if f"{name}.all.{metric}" in told
+    }
+    return _with_counts(found, told)
+
+
+def _with_counts(found: Figures, told: Mapping[str, Any]) -> Figures:
+    found.update({figure: int(told[name]) for figure, name in _COUNTS if name in told})
+    return found
+
+
+def _read_current(
+    allocated: Callable[[], int], reserved: Callable[[], int] | None, index: int
+) -> Figures:
+    found = {MemoryFigure.ALLOCATED: int(allocated())}
+    if reserved is not None:
+        found[MemoryFigure.RESERVED] = int(reserved())
+    return found
+
+
+_UNITS: Final = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE: Final = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
+# From torch's own sentence; of it nothing else is kept.
+_SIZES: Final = {
+    "requested_bytes": re.compile(rf"[Tt]ried to allocate {_SIZE}"),
+    "total_bytes": re.compile(rf"total capaci?ty of {_SIZE}"),
+    "free_bytes": re.compile(rf"of which {_SIZE} is free"),
+    "allocated_bytes": re.compile(rf"{_SIZE} is allocated by PyTorch"),
+    "kept_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+_DEVICE: Final = re.compile(r"\bGPU (\d{1,4})\b")
+_CAUSES: Final = 8
+
+
+def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | None:
+    """Returns {device, place, requested_bytes, ...} of the error that this process ends by.
+
+    Sizes as torch rounded them in its message, each None where that does not tell it; `place` is
+    the user's innermost [file, line, function].
+
+    Returns:
+        None where the process does not end by a device out of memory.
+    """
+    error = _is_ended_by()
+    for _ in range(_CAUSES):
+        if error is None:
+            return None
+        if _is_out_of_memory(error):
+            return _described(error, is_user_code)
+        error = error.__cause__
+    return None
+
+
+def _is_ended_by() -> BaseException | None:
+    """The exception that nobody has caught; in a child of multiprocessing the one in flight."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = error or sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    return error if isinstance(error, BaseException) else None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if any(cls.__name__ == "OutOfMemoryError" for cls in type(error).__mro__):
+        return True
+    # Where torch has no class for it: mps, and CUDA errors out of memory in its own libraries.
+    return isinstance(error, RuntimeError) and "out of memory" in _message(error)
+
+
+def _message(error: BaseException) -> str:
+    return str(error.args[0]) if error.args and isinstance(error.args[0], str) else ""
+
+
+def _described(error: BaseException, is_user_code: Callable[[CodeType], bool]) -> dict[str, Any]:
+    message = _message(error)
+    device = _DEVICE.search(message)
+    state: dict[str, Any] = {"device": int(device[1]) if device else None, "place": None}
+    for name, pattern in _SIZES.items():
+        found = pattern.search(message)
+        state[name] = round(float(found[1]) * _UNITS[found[2]]) if found else None
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_user_code(code):
+            state["place"] = [code.co_filename, traceback.tb_lineno, code.co_name]
+        traceback = traceback.tb_next
+    return state
+
+
+class EmptiedCachesProbe:
+    """Wraps `empty_cache` of every kind of device."""
+
+    name = "emptied_caches"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        make = told_after(session.now, patcher.guarded(self._emptied))
+        for module in device_modules(torch):
+            here = [
+                (one, "empty_cache")
+                for one in (module, getattr(module, "memory", None))
+                if one is not None and "empty_cache" in vars(one)
+            ]
+            if here and len({id(vars(one)[name]) for one, name in here}) == 1:
+                patcher.around_if_there(make, *here)
+
+    def _emptied(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
+        site = self._session.sites.find(caller)
+        self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
+
+
+_CACHE_EMPTIED = int(Kind.CACHE_EMPTIED)

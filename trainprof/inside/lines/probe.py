@@ -19,8 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.lines.choice import PROFILE, Choice, choose, functions_in
-from trainprof.inside.lines.objects import LoaderFunctions
+from trainprof.inside.lines.choice import PROFILE, Choice, LoaderFunctions, choose, functions_in
 from trainprof.inside.lines.recorder import LineRecord, read_source
 from trainprof.inside.lines.timer import LineTimer, overhead_ns, take_over_line_profilers_own
 from trainprof.inside.patching.call_site import CallSites

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from trainprof.inside.model.gradient_reads import reads_gradients
-from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
-from trainprof.inside.model.module_parts import held_in, parameters_of
+from trainprof.inside.model.module_parts import (
+    KnownOptimizers,
+    held_in,
+    parameters_in,
+    parameters_of,
+    reads_gradients,
+)
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.session import BackwardWatch, ModuleCall, Session

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+from trainprof.inside.patching.user_texts import any_text
+from trainprof.inside.session import Session
 
 # torch's classes around modules that are compiled: there the mode is kept elsewhere.
 _COMPILED: Final = "torch._dynamo.eval_frame"
@@ -76,3 +81,42 @@ def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, A
     elif depth <= _MOST_NESTED and len(given) <= _MOST_HELD:
         for key, inner in list(given.items()) if kind is dict else [(name, x) for x in given]:
             yield from held_in(inner, key if type(key) is str else "", depth + 1)
+
+
+class KnownOptimizers:
+    """Knows each from when it is given parameters on; keeps none alive."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def note(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        if key not in self._known:
+            self._known[key] = weakref.ref(optimizer)
+            self._session.keep_track(optimizer, self._known, key)
+
+    def alive(self) -> list[Any]:
+        return [found for one in list(self._known.values()) if (found := one()) is not None]
+
+
+def parameters_in(optimizer: Any) -> dict[int, Any]:
+    """Returns what an optimizer has now, by id."""
+    groups = getattr(optimizer, "param_groups", ())
+    return {id(parameter): parameter for group in groups for parameter in group["params"]}
+
+
+# An attribute that is no function of autograd's, and is not just set, set back or asked for.
+_READ: Final = re.compile(
+    r"""(?<!autograd)\.grad\b(?!\s*(?:\(|=[^=]|\.zero_\(|\.detach_\(|is\b))|["']grad["']"""
+)
+
+
+def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
+    """Tells by the text of the user's files that are imported; True where one cannot be read."""
+    return any_text(is_user_file, is_read_in)
+
+
+def is_read_in(text: str) -> bool:
+    """Whether a source text seems to read a gradient."""
+    return any(_READ.search(line.partition("#")[0]) for line in text.splitlines())

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from time import perf_counter_ns
-from types import CodeType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import Patcher
@@ -33,9 +33,7 @@ from trainprof.inside.stacks.copied_frames import (
     globals_of,
     stack_of,
 )
-from trainprof.inside.stacks.gil_contention import AT_WORK_FROM, BesideThreads
 from trainprof.inside.stacks.last_stacks import LastStacks
-from trainprof.inside.stacks.torch_user import TorchUsers
 from trainprof.record.schema import Kind, LookFlag, Topic
 
 # A look costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
@@ -56,6 +54,148 @@ _NEARLY_ALL: Final = 0.8
 _ALL_EVERY: Final = 8
 # Whoever has to end it waits so long for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
+
+
+# Of the time: a thread that has less of a core sleeps, whatever line it stands at.
+AT_WORK_FROM: Final = 0.02
+# One that has so much of a core is asked for again, also where it stands at a line that waits.
+BUSY_FROM: Final = 0.1
+# In less time than that the interpreter may not have gone round.
+_LEAST_NS: Final = 20_000_000
+# Asking takes some 10 us of the interpreter for each, and ten times that the first time.
+_MOST_ASKED: Final = 6
+# A script may start many, one after the other.
+_MOST_KNOWN: Final = 64
+
+
+@dataclass(slots=True)
+class _Known:
+    """A thread: what tells its time on a core, what that was, when, and its share since."""
+
+    told: Callable[[], tuple[int, int] | None]
+    running_ns: int
+    at_ns: int
+    share: float | None = None
+
+
+class BesideThreads:
+    """Tells of threads, by their idents, for which share of the time they were on a core."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], _Known] = {}
+        self.busy: set[int] = set()
+
+    def shares(self, threads: Iterable[int], now_ns: int) -> dict[int, float | None]:
+        """Returns for each thread its share of a core since it was last asked for.
+
+        The first ones are asked, as many as may be. None where it is not known: it is new, was not
+        asked, or nobody can tell.
+        """
+        found: dict[int, float | None] = {}
+        known, asked = self._known, 0
+        for ident in threads:
+            native = None if asked >= _MOST_ASKED else _native_id(ident)
+            found[ident] = None
+            if native is None:
+                continue
+            asked += 1
+            one = known.get((ident, native))
+            if one is not None and now_ns - one.at_ns < _LEAST_NS:
+                found[ident] = one.share
+                continue
+            told = core_times(native) if one is None else one.told
+            times = told()
+            if times is None:
+                known.pop((ident, native), None)
+                continue
+            if one is None:
+                if len(known) >= _MOST_KNOWN:
+                    known.clear()
+                known[ident, native] = _Known(told, times[0], now_ns)
+                continue
+            one.share = max(times[0] - one.running_ns, 0) / (now_ns - one.at_ns)
+            one.running_ns, one.at_ns = times[0], now_ns
+            found[ident] = one.share
+        self.busy = {ident for ident, share in found.items() if (share or 0.0) >= BUSY_FROM}
+        return found
+
+
+def _native_id(ident: int) -> int | None:
+    """Returns what the kernel calls a thread that `threading` knows; nothing of it is run."""
+    threads: Any = getattr(sys.modules.get("threading"), "_active", None)
+    thread = threads.get(ident) if isinstance(threads, dict) else None
+    if thread is None:
+        return None
+    native = object.__getattribute__(thread, "__dict__").get("_native_id")
+    return native if isinstance(native, int) else None
+
+
+# A function of such a module that names one of these computes with arrays, or may.
+_OF_ARRAYS: Final = ("numpy", "scipy")
+# As a metaclass could not answer for its class: nothing of the script's is to run.
+_MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
+
+
+class TorchUsers:
+    """Tells the code that may have called torch's operators: a loss of a functional API, say.
+
+    Of libraries alone: in torch's own code and the user's no name need tell it.
+    """
+
+    def __init__(self) -> None:
+        # By id, as in CallSites: those judged are kept, so that no id is used again. Whether it
+        # has torch, and whether arrays without it.
+        self._known: dict[int, tuple[bool, bool]] = {}
+        self._judged: list[CodeType] = []
+
+    def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
+        """Says whether a code's module has torch, and the code itself no array library.
+
+        Args:
+            code: What is asked about.
+            names_of: Returns its module's names, where it is not known yet; None if they cannot be
+                had now.
+        """
+        known = self._known.get(id(code))
+        if known is None:
+            names = names_of()
+            if names is None:
+                return False
+            known = self._known[id(code)] = _uses(code, names)
+            self._judged.append(code)
+        return known[0]
+
+    def has_arrays(self, code: CodeType) -> bool:
+        """Says of code that was asked about whether its module has NumPy or SciPy and no torch."""
+        return self._known.get(id(code), (False, False))[1]
+
+
+def _uses(code: CodeType, module: dict[str, Any]) -> tuple[bool, bool]:
+    """Returns whether code may compute by torch, and whether by arrays, as it has no torch."""
+    names = code.co_names
+    # As a method of tensors, or as what the function imports.
+    by_arrays = not set(_OF_ARRAYS).isdisjoint(names)
+    has_torch = has_arrays = False
+    # At once: its own thread may go on to define names.
+    for name, thing in list(dict.items(module)):
+        package = _package_of(thing)
+        by_arrays |= package in _OF_ARRAYS and name in names
+        has_torch |= package == "torch"
+        has_arrays |= package in _OF_ARRAYS
+    return has_torch and not by_arrays, has_arrays and not has_torch
+
+
+def _package_of(thing: object) -> str:
+    """Returns the package that a module is in, or that something is from; empty if not known."""
+    kind = type(thing)
+    module: object
+    if kind is ModuleType:
+        module = vars(thing).get("__name__")
+    elif kind is FunctionType or kind is BuiltinFunctionType:
+        module = thing.__module__
+    else:
+        module = _MODULE_OF_CLASS(thing if issubclass(kind, type) else kind)
+    return module.partition(".")[0] if type(module) is str else ""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.stacks.hot_lines import WORKER_THREAD
 from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainprof.analysis.device.kernel_share import KernelShare, kernel_share
-from trainprof.analysis.machine.gpu_summary import Gpu
+from trainprof.analysis.summary.device import Gpu
 
 S = 1_000_000_000
 GPU = Gpu(1, "GPU-1", "H100", logical_index=0, is_visible=True, is_number_assumed=False)
@@ -38,7 +38,6 @@ def told(*percents: float | None, gpus: tuple[Gpu, ...] = (OTHER, GPU)) -> Kerne
 
 def test_an_even_device_is_bounded_from_both_sides() -> None:
     found = told(*IDLE, *[40.0] * 20)
-    assert found is not None
     assert found.mean == pytest.approx(0.4)
     assert found.high == pytest.approx(0.43)
     # The smallest kernels, one by one, count for more than they take.
@@ -47,7 +46,6 @@ def test_an_even_device_is_bounded_from_both_sides() -> None:
 
 def test_one_that_always_has_a_kernel_was_at_work() -> None:
     found = told(*IDLE, *[100.0] * 20)
-    assert found is not None
     assert (found.mean, found.high) == (1.0, 1.0)
     assert found.low(keeps_up=False) == pytest.approx(0.97)
     assert found.low(keeps_up=True) < 0.6
@@ -55,8 +53,6 @@ def test_one_that_always_has_a_kernel_was_at_work() -> None:
 
 def test_readings_that_differ_widen_the_bounds() -> None:
     even, uneven = told(*IDLE, *[40.0] * 20), told(*IDLE, *[10.0, 70.0] * 10)
-    assert even is not None
-    assert uneven is not None
     assert uneven.mean == pytest.approx(0.4, abs=0.02)
     assert uneven.high > even.high + 0.05
     assert uneven.low(keeps_up=True) < even.low(keeps_up=True) - 0.05
@@ -65,7 +61,6 @@ def test_readings_that_differ_widen_the_bounds() -> None:
 def test_what_came_before_and_after_does_not_count() -> None:
     # Up to 2 s, and from 20 s on; a window may be a second long.
     found = told(*[0.0] * 5, *[80.0] * 35, *[0.0] * 10)
-    assert found is not None
     assert found.mean == pytest.approx(0.8)
 
 
@@ -81,13 +76,11 @@ def test_where_others_are_on_the_device_it_tells_nothing_of_the_least(
     processes: list[dict[str, Any]],
 ) -> None:
     found = told(*IDLE, *[100.0] * 20, gpus=(OTHER, replace(GPU, processes=processes)))
-    assert found is not None
     assert (found.low(keeps_up=False), found.high) == (0.0, 1.0)
 
 
 def test_where_it_works_before_the_script_does_others_are_there() -> None:
     found = told(*[60.0] * 4, *[100.0] * 20)
-    assert found is not None
     assert found.low(keeps_up=False) == 0.0
 
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 from support.events import US, FakeRun, seconds
 
-from trainprof.analysis.run.part import NothingThere
+from trainprof.analysis.run.analysed import NothingThere
 from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Exit

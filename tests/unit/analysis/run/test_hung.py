@@ -154,7 +154,6 @@ def test_without_a_trainprof_to_keep_them_samples_are_those_on_disk(tmp_path: Pa
     (directory.events / f"9-1{STACKS_SUFFIX}").write_text(told)
     summary = summarize(directory)
     told_rows = standstill(summary)
-    assert told_rows is not None
     assert told_rows[1] == [
         (
             "training thread",
@@ -175,7 +174,6 @@ def test_ranks_and_who_had_ended_before(tmp_path: Path) -> None:
         sample(62, run.now, run.now, worker=4, thread={"user": None, "called": None}),
     ]
     hung = ended(run, tmp_path, *samples).hung
-    assert hung is not None
     assert hung.stood[0].doing == "waiting for work"
     assert [(one.process, one.site) for one in hung.stood] == [
         ("worker 4", "/lib/threading.py:327"),
@@ -204,7 +202,6 @@ def test_many_places_are_folded_and_cut(tmp_path: Path) -> None:
     ]
     summary = ended(run, tmp_path, main(run.now, run.now), *workers)
     told = standstill(summary)
-    assert told is not None
     rows = told[1]
     assert rows[0][0] == "training thread"
     assert rows[1][:2] == ("workers 0-5", "train.py:21")
@@ -212,6 +209,5 @@ def test_many_places_are_folded_and_cut(tmp_path: Path) -> None:
     assert rows[-1] == ("11 more", "", "")
     narrow = terminal.render(summary, width=40, color=False)
     assert max(map(len, narrow.splitlines()[:12])) <= 40
-    assert summary.hung is not None
     few = replace(summary, hung=replace(summary.hung, stood=summary.hung.stood[:1]))
     assert standstill(few) == (told[0], rows[:1])

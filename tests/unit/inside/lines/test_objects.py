@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
 
-from trainprof.inside.lines.objects import LoaderFunctions
+from trainprof.inside.lines.choice import LoaderFunctions
 
 
 def is_ours(code: CodeType) -> bool:

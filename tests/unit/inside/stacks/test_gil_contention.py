@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from trainprof.inside.stacks import gil_contention
-from trainprof.inside.stacks.gil_contention import BesideThreads
+from trainprof.inside.stacks.sampler import BesideThreads
 
 MS = 1_000_000
 

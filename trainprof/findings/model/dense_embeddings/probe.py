@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from trainprof.inside.model.gradient_reads import reads_gradients
-from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
-from trainprof.inside.model.module_parts import held_in, named_modules_of
+from trainprof.inside.model.module_parts import (
+    KnownOptimizers,
+    held_in,
+    named_modules_of,
+    parameters_in,
+    reads_gradients,
+)
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import lines_with
