@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from trainprof.inside.model.module_parts import (
+from trainprof.inside.model.parameters import (
     KnownOptimizers,
     held_in,
     parameters_in,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from trainprof.inside.model.module_parts import (
+from trainprof.inside.model.parameters import (
     KnownOptimizers,
     held_in,
     named_modules_of,

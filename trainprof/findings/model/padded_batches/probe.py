@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from trainprof.inside.model.module_parts import held_in, is_training, modules_of
+from trainprof.inside.model.parameters import held_in, is_training, modules_of
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import any_text, lines_with
