@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_cost import total_s
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.loading.loader_figures import total_s
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.fit import LoaderModel
-from trainprof.analysis.run.notes import Notes
+from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.statistics.step_noise import half_split_noise
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
-from trainprof.analysis.loading.loader_cost import cost_s, starts_s
+from trainprof.analysis.loading.loader_figures import cost_s, starts_s
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
-from trainprof.analysis.run.notes import Notes
-from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
+from trainprof.analysis.run.metadata import Notes
+from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.loader import Loader

@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.loading.batch_preparation import SlowSamples, fetch_of
-from trainprof.analysis.loading.batch_reads import TORCHS_SAMPLERS, whole_batches
-from trainprof.analysis.loading.delivery import delivery_of, lost_workers
-from trainprof.analysis.loading.epoch_starts import (
+from trainprof.analysis.loading.delivery import (
+    delivery_of,
     first_given_back_s,
     later_starts_s,
+    lost_workers,
     sampler_starts_s,
 )
 from trainprof.analysis.loading.fetches import Details, FetchTable
-from trainprof.analysis.loading.loader_builder import builder_of, call_of
-from trainprof.analysis.loading.shared_line import with_others_of_line
+from trainprof.analysis.loading.loader_builder import (
+    TORCHS_SAMPLERS,
+    builder_of,
+    call_of,
+    whole_batches,
+)
 from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, has_asked
 from trainprof.analysis.loading.worker_threads import threads_of
 from trainprof.analysis.machine.processes import Samples, Tick
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Facts, integer, words
-from trainprof.analysis.run.place_names import Sites
-from trainprof.analysis.stacks.lines_by_part import lines_of_making
-from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_of
+from trainprof.analysis.run.metadata import Metadata, Sites, integer, words
+from trainprof.analysis.stacks.hot_lines import fetch_lines
+from trainprof.analysis.stacks.samples import LineNames, Stack, StackSamples, function_of
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Loader, WorkerThreads
 from trainprof.analysis.timeline.evaluation import evaluation_ns
-from trainprof.analysis.timeline.events import Bool, Events, Int64
-from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, Passes
+from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
+from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
+from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
+from trainprof.record.site_name import UNKNOWN_SITE
 
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
-# Numbers of batches that passes came to: of loaders over parts of the data, one after the other.
+# Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
 _UNLIKE: Final = 3
-# Of passes that ended, the first so many are told one by one: later ones are like them.
+# Of epochs that ended, the first so many are told one by one: later ones are like them.
 _ENDED_TOLD: Final = 32
-# Of the passes of an evaluation: from there on a line is where it is called.
+# Of the epochs of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
-# What the passes over a loader, and the making of their batches, came to.
-_OF_PASSES: Final = (
+# What the epochs over a loader, and the making of their batches, came to.
+_OF_ITERATIONS: Final = (
     "passes",
     "iterations",
     "ended",
@@ -81,7 +86,7 @@ class BatchMaking:
         samples: Of those, the workers', by pid.
         origin_ns: The run's start.
         slow_samples: How many of them to list.
-        looks: At threads that make batches, and the names of what was seen, by pid and thread.
+        stack_samples: Of threads that fetch, and names of what was seen, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
         threads: Of libraries in workers, by pid.
         streams: What processes recorded of streams that they read, by pid.
@@ -94,111 +99,111 @@ class BatchMaking:
     samples: Mapping[int, Samples]
     origin_ns: int
     slow_samples: int
-    looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
+    stack_samples: Mapping[tuple[int, int], tuple[StackSamples, LineNames]] = field(
+        default_factory=dict
+    )
     copying: frozenset[int] = frozenset()
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
     streams: Mapping[int, WorkerStream] = field(default_factory=dict)
 
-    def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
-        """Returns it with no fetches but those of some passes over one loader.
+    def of_iterations(self, p: LoaderIterations, chosen: Bool) -> BatchMaking:
+        """Returns it with no fetches but those of some epochs over one loader.
 
         Args:
-            p: All passes over it.
-            chosen: Which of them, shape (n_passes,).
+            p: All epochs over it.
+            chosen: Which of them, shape (n_iterations,).
         """
         fetches, slow = self.fetches, self.slow
         mine = (fetches.loader == p.loader) & _are_of(chosen, p.number_at(fetches.start_ns))
-        slow = slow.rows((slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns)))
-        return replace(self, fetches=fetches.rows(mine), slow=slow)
+        slow_here = (slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns))
+        return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
 
 
 def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
     """Builds the loaders' entries, those that train first."""
-    timeline, facts, sites = run.timeline, run.facts, run.sites()
+    timeline, metadata, sites = run.timeline, run.metadata, run.sites()
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
-    found = [
+    loaders = [
         _loader_of(
             p,
-            facts.loader(p.loader),
+            metadata.loader(p.loader),
             calls.where(calls.site == p.loader),
             making,
             sites,
             evaluation=timeline.segments if is_here else None,
         )
-        for p, is_here in zip(timeline.passes, timeline.on_thread.tolist(), strict=True)
+        for p, is_here in zip(timeline.loaders, timeline.on_thread.tolist(), strict=True)
     ]
-    given = facts.loaders_of_device_batches()
-    found = [
+    given = metadata.loaders_of_device_batches()
+    loaders = [
         replace(
             x,
-            changed_between_passes=facts.changed_attributes(x.id),
+            changed_between_passes=metadata.changed_attributes(x.id),
             touches_device=x.id in making.copying or x.id in given,
         )
-        for x in found
+        for x in loaders
     ]
-    names = LineNames(facts.texts, sites)
-    found = _with_callers(found, timeline.passes, making.details, names)
-    found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
-    return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
+    names = LineNames(metadata.texts, sites)
+    loaders = _with_callers(loaders, timeline, making.details, names)
+    loaders = with_others_of_line(loaders, [metadata.loader(x.id).get("serial") for x in loaders])
+    return sorted(loaders, key=lambda x: (x.role != TRAINING, x.id))
 
 
 def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -> list[Loader]:
-    """Returns the loaders as the training phase has them: with the figures of passes in it alone.
+    """Returns the loaders as the training phase has them: with the figures of epochs in it alone.
 
-    A pass for statistics ahead of training, or a test behind it, is no part of what training waits
-    for. Loaders without any pass in it are left out. Those that another thread reads, ahead of
-    training, are left as they are. Of a pass whose iterator was made ahead, but that gives training
-    batches, all counts but the making of the iterator.
+    An epoch for statistics ahead of training, or a test behind it, is no part of what training
+    waits for. Loaders without any epoch in it are left out. Those that another thread reads, ahead
+    of training, are left as they are. Of an epoch whose iterator was made ahead, but that gives
+    training batches, all counts but the making of the iterator.
 
     Args:
-        run: Of which they are.
-        making: Of all loaders.
         loaders: With the figures of all of the run.
     """
     timeline = run.timeline
     events, loop = timeline.all_events, (timeline.window.loop_start, timeline.window.loop_end)
-    passes_of = {p.loader: p for p in timeline.passes}
+    iterations_of = {p.loader: p for p in timeline.loaders}
     inside = np.clip(timeline.segments, *loop)
-    found = []
-    for one in loaders:
-        p = passes_of[one.id]
+    in_loop = []
+    for loader in loaders:
+        p = iterations_of[loader.id]
         begins_inside = (p.start >= loop[0]) & (p.start < loop[1])
-        if begins_inside.all() or one.thread != "training":
-            found.append(one)
+        if begins_inside.all() or loader.thread != "training":
+            in_loop.append(loader)
             continue
         own = events.where(events.is_kind(*_CALLS) & (events.site == p.loader))
         is_inside = begins_inside | _gives_batches(p, own, loop)
         if is_inside.any():
             part = _loader_of(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
-                run.facts.loader(p.loader),
+                run.metadata.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
-                making.of_passes(p, is_inside),
+                making.of_iterations(p, is_inside),
                 run.sites(),
                 evaluation=inside,
             )
-            figures = {name: getattr(part, name) for name in _OF_PASSES}
-            found.append(replace(one, begun_ahead=not is_inside[0], **figures))
-    return found
+            figures = {name: getattr(part, name) for name in _OF_ITERATIONS}
+            in_loop.append(replace(loader, begun_ahead=not is_inside[0], **figures))
+    return in_loop
 
 
-def _gives_batches(p: Passes, calls: Events, loop: tuple[int, int]) -> Bool:
-    """Which passes over a loader are asked for batches in the loop, by the loader's own events."""
+def _gives_batches(p: LoaderIterations, calls: Events, loop: tuple[int, int]) -> Bool:
+    """Which epochs over a loader are asked for batches in the loop, by the loader's own events."""
     taken = calls.start[calls.is_kind(Kind.LOADER_NEXT)]
     number = p.number_at(taken[(taken >= loop[0]) & (taken < loop[1])])
-    found: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
-    return found
+    gives: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
+    return gives
 
 
 def _are_of(chosen: Bool, number: Int64) -> Bool:
-    """Whether passes of these numbers are among those chosen; -1 is the number of none."""
-    found: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
-    return found
+    """Whether epochs of these numbers are among those chosen; -1 is the number of none."""
+    is_chosen: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
+    return is_chosen
 
 
 def _with_callers(
-    loaders: list[Loader], passes: list[Passes], details: Details, names: LineNames
+    loaders: list[Loader], timeline: Timeline, details: Details, names: LineNames
 ) -> list[Loader]:
     """Tells of evaluations where the code that trains calls for them.
 
@@ -206,7 +211,7 @@ def _with_callers(
     """
     begun = details[details["kind"] == Kind.LOADER_PASS]
     training, evaluating = Counter[Stack](), []
-    for p in passes:
+    for p in timeline.loaders:
         own = begun[begun["site"] == p.loader]
         # It is told just before the iterator is made.
         place = np.minimum(np.searchsorted(p.start, own["start"]), max(len(p) - 1, 0))
@@ -215,8 +220,8 @@ def _with_callers(
         evaluating.append(names.stacks(own["value"][stage == EVALUATION].astype(np.int64)))
     lines = {site for stack in training for site, _ in stack}
     functions = {function_of(*frame) for stack in training for frame in stack}
-    found = []
-    for one, stacks in zip(loaders, evaluating, strict=True):
+    called = []
+    for loader, stacks in zip(loaders, evaluating, strict=True):
         calls: Counter[str] = Counter()
         for stack, count in stacks.items():
             shared = (f[0] for f in stack if function_of(*f) in functions and f[0] not in lines)
@@ -224,13 +229,13 @@ def _with_callers(
             if site is not None:
                 calls[site] += count
         most = [site for site, count in calls.items() if count > _MOST * stacks.total()]
-        found.append(replace(one, called_at=most[0]) if most else one)
-    return found
+        called.append(replace(loader, called_at=most[0]) if most else loader)
+    return called
 
 
 def _loader_of(
-    p: Passes,
-    facts: Mapping[str, Any],
+    p: LoaderIterations,
+    metadata: Mapping[str, Any],
     calls: Events,
     making: BatchMaking,
     sites: Sites,
@@ -240,11 +245,7 @@ def _loader_of(
     """Builds a loader's entry.
 
     Args:
-        p: Its passes.
-        facts: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
-        calls: Its own events.
-        making: Of all loaders.
-        sites: Names of places.
+        metadata: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
         evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
@@ -256,7 +257,7 @@ def _loader_of(
     delivery = delivery_of(of_loader[of_loader["kind"] == Kind.NEXT_PARTS], calls)
     pinned = details[details["kind"] == Kind.PIN]
     built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
-    site, collate = facts.get("site"), facts.get("collate_site")
+    site, collate = metadata.get("site"), metadata.get("collate_site")
     fetch = fetch_of(
         fetches,
         p,
@@ -265,23 +266,23 @@ def _loader_of(
         origin_ns=making.origin_ns,
         slow_samples=making.slow_samples,
     )
-    hot_lines = lines_of_making(fetches, p.loader, making.looks)
+    hot_lines = fetch_lines(fetches, p.loader, making.stack_samples)
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
         role=p.role,
-        kind=str(facts.get("kind", "unknown")),
-        is_iterable=_flag(facts.get("is_iterable")),
-        shares_samples=_shares_samples(facts, has_asked=has_asked(making.streams, fetch)),
-        set_up_as_workers_start=_flag(facts.get("set_up_as_workers_start")),
-        dataset=_word(facts.get("dataset")),
-        length=None if _has_parts(p) else integer(facts.get("length")),
-        num_workers=integer(facts.get("num_workers")),
-        prefetch_factor=integer(facts.get("prefetch_factor")),
-        persistent_workers=_flag(facts.get("persistent_workers")),
-        pin_memory=_flag(facts.get("pin_memory")),
-        batch_size=integer(facts.get("batch_size")),
-        start_method=_word(facts.get("start_method")),
+        kind=str(metadata.get("kind", "unknown")),
+        is_iterable=_flag(metadata.get("is_iterable")),
+        shares_samples=_shares_samples(metadata, has_asked=has_asked(making.streams, fetch)),
+        set_up_as_workers_start=_flag(metadata.get("set_up_as_workers_start")),
+        dataset=_word(metadata.get("dataset")),
+        length=None if _has_parts(p) else integer(metadata.get("length")),
+        num_workers=integer(metadata.get("num_workers")),
+        prefetch_factor=integer(metadata.get("prefetch_factor")),
+        persistent_workers=_flag(metadata.get("persistent_workers")),
+        pin_memory=_flag(metadata.get("pin_memory")),
+        batch_size=integer(metadata.get("batch_size")),
+        start_method=_word(metadata.get("start_method")),
         passes=len(p),
         iterations=int(p.batches.sum()),
         init_s=statistics_s(p.init_ns),
@@ -297,77 +298,80 @@ def _loader_of(
         first_given_back_s=first_given_back_s(p, fetches),
         sampler_starts_s=sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         **delivery,
-        pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
+        pin_s=_seconds_within(pinned, p) if metadata.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
         fetch=fetch,
         thread="training" if evaluation is not None else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
-        built_by=builder_of(facts),
+        built_by=builder_of(metadata),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
-        whole_batches=whole_batches(facts),
-        draws_all=None if _has_parts(p) else _draws_all(facts),
-        holds_tensors=_flag(facts.get("holds_tensors")),
-        is_stackable=_flag(facts.get("is_stackable")),
-        sampler_takes_epoch=_flag(facts.get("sampler_takes_epoch")),
-        draws_in_order=_draws_in_order(facts),
-        open_files=words(facts.get("open_files")),
-        workers_started_by=_word(facts.get("workers_started_by")),
-        unpicklable=words(facts.get("unpicklable")),
-        generators=words(facts.get("generators")),
-        guards_main=_flag(facts.get("guards_main")),
-        call=call_of(facts, sites),
+        whole_batches=whole_batches(metadata),
+        draws_all=None if _has_parts(p) else _draws_all(metadata),
+        holds_tensors=_flag(metadata.get("holds_tensors")),
+        is_stackable=_flag(metadata.get("is_stackable")),
+        sampler_takes_epoch=_flag(metadata.get("sampler_takes_epoch")),
+        draws_in_order=_draws_in_order(metadata),
+        open_files=words(metadata.get("open_files")),
+        workers_started_by=_word(metadata.get("workers_started_by")),
+        unpicklable=words(metadata.get("unpicklable")),
+        generators=words(metadata.get("generators")),
+        guards_main=_flag(metadata.get("guards_main")),
+        call=call_of(metadata, sites),
         evaluation_s=float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
         hot_lines=hot_lines,
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),
-        has_asked_for_worker=has_asked(making.streams, fetch) or facts.get("shards") is not None,
+        has_asked_for_worker=has_asked(making.streams, fetch) or metadata.get("shards") is not None,
         overlaps=bool(p.overlaps.any()),
     )
 
 
-def _evaluation_ns(p: Passes, calls: Events, evaluation: Int64 | None) -> Int64:
+def _evaluation_ns(p: LoaderIterations, calls: Events, evaluation: Int64 | None) -> Int64:
     if evaluation is None:
         return (p.end - p.start)[p.of_stage(EVALUATION)]
     return evaluation_ns(p, calls, evaluation)
 
 
-def _seconds_within(details: Details, p: Passes) -> float:
-    """Sums up what began in some pass over a loader."""
+def _seconds_within(details: Details, p: LoaderIterations) -> float:
+    """Sums up what began in some epoch over a loader."""
     place = np.searchsorted(p.start, details["start"], side="right") - 1
     is_inside = (place >= 0) & (details["start"] < p.end[place])
     return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
 
 
-def _has_parts(p: Passes) -> bool:
-    """Whether passes go over parts of the data: for one length they end after too many numbers."""
+def _has_parts(p: LoaderIterations) -> bool:
+    """Whether epochs go over parts of the data: for one length they end after too many numbers."""
     return len(np.unique(p.batches[p.is_ended])) >= _UNLIKE
 
 
-def _draws_all(facts: Mapping[str, Any]) -> int | None:
+def _draws_all(metadata: Mapping[str, Any]) -> int | None:
     """Returns the length of a dataset of which torch's own loader and sampler draw each sample."""
     # A package that shares batches out among ranks has classes of its own, as accelerate does.
-    is_torchs = facts.get("kind") == "DataLoader" and facts.get("sampler") in TORCHS_SAMPLERS
-    is_torchs &= facts.get("batch_sampler") in ("BatchSampler", None)
-    if not is_torchs or facts.get("samples_plainly") is not True:
+    is_torchs = metadata.get("kind") == "DataLoader" and metadata.get("sampler") in TORCHS_SAMPLERS
+    is_torchs &= metadata.get("batch_sampler") in ("BatchSampler", None)
+    if not is_torchs or metadata.get("samples_plainly") is not True:
         return None
-    return integer(facts.get("dataset_length"))
+    return integer(metadata.get("dataset_length"))
 
 
-def _draws_in_order(facts: Mapping[str, Any]) -> bool | None:
+def _draws_in_order(metadata: Mapping[str, Any]) -> bool | None:
     """Whether torch's own sampler goes through a dataset from its first sample to its last."""
-    sampler = facts.get("sampler")
-    if sampler not in TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
+    sampler = metadata.get("sampler")
+    if sampler not in TORCHS_SAMPLERS or metadata.get("batch_sampler") not in (
+        "BatchSampler",
+        None,
+    ):
         return None
     return bool(sampler == "SequentialSampler")
 
 
-def _shares_samples(facts: Mapping[str, Any], *, has_asked: bool) -> bool | None:
+def _shares_samples(metadata: Mapping[str, Any], *, has_asked: bool) -> bool | None:
     """Whether a stream of the user's asks for its worker, or is set up as one starts."""
-    if facts.get("is_own_stream") is not True:
+    if metadata.get("is_own_stream") is not True:
         return None
-    return has_asked or _flag(facts.get("set_up_as_workers_start"))
+    return has_asked or _flag(metadata.get("set_up_as_workers_start"))
 
 
 def _flag(value: Any) -> bool | None:
@@ -379,33 +383,72 @@ def _word(value: Any) -> str | None:
 
 
 def samples_of(
-    p: Passes, counted: Bool, events: Events, fetches: FetchTable, facts: Facts
+    p: LoaderIterations, counted: Bool, events: Events, fetches: FetchTable, metadata: Metadata
 ) -> int | None:
-    """Counts the samples of the batches taken in some passes, from the sampler's index lists.
+    """Counts the samples of the batches taken in some epochs, from the sampler's index lists.
 
-    Workers are sent indices ahead of time: of each pass the first as many count as batches were
+    Workers are sent indices ahead of time: of each epoch the first as many count as batches were
     taken. None where the sampler does not tell sizes: that of an iterable dataset says how many it
     asks for, not how many there are, and one that is no list of indices says nothing.
-
-    Args:
-        p: The loader's passes.
-        counted: Which of them count.
-        events: Of all threads.
-        fetches, facts: Of all loaders.
     """
-    told = facts.loader(p.loader)
+    loader = metadata.loader(p.loader)
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
     times, sizes = drawn.start, drawn.value.astype(np.int64)
     if len(drawn) == 0:
         own = (fetches.loader == p.loader) & (fetches.worker == 0)
         times, sizes = fetches.start_ns[own], fetches.samples[own]
-    if len(sizes) == 0 or told.get("is_iterable") or sizes.min() < 1:
+    if len(sizes) == 0 or loader.get("is_iterable") or sizes.min() < 1:
         return None
-    if told.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
+    if loader.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
         return None
     number = np.searchsorted(p.start, times, side="right") - 1
     number, sizes = number[number >= 0], sizes[number >= 0]
-    first_of_pass = np.searchsorted(number, np.arange(len(p)))
-    position = np.arange(len(number)) - first_of_pass[number]
+    first_of_epoch = np.searchsorted(number, np.arange(len(p)))
+    position = np.arange(len(number)) - first_of_epoch[number]
     used = (position < p.batches[number]) & counted[number]
     return int(sizes[used].sum())
+
+
+def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
+    """Says of each loader what those are for that its line builds besides, and what they forbid.
+
+    Args:
+        serials: Of each, which tells it from those of its line that live at the same time.
+    """
+    numbered = list(zip(loaders, serials, strict=True))
+    return [
+        replace(
+            loader,
+            also_builds=sorted(
+                {
+                    other.role
+                    for other, other_serial in numbered
+                    if _is_of_one_call(loader, other)
+                    # One that it is built anew as, for the same with other arguments, is no other.
+                    and (other.role, other_serial) != (loader.role, serial)
+                }
+            ),
+            # The arguments of one call are those of all.
+            overlaps=any(other.overlaps for other in (loader, *_of_call(loader, loaders))),
+            changed_between_passes=_changed(loader, loaders),
+        )
+        for loader, serial in numbered
+    ]
+
+
+def _changed(loader: Loader, loaders: Sequence[Loader]) -> list[str]:
+    """Returns what training changes of a loader's dataset, and of those that its call builds."""
+    all_of_call = (loader, *_of_call(loader, loaders))
+    names = (name for built in all_of_call for name in built.changed_between_passes)
+    return list(dict.fromkeys(names))
+
+
+def _of_call(loader: Loader, loaders: Sequence[Loader]) -> list[Loader]:
+    return [other for other in loaders if _is_of_one_call(loader, other)]
+
+
+def _is_of_one_call(loader: Loader, other: Loader) -> bool:
+    if loader.built_by is not None or other.built_by is not None or loader.site == UNKNOWN_SITE:
+        return False
+    ends = [None if loader.call is None else loader.call.ends_at for loader in (loader, other)]
+    return loader.site == other.site and (None in ends or ends[0] == ends[1])

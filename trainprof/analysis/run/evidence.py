@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainprof.analysis.device.transfers import dearest_in_training, idle_meanwhile_s
-from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
+from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.loader import Loader
@@ -73,7 +73,7 @@ def evidence_of(
         startup_s=account.seconds["startup"],
         training_s=training_s,
         training=spent,
-        has_device=run.facts.device() is not None,
+        has_device=run.metadata.device() is not None,
         steps=training,
         loaders=loaders,
         checkpoints=checkpoints_of(
@@ -97,4 +97,4 @@ def evidence_of(
 def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
     """Returns the line that cost training most of them, None where the device felt none."""
     dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and idle_meanwhile_s(dearest) > 0 else None
+    return dearest.site if dearest is not None and idle_during_s(dearest) > 0 else None

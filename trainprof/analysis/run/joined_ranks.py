@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainprof.analysis.distributed.stragglers import stragglers, to_jsonable
+from trainprof.analysis.distributed.collectives import stragglers, to_jsonable
 from trainprof.analysis.machine.gpus import energy_of
 from trainprof.analysis.run.one_process import Shown
 from trainprof.analysis.run.ranks import across_ranks, common_evidence, rank_row

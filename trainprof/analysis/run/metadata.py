@@ -1,13 +1,15 @@
-"""What the texts of a process's logs tell: loaders, places, versions, the device."""
+"""What a process's logs say of it: loaders, places, versions, device; and values read safely."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.run.place_names import Sites
+from trainprof.record import notes
+from trainprof.record.notes import AnyNote
 from trainprof.record.schema import Topic
+from trainprof.record.site_name import UNKNOWN_SITE, site_name
 
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
 # below it a time and its difference to another fit an int64.
@@ -20,13 +22,13 @@ _DATA_PARALLEL: Final = "DistributedDataParallel"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Metadata:
     """Decoded texts, id to value, per topic; nothing in them is trusted."""
 
     texts: Mapping[Topic, Mapping[int, Any]]
 
     def loader(self, number: int) -> Mapping[str, Any]:
-        """Returns a loader's facts as inside/loading/loader_metadata.py has them, {} where lost."""
+        """Returns a loader's metadata (inside/loading/loader_metadata.py), {} where lost."""
         told = self.texts[Topic.LOADER].get(number)
         return told if isinstance(told, dict) else {}
 
@@ -35,9 +37,9 @@ class Facts:
 
     def batches_ahead(self, number: int) -> int:
         """How many batches the loader's workers pile up, 0 without workers."""
-        facts = self.loader(number)
-        workers = integer(facts.get("num_workers")) or 0
-        ahead = workers * (integer(facts.get("prefetch_factor")) or 2)
+        metadata = self.loader(number)
+        workers = integer(metadata.get("num_workers")) or 0
+        ahead = workers * (integer(metadata.get("prefetch_factor")) or 2)
         return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
     def changed_attributes(self, loader: int) -> list[str]:
@@ -80,18 +82,21 @@ class Facts:
     def reads_counted_until(self) -> dict[int, int]:
         """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
         found: dict[int, int] = {}
-        for facts in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(facts, dict):
-                flag, until = integer(facts.get("flag")), integer(facts.get("reads_counted_until"))
+        for metadata in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(metadata, dict):
+                flag, until = (
+                    integer(metadata.get("flag")),
+                    integer(metadata.get("reads_counted_until")),
+                )
                 if flag is not None and until is not None:
                     found[flag] = until
         return found
 
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for facts in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(facts, dict):
-                told = {k: v for k, v in facts.items() if k in ("torch", "cuda", "hip") and v}
+        for metadata in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(metadata, dict):
+                told = {k: v for k, v in metadata.items() if k in ("torch", "cuda", "hip") and v}
                 found.update({k: str(v) for k, v in told.items()})
         return found
 
@@ -163,3 +168,45 @@ def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
             return None
         found = found.get(key)
     return known(found)
+
+
+class Sites:
+    """Turns site ids into `file.py:41`, relative to where the run was started."""
+
+    def __init__(self, texts: Mapping[int, Any], cwd: str | None) -> None:
+        """
+        Args:
+            texts: Id to [file, line, function], decoded from Topic.SITE texts.
+            cwd: Absolute path, or None.
+        """
+        self._texts = texts
+        self._cwd = cwd
+
+    def __getitem__(self, number: int) -> str:
+        return site_name(self._texts.get(number), self._cwd)
+
+    def known(self, number: int | None) -> str | None:
+        """Returns the same of an id that may be missing, None where nothing is known of it."""
+        name = UNKNOWN_SITE if number is None else self[number]
+        return None if name == UNKNOWN_SITE else name
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What probes noted, to be read by the kind of note.
+
+    Attributes:
+        records: All notes of the process's environment, as they stand in its log.
+        sites: Names of the places that they name by number.
+    """
+
+    records: Sequence[Mapping[str, Any]] = ()
+    sites: Sites = field(default_factory=lambda: Sites({}, None))
+
+    def last(self, kind: type[AnyNote]) -> AnyNote | None:
+        """Returns the note of a kind that was written last, None where there is none."""
+        return notes.last_note(kind, self.records)
+
+    def last_list(self, kind: type[AnyNote]) -> list[AnyNote]:
+        """Returns the notes of a kind that were written last as one list."""
+        return notes.last_notes(kind, self.records)

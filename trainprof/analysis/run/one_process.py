@@ -9,56 +9,63 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.device.devices import device_of, meanwhile_of
-from trainprof.analysis.device.emptied_cache import emptied_caches
-from trainprof.analysis.device.found_syncs import found_syncs_of
-from trainprof.analysis.device.host_waits import held_back
-from trainprof.analysis.device.kernel_share import kernel_share
-from trainprof.analysis.device.memory import out_of_memory_of, with_memory
-from trainprof.analysis.device.overlap import Meanwhile
-from trainprof.analysis.device.transfers import (
+from trainprof.analysis.device.activity import Overlap
+from trainprof.analysis.device.devices import device_of, device_overlap
+from trainprof.analysis.device.host_waits import (
+    emptied_caches,
+    found_syncs_of,
+    held_back,
     placements,
     sync_points,
     transfers,
 )
-from trainprof.analysis.distributed.collectives import Collectives, collectives_of, python_ns
-from trainprof.analysis.distributed.stragglers import COMMUNICATION, RankSteps
+from trainprof.analysis.device.kernel_share import kernel_share
+from trainprof.analysis.device.memory import out_of_memory_of, with_memory
+from trainprof.analysis.distributed.collectives import (
+    COMMUNICATION,
+    Collectives,
+    RankSteps,
+    collectives_of,
+    python_ns,
+)
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_steps import epoch_starts
+from trainprof.analysis.loading.loader_steps import shares_of_steps
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
-from trainprof.analysis.loading.steps_of_loader import shares_of_steps
-from trainprof.analysis.machine.memory_growth import memory_growth, room_of
-from trainprof.analysis.machine.processes import ticks_of
+from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
 from trainprof.analysis.machine.system import samples_between, system_summary
 from trainprof.analysis.model.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.model.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.pipeline.fit import LoaderModel
-from trainprof.analysis.pipeline.free_data import free_data
+from trainprof.analysis.pipeline.recorded_epoch import free_data
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.evidence import evidence_of, rule_settings_of
 from trainprof.analysis.run.faults import faults_of
-from trainprof.analysis.run.metadata import integer, number
-from trainprof.analysis.run.notes import Notes
-from trainprof.analysis.run.run_part import overhead_part, run_part
-from trainprof.analysis.run.training_part import training_of
+from trainprof.analysis.run.metadata import Notes, integer, number
+from trainprof.analysis.run.run_part import overhead_part, run_part, training_of
 from trainprof.analysis.run.unobserved import not_found, not_observed
-from trainprof.analysis.stacks.element_reads import element_reads
-from trainprof.analysis.stacks.hot_lines import WorkerFetches, hottest_lines
-from trainprof.analysis.stacks.lines_by_part import hottest, lines_of_training
-from trainprof.analysis.stacks.one_time_python import python_once
-from trainprof.analysis.stacks.python_in_model import python_in_model
-from trainprof.analysis.stacks.samples import LineNames, PartsOfLoop, beside_share, looks_of
-from trainprof.analysis.stacks.torch_in_loop import torch_in_loop
-from trainprof.analysis.summary.memory import MemoryGrowth
+from trainprof.analysis.stacks.hot_lines import (
+    WorkerFetches,
+    hottest,
+    hottest_lines,
+    lines_of_training,
+)
+from trainprof.analysis.stacks.loop_code import python_once, torch_in_loop
+from trainprof.analysis.stacks.python_in_model import element_reads, python_in_model
+from trainprof.analysis.stacks.samples import (
+    LineNames,
+    PartsOfLoop,
+    concurrent_share,
+    thread_samples,
+)
+from trainprof.analysis.summary.device import MemoryGrowth
 from trainprof.analysis.summary.run import Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.epochs import epochs_of, evaluation_of
-from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.timeline.ledger import attribute, ledger, within
-from trainprof.analysis.timeline.outliers import outliers
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
+from trainprof.analysis.timeline.ledger import attribute, ledger, update_seconds, within
+from trainprof.analysis.timeline.steady_state import outliers
 from trainprof.analysis.timeline.step_table import StepTable, step_table
 from trainprof.analysis.timeline.timeline import Timeline
-from trainprof.analysis.timeline.update_times import update_seconds
 from trainprof.analysis.verdict.headline import Evidence, verdict
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.context_builder import build_case
@@ -87,7 +94,7 @@ class Shown:
 
 
 def summary_of(run: Analysed) -> Shown:
-    timeline, recording, facts = run.timeline, run.recording, run.facts
+    timeline, recording, metadata = run.timeline, run.recording, run.metadata
     window, sites = timeline.window, run.sites()
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
     part = loader_part(run)
@@ -96,17 +103,17 @@ def summary_of(run: Analysed) -> Shown:
         timeline.events,
         timeline.nesting,
         timeline.segments,
-        has_device=facts.device() is not None,
-        graph_classes=facts.graph_classes(),
+        has_device=metadata.device() is not None,
+        graph_classes=metadata.graph_classes(),
     )
-    meanwhile = _meanwhile(run)
-    if meanwhile is not None:
-        attribution = replace(attribution, device_waits=meanwhile.waits())
+    overlap = _overlap(run)
+    if overlap is not None:
+        attribution = replace(attribution, device_waits=overlap.waits())
     account = ledger(timeline.events, attribution, window)
-    steps = step_table(timeline, attribution, facts)
+    steps = step_table(timeline, attribution, metadata)
     collectives = collectives_of(run.process.details, timeline, attribution, sites)
     free = free_data(timeline, run.process.details)
-    training = training_of(timeline, steps, part.samples, facts, free)
+    training = training_of(timeline, steps, part.samples, metadata, free)
     epochs = epochs_of(
         timeline, origin_ns=run.origin_ns, threshold_ns=int(run.wait_threshold_s() * 1e9)
     )
@@ -114,30 +121,35 @@ def summary_of(run: Analysed) -> Shown:
     compiling = compiling_in_training(run.process.details, timeline)
     device = None
     settled = (max(_settled_ns(timeline, steps), window.loop_start), window.loop_end)
-    if meanwhile is not None:
+    if overlap is not None:
         gpus = system.gpus if system is not None else []
-        activity = meanwhile.activity
+        activity = overlap.activity
         driver = kernel_share(recording.gpu_lines, gpus, activity.index, settled, activity.first_ns)
-        device = device_of(meanwhile, attribution, steps.steady, facts.device(), compiling, driver)
+        device = device_of(overlap, attribution, steps.steady, metadata.device(), compiling, driver)
     devices = None if device is None else [device]
-    copies = transfers(timeline.events, sites, meanwhile)
+    copies = transfers(timeline.events, sites, overlap)
     syncs = sync_points(
         timeline.events,
         sites,
-        meanwhile,
-        {k: (ns - run.origin_ns) / 1e9 for k, ns in facts.reads_counted_until().items()},
-        None if meanwhile is None else held_back(meanwhile, run.process.details, settled[0]),
+        overlap,
+        {k: (ns - run.origin_ns) / 1e9 for k, ns in metadata.reads_counted_until().items()},
+        None if overlap is None else held_back(overlap, run.process.details, settled[0]),
     )
     evidence = evidence_of(run, attribution, account, training, part.in_loop, device, copies, syncs)
     evidence = replace(evidence, collectives=collectives.by_line)
-    looks, names = looks_of(run.process.details, timeline.thread), LineNames(facts.texts, sites)
+    stack_samples, names = (
+        thread_samples(run.process.details, timeline.thread),
+        LineNames(metadata.texts, sites),
+    )
     parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, window)
     own_ns = python_ns(steps.per_step, collectives)
     once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
     lasting = evidence.training | {"other": max(evidence.training["other"] - once.seconds, 0.0)}
-    lines = lines_of_training(looks, parts, lasting, names, steps=len(steps), once=once.spans)
-    until = facts.reads_counted_until()
-    by_torch = torch_in_loop(looks, parts, evidence.training, names, lines, until)
+    lines = lines_of_training(
+        stack_samples, parts, lasting, names, steps=len(steps), once=once.spans
+    )
+    until = metadata.reads_counted_until()
+    by_torch = torch_in_loop(stack_samples, parts, evidence.training, names, lines, until)
     part_lines, loss = by_torch.lines, by_torch.loss_by_place
     loss_s = min(fsum((loss or {}).values()), lasting["other"])
     rest = python_in_loop.places_of_rest(account.other_by_place, loss or {}, loss_s)
@@ -149,15 +161,17 @@ def summary_of(run: Analysed) -> Shown:
     if evidence.evaluation_site is None:
         evidence = replace(evidence, evaluation_call=slow_validation.called_for_at(part_lines))
     found_syncs = found_syncs_of(run.process.details, sites)
-    worked = meanwhile.least if meanwhile is not None else None
+    worked = overlap.least if overlap is not None else None
     compilations = compilations_of(run.process.details, timeline, sites, worked)
     evidence = replace(evidence, compiling_s=compiling.total_ns() / 1e9)
     updates_s = update_seconds(timeline.events, timeline.nesting, attribution, window, compiling)
-    torch = torch_settings(facts, sites, updates_s)
+    torch = torch_settings(metadata, sites, updates_s)
     settled_ns = _settled_ns(timeline, steps)
     in_model = reads = None
     if not (compilations or torch.detects_anomalies):
-        in_model = python_in_model(looks, parts, evidence.training, names, settled_ns=settled_ns)
+        in_model = python_in_model(
+            stack_samples, parts, evidence.training, names, settled_ns=settled_ns
+        )
         evidence = replace(evidence, python_in_model=in_model)
     if not compilations:
         reads = element_reads(parts, evidence.training, sites, until, settled_ns=settled_ns)
@@ -190,7 +204,7 @@ def summary_of(run: Analysed) -> Shown:
             devices,
             run.process.details,
             timeline,
-            kind=str(run.facts.device()).partition(":")[0],
+            kind=str(run.metadata.device()).partition(":")[0],
             warmup=training.warmup_excluded,
             is_part=run.part is not None,
         ),
@@ -205,7 +219,7 @@ def summary_of(run: Analysed) -> Shown:
         wait_threshold_s=run.wait_threshold_s(),
         lines=line_cost(run.recording.logs),
         hot_lines=hottest_lines(
-            looks,
+            stack_samples,
             parts,
             training.per_step_s or {},
             names,
@@ -218,15 +232,15 @@ def summary_of(run: Analysed) -> Shown:
         loss_in_loop_s=None if loss is None else fsum(loss.values()),
         loss_by_place=loss or {},
         once_in_loop_s=once.seconds,
-        beside_share=beside_share(looks, parts),
-        placements=placements(timeline.events, sites) if facts.device() is not None else [],
+        beside_share=concurrent_share(stack_samples, parts),
+        placements=placements(timeline.events, sites) if metadata.device() is not None else [],
         not_observed=not_observed(run, system, training, devices) | not_found(run, found_syncs),
-        out_of_memory=out_of_memory_of(facts, recording.manifest.get("cwd")),
+        out_of_memory=out_of_memory_of(metadata, recording.manifest.get("cwd")),
         found_syncs=found_syncs,
         compilations=compilations,
         emptied_caches=[]
-        if meanwhile is None
-        else emptied_caches(run.process.details, timeline, attribution, sites, meanwhile.most),
+        if overlap is None
+        else emptied_caches(run.process.details, timeline, attribution, sites, overlap.most),
         collectives=collectives.by_line,
         memory_growth=_memory_growth(run, training, system),
         torch_threads=torch.threads,
@@ -260,7 +274,7 @@ def _settled_ns(timeline: Timeline, steps: StepTable) -> int:
 def _rank_steps(
     run: Analysed, steps: StepTable, collectives: Collectives, rank: int | None
 ) -> RankSteps | None:
-    if run.facts.device() is not None:
+    if run.metadata.device() is not None:
         return None
     evaluated = run.timeline.steps.ends - run.timeline.step_starts - steps.wall_ns
     return RankSteps(
@@ -299,7 +313,7 @@ def _case(
         clips_gradients=bool(run.timeline.events.is_kind(Kind.CLIP_GRADIENTS).any()),
         backwards=_backwards(run.timeline),
         torch=torch,
-        notes=Notes(run.facts.environment(), run.sites()),
+        notes=Notes(run.metadata.environment(), run.sites()),
         steps_shares=shares_of_steps(run.timeline, steps),
     )
 
@@ -337,11 +351,11 @@ def _full_collections(timeline: Timeline) -> int:
     return int((is_full & (events.start >= window.loop_start)).sum())
 
 
-def _meanwhile(run: Analysed) -> Meanwhile | None:
+def _overlap(run: Analysed) -> Overlap | None:
     """What the one device did; None where devices were waited for, or nothing tells."""
-    if run.facts.device() is None or run.synchronized() is not None:
+    if run.metadata.device() is None or run.synchronized() is not None:
         return None
-    return meanwhile_of(run.process.details, run.timeline)
+    return device_overlap(run.process.details, run.timeline)
 
 
 def _system(run: Analysed, samples: int | None) -> System | None:
@@ -385,5 +399,5 @@ def _memory_growth(run: Analysed, training: Training, system: System | None) -> 
         run.timeline.steps.ends,
         training.warmup_excluded,
         room_of(system.memory, system.last_sample),
-        epoch_starts(run.timeline.passes),
+        epoch_starts(run.timeline.loaders),
     )

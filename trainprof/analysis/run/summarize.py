@@ -8,27 +8,25 @@ from dataclasses import replace
 import numpy as np
 
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_steps import epoch_starts
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
-from trainprof.analysis.machine.host_ranks import (
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
+from trainprof.analysis.machine.cores import (
     HostPart,
     are_ranks,
     parts_of_processes,
     parts_of_recordings,
 )
-from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.hung import hung_of
+from trainprof.analysis.run.analysed import Analysed, described, narrowed
+from trainprof.analysis.run.ending import hung_of
 from trainprof.analysis.run.joined_ranks import joined_ranks
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.one_process import Shown, summary_of
-from trainprof.analysis.run.part import described, narrowed
 from trainprof.analysis.run.ranks import rank_recordings, rank_row
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.events import MAX_APART_NS, Events
-from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
 from trainprof.analysis.timeline.timeline import Timeline, build_timeline
 from trainprof.findings.run_context import Case
 from trainprof.record.run_directory import RunDirectory
@@ -125,7 +123,7 @@ def _analysed(
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
     timeline = build_timeline(
         process.events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=start,
@@ -142,7 +140,7 @@ def _analysed(
 def _counted_as_in_the_run(summary: RunSummary, whole: Timeline, part: Timeline) -> RunSummary:
     """Gives the steps and epochs of a part the numbers that they have in the whole run."""
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
-    begins = epoch_starts(whole.passes)
+    begins = epoch_starts(whole.loaders)
     first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
     return replace(
         summary,

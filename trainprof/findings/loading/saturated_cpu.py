@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps

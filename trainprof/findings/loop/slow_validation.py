@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
-from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
+from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.loader import Loader
