@@ -35,12 +35,7 @@ from trainprof.report.text.ledger import label_of
 from trainprof.report.text.safe_text import clip_end, with_safe_text
 from trainprof.report.text.units import byte_count, counted, percent, seconds, three_digits
 
-_WORDS: Final = {
-    FASTER: "faster",
-    SLOWER: "slower",
-    NO_VISIBLE_DIFFERENCE: "chance",
-    UNKNOWN: "",
-}
+_WORDS: Final = {FASTER: "faster", SLOWER: "slower", NO_VISIBLE_DIFFERENCE: "chance", UNKNOWN: ""}
 # Somebody's arguments may be long; the JSON has them whole.
 _REMARK_CELLS: Final = 300
 _FOLD_BELOW_SHARE: Final = 0.02

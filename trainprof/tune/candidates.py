@@ -23,12 +23,7 @@ from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
-from trainprof.tune.loader_candidates import (
-    left_out,
-    of_loaders,
-    steps_of_a_pass,
-    steps_per_batch,
-)
+from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
 from trainprof.tune.trial import workers_of
 
 # Of a training step: from which share on it is worth changing something for.

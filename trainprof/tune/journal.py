@@ -148,9 +148,7 @@ class Journal:
             relative_to=self._directory.path,
         )
         return replace(
-            found,
-            seconds=float(entry["seconds"]),
-            left_running=tuple(entry["left_running"]),
+            found, seconds=float(entry["seconds"]), left_running=tuple(entry["left_running"])
         )
 
     def ground(self) -> dict[str, str]:

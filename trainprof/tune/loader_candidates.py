@@ -21,11 +21,7 @@ from trainprof.findings.loading.loader_forecast import (
     modelled,
     on_the_cores,
 )
-from trainprof.findings.loading.waiting import (
-    TRIED_PREFETCH,
-    TRIED_WORKERS,
-    fewest_of,
-)
+from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, fewest_of
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.tune_support import (
     copied_share,

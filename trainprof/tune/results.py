@@ -26,12 +26,7 @@ from trainprof.analysis.summary.tune import (
 from trainprof.findings.loading.loader_change import call_with
 from trainprof.tune.candidates import Plan
 from trainprof.tune.choice import against, to_be_minded
-from trainprof.tune.measurements import (
-    Measurements,
-    cold_runs,
-    held_up_runs,
-    runs_on_other_batches,
-)
+from trainprof.tune.measurements import Measurements, cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 _FIRST_COUNTS: Final = (

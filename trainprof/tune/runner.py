@@ -64,12 +64,7 @@ class ScriptRunner:
     """
 
     def __init__(
-        self,
-        script: Script,
-        directory: RunDirectory,
-        *,
-        interval_s: float,
-        sandbox: Sandbox | None,
+        self, script: Script, directory: RunDirectory, *, interval_s: float, sandbox: Sandbox | None
     ) -> None:
         self._script = script
         self._directory = directory
@@ -129,11 +124,7 @@ class ScriptRunner:
                 found = found if why is None else replace(found, detail=f"{found.detail}. {why}")
         finally:
             remove_tree(scratch)
-        return replace(
-            found,
-            seconds=time.monotonic() - began,
-            left_running=finished.left_running,
-        )
+        return replace(found, seconds=time.monotonic() - began, left_running=finished.left_running)
 
 
 def label_of(trial: Trial, number: int) -> str:

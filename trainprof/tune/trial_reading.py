@@ -64,12 +64,7 @@ class Ended:
 
 
 def measured(
-    trial: Trial,
-    number: int,
-    directory: RunDirectory,
-    ended: Ended,
-    *,
-    relative_to: Path,
+    trial: Trial, number: int, directory: RunDirectory, ended: Ended, *, relative_to: Path
 ) -> Measured:
     """Reads a trial that has ended, and saves its summary as `run` does.
 

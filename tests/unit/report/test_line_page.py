@@ -14,13 +14,7 @@ from line_profiler.line_profiler import show_text
 from rich.cells import cell_len
 
 from trainprof.analysis.lines.recording import decoded_lines
-from trainprof.analysis.lines.times import (
-    FunctionTimes,
-    LineProfile,
-    LineTime,
-    Source,
-    arranged,
-)
+from trainprof.analysis.lines.times import FunctionTimes, LineProfile, LineTime, Source, arranged
 from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
 from trainprof.report import kernprof_table, line_page

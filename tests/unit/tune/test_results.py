@@ -21,12 +21,7 @@ from trainprof.analysis.summary.tune import (
 )
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.measurements import Measurements
-from trainprof.tune.results import (
-    recommended_of,
-    summary_of_tune,
-    trials_of,
-    whether_held,
-)
+from trainprof.tune.results import recommended_of, summary_of_tune, trials_of, whether_held
 
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Measurements:
@@ -194,10 +189,7 @@ def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
     fused = Candidate("optimizer", {"fused": True}, None)
     planted = Planted(lambda o: 0.005 if o else 0.010)
     for optimizers, told in (
-        (
-            (OptimizerCall("Adam", "train.py:5"),),
-            ["train.py:5: torch.optim.Adam(..., fused=True)"],
-        ),
+        ((OptimizerCall("Adam", "train.py:5"),), ["train.py:5: torch.optim.Adam(..., fused=True)"]),
         (
             (OptimizerCall("AdamW", "train.py:9", "transformers"),),
             ['train.py:9: TrainingArguments(..., optim="adamw_torch_fused")'],

@@ -17,22 +17,9 @@ from trainprof.launch.outcome import Outcome
 from trainprof.launch.run import FinishedRun
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune import runner
-from trainprof.tune.runner import (
-    WOULD_FILL,
-    Script,
-    ScriptRunner,
-    argument_of,
-    label_of,
-)
+from trainprof.tune.runner import WOULD_FILL, Script, ScriptRunner, argument_of, label_of
 from trainprof.tune.sandbox.sandbox import Sandbox
-from trainprof.tune.trial import (
-    WARM_UP,
-    Limits,
-    Measured,
-    Trial,
-    baseline,
-    name_of,
-)
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, baseline, name_of
 
 SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
 OF_TWO = Trial(name_of({"num_workers": {"a.py:1": 4, "a.py:2": 2}}))
@@ -223,9 +210,6 @@ def test_each_run_has_its_own_name_in_the_arguments_and_its_own_directory(
 ) -> None:
     for number in (1, 2):
         script.trial(baseline(), "--out", "runs/{trial}", number=number)
-    assert [options.words[2] for options in script.asked] == [
-        "runs/baseline",
-        "runs/baseline-run2",
-    ]
+    assert [options.words[2] for options in script.asked] == ["runs/baseline", "runs/baseline-run2"]
     names = [options.output.name for options in script.asked if options.output is not None]
     assert names == ["baseline", "baseline.2"]

@@ -9,14 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.planted_trials import (
-    FakeRunner,
-    Planted,
-    plan_of,
-    search_of,
-    threads,
-    workers,
-)
+from support.planted_trials import FakeRunner, Planted, plan_of, search_of, threads, workers
 
 from trainprof.analysis.statistics.speedup import FASTER, SLOWER
 from trainprof.analysis.summary.tune import (
@@ -36,11 +29,7 @@ from trainprof.analysis.summary.tune import (
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.search import CannotTune
 from trainprof.tune.trial import WARM_UP, Measured, Trial
-from trainprof.tune.trial_limits import (
-    limits_of_warm_up,
-    steps_beyond_a_pass,
-    steps_of_trials,
-)
+from trainprof.tune.trial_limits import limits_of_warm_up, steps_beyond_a_pass, steps_of_trials
 
 PLANS = (workers(2), workers(4), threads(1))
 

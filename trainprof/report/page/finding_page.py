@@ -101,11 +101,7 @@ def _told(found: Finding) -> str:
 
 
 def _passed_over(
-    passed: PassedOver,
-    rule: Rule,
-    looked_for: Mapping[str, float],
-    page: Page,
-    summary: RunSummary,
+    passed: PassedOver, rule: Rule, looked_for: Mapping[str, float], page: Page, summary: RunSummary
 ) -> list[Text]:
     """What a rule found, and why it is not among the findings."""
     found = passed.finding

@@ -67,10 +67,7 @@ def _what_it_may_be(grown: MemoryGrowth) -> str:
 
 def _shared_memory(summary: RunSummary) -> list[str]:
     memory = summary.system.memory if summary.system else {}
-    used, total = (
-        number_at(memory, "shm_used_bytes", "max"),
-        number_at(memory, "shm_total_bytes"),
-    )
+    used, total = (number_at(memory, "shm_used_bytes", "max"), number_at(memory, "shm_total_bytes"))
     if used is None or not total or used < _SHM_FULL_SHARE * total:
         return []
     return [

@@ -61,11 +61,7 @@ BLANK: Final = (Text(),)
 
 Section = Callable[[RunSummary, Page], list[Text]]
 
-_LEVEL_STYLES: Final = {
-    "highly": "bold red",
-    "moderately": "bold yellow",
-    "not": "bold green",
-}
+_LEVEL_STYLES: Final = {"highly": "bold red", "moderately": "bold yellow", "not": "bold green"}
 _BOTTLENECK_KEYS: Final = {
     "data": ("loader_start", "first_batch", "data_wait", "loader_end"),
     "transfer": ("transfer",),

@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from trainprof.analysis.summary.finding import (
-    LIKELY,
-    MODELLED_WORKERS,
-    Finding,
-    comes_once,
-)
+from trainprof.analysis.summary.finding import LIKELY, MODELLED_WORKERS, Finding, comes_once
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.findings.device import exposed_syncs, launch_bound

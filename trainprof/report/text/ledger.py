@@ -275,10 +275,7 @@ def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> 
 
 
 def _rounded(
-    shown: list[_Row],
-    parts: list[LedgerPart],
-    figure: Callable[[LedgerPart], float],
-    decimals: int,
+    shown: list[_Row], parts: list[LedgerPart], figure: Callable[[LedgerPart], float], decimals: int
 ) -> list[int]:
     """Returns what each row shows of a figure, in units of 10 ** -decimals."""
     each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))

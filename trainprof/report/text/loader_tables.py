@@ -12,14 +12,7 @@ from trainprof.analysis.summary.run import Statistics
 from trainprof.report.text.batch_time import BatchGroup, code_parts, making_parts, waiting_parts
 from trainprof.report.text.layout import Column
 from trainprof.report.text.loader_words import ready_words, sample_name
-from trainprof.report.text.units import (
-    NOT_MEASURED,
-    byte_count,
-    count,
-    counted,
-    percent,
-    seconds,
-)
+from trainprof.report.text.units import NOT_MEASURED, byte_count, count, counted, percent, seconds
 
 # What the columns of seconds in the workers' table mean.
 LEGEND: Final = (
