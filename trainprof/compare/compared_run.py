@@ -259,10 +259,6 @@ def _called(run: ComparedRun, name: str) -> ComparedRun:
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:
-    """Reads what `compare` needs of a run besides its summary.
-
-    Raises:
-        OSError: If a file is there but cannot be read.
-    """
+    """Reads what `compare` needs of a run besides its summary."""
     series = read_step_series(directory)
     return ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))

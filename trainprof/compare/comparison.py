@@ -125,15 +125,10 @@ class Comparison:
 def compare(
     base: Sequence[ComparedRun], other: Sequence[ComparedRun], *, limit: float | None = None
 ) -> Comparison:
-    """Compares one or more runs with one or more others.
+    """Compares one or more runs of a setting with one or more of another.
 
     Steps that save checkpoints are left out, where most save none: how many there are depends on
-    where a run was ended.
-
-    Args:
-        base: Runs of one setting.
-        other: Runs of the other.
-        limit: How much longer a step may take, as a share; None without a gate.
+    where a run was ended. `limit`: how much longer a step may take, as a share; None: no gate.
     """
     base, other = ([without_saves(run) for run in side] for side in (base, other))
     listed = differences(base, other)

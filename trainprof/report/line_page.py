@@ -56,18 +56,13 @@ def render(
     per_process: bool = False,
     closing: Sequence[str] = (),
 ) -> str:
-    """Returns the functions one after the other, then notes on all of them.
+    """Returns the functions in their order, then notes on all of them, as `page.render` does.
 
     Args:
-        profile: Its functions are shown in their order.
-        width: Cells in a line; no line is wider.
-        color: Allow colour codes; without it the text holds no escape at all.
-        unicode: False gives ASCII only.
-        verbose: Fold nothing.
-        unit_s: Unit of the times, in seconds; None gives each its own.
-        skip_zero: Leave out functions that were never reached.
+        profile: What to show; `verbose` folds nothing, `skip_zero` leaves out what was not reached.
+        unit_s: Unit of the times, in seconds; None: each its own.
         per_process: Each process by itself, not added up.
-        closing: Command to copy behind the notes, in words before it and itself, or nothing.
+        closing: Words and a command to copy behind the notes, or nothing.
     """
     page = Page(width=width, unicode=unicode, verbose=verbose)
     lines: list[Text] = []

@@ -147,12 +147,7 @@ def _finding(finding: Finding, whole: str, *also: str) -> str:
 
 
 def render_loader(summary: RunSummary, index: int) -> str:
-    """Returns one loader in full, as `render` returns a run.
-
-    Args:
-        summary: The run.
-        index: Of the loader in `summary.loaders`.
-    """
+    """Returns the loader at `index` of `summary.loaders` in full."""
     summary = with_safe_text(summary)
     loader = summary.loaders[index]
     fetch = loader.fetch

@@ -78,7 +78,7 @@ _STYLES: Final = {FASTER: "green", SLOWER: "red"}
 
 def times(value: float | None) -> str:
     """Returns "2.84x"."""
-    if value is None or not is_known(value):
+    if not is_known(value):
         return NONE_TOLD
     return f"{three_digits(value)}x"
 

@@ -58,12 +58,7 @@ class Candidate:
 
 
 def interval_without(predicted: Interval | None, share: float) -> Interval | None:
-    """Returns how many times as fast the rest is, by a forecast of all.
-
-    Args:
-        predicted: Of all.
-        share: Of the time before, which stays as it is and is not counted.
-    """
+    """Returns the forecast of the rest, by one of all of which a share stays and is not counted."""
     if predicted is None or share <= 0:
         return predicted
     return _times_of_rest(predicted[0], share), _times_of_rest(predicted[1], share)
@@ -134,16 +129,10 @@ def learned(
     tried: Sequence[Candidate],
     speed_of: Callable[[Candidate], SpeedUp | None],
 ) -> Interval | None:
-    """Returns the forecast by what another change of the same kind gave, if that is narrower.
+    """Returns the forecast by what another change of the same kind gained, if that is narrower.
 
-    What the model says of the one against the other is put upon what the other was measured to
-    give. Both are measured against the same baselines, so that the interval of the one is what two
-    runs may differ by.
-
-    Args:
-        candidate: To be run.
-        tried: All that may have been.
-        speed_of: What was measured.
+    What the model says of the one against the other is put upon what the other was measured at.
+    Both are measured against the same baselines, so that the interval is what two runs differ by.
     """
     if candidate.predicted is None:
         return None

@@ -82,13 +82,12 @@ def plan(
     """Returns what is worth trying on a script, by a run of it.
 
     Args:
-        case: Of the run as it is.
+        case: The run.
         allow_numerics: What changes the numbers may be tried.
         free_step_s: What a step takes with batches that cost nothing, once that is measured: a
             thread that never waits computes faster, and no recording tells by how much.
-        starts: What starts of passes add to steady steps, as a share of them.
-        saves: What saving checkpoints takes of the time of steady steps, as a share of it: trials
-            are compared without.
+        starts, saves: What starts of passes add to steady steps, and what checkpoints take of them,
+            as shares: trials are compared without.
     """
     candidates = [
         one.without_saves(saves)

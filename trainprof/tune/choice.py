@@ -96,12 +96,7 @@ def variants(found: Measurements, taken: Sequence[Candidate], plan: Plan) -> lis
 
 
 def contenders(found: Measurements, at_most: int) -> list[Trial]:
-    """Returns what was measured fastest, and the ceiling.
-
-    Args:
-        found: So far.
-        at_most: So many changes, fastest first.
-    """
+    """Returns what was measured fastest, `at_most` so many changes, and the ceiling."""
     trials = _ok_trials(found)
     changed = []
     for trial in trials:
@@ -162,13 +157,7 @@ def against(found: Measurements, trial: Trial) -> list[str]:
 
 
 def to_be_minded(found: Measurements, trial: Trial, loaders: Sequence[Loader]) -> list[str]:
-    """Returns which streams a recommended trial takes to be shared out, though no pass ended.
-
-    Args:
-        found: What was measured.
-        trial: That is recommended.
-        loaders: That it changes, as the script has them.
-    """
+    """Returns which streams among `loaders` are taken to be shared out, though no pass ended."""
     return [
         _SHARED.format(one.site)
         for one in loaders

@@ -324,10 +324,7 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Refuses what would make later trials unlike earlier ones.
-
-    Args:
-        before, now: By its name; of what is not known of both, nothing is said.
+    """Refuses what would make later trials unlike earlier ones, as far as both are known.
 
     Raises:
         CannotResume: With what is another.

@@ -44,13 +44,7 @@ _MORE_THAN_ONE: Final = 2
 
 
 def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Candidate]:
-    """Returns the changes of loaders that are worth trying.
-
-    Args:
-        case: The run.
-        free_step_s: What a step takes when it waits for no loader, None where it is not known.
-        starts: What starts of passes add to steady steps, as a share of them.
-    """
+    """Returns the changes of loaders that are worth trying; arguments as in `plan`."""
     waited = waited_for(case)
     loaders = modelled(waited)
     found: list[Candidate] = []
@@ -205,11 +199,7 @@ def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> li
 
 
 def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns overrides: of several lines the workers, and what is not alike for all, by line.
-
-    Args:
-        changes: Arguments by line.
-    """
+    """Returns overrides: of several lines the workers, and what is not alike for all, by line."""
     if len(changes) == 1:
         return dict(next(iter(changes.values())))
     found: dict[str, Any] = {}

@@ -48,16 +48,9 @@ def summary_of_tune(
     command: Sequence[str] | None = None,
     is_sandboxed: bool = True,
 ) -> RunSummary:
-    """Returns the summary of a `tune` run: of its first baseline, with the trials.
+    """Returns the summary of a `tune` run: that of its first baseline, with the trials.
 
-    Args:
-        base: Of the first baseline.
-        found: What was measured.
-        name: The `tune` run's.
-        directory: As one would type it.
-        budget_s: That it was given.
-        command: As it was given, with secrets masked; None: the first baseline's.
-        is_sandboxed: Whether trials were kept from the user's files.
+    `directory` and `command` as typed, secrets masked; None: the first baseline's command.
     """
     rows = trials_of(found)
     written = dict.fromkeys(path for run in found.runs for path in run.written)

@@ -94,11 +94,7 @@ class CannotTune(TrainprofError):
 
 
 class _Ended(Exception):
-    """No more trials.
-
-    Args:
-        why: BUDGET or INTERRUPTED.
-    """
+    """No more trials; `why`: BUDGET or INTERRUPTED."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -232,10 +228,6 @@ class Search:
 
     def _first_as_baseline(self, warm_up: Measured, takes_s: float | None) -> Measured:
         """Counts the warm-up as the baseline: another one would leave no time for a change.
-
-        Args:
-            warm_up: The first run.
-            takes_s: What a trial takes, None: not known.
 
         Raises:
             CannotTune: If it made too few steps for that.

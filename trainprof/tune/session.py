@@ -150,11 +150,7 @@ def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) ->
 
 
 def _sandbox(options: TuneOptions, place: Path) -> Sandbox | None:
-    """Returns the sandbox of all trials, None where none is asked for.
-
-    Raises:
-        NoSandbox: If there is none to be had.
-    """
+    """Returns the sandbox of all trials, None where none is asked for."""
     return make_sandbox(place, options.script.words) if options.is_sandboxed else None
 
 
@@ -167,14 +163,11 @@ def _existing(output: Path | None) -> Path:
 def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     """Returns an earlier `tune` run, to go on with the same script.
 
-    Args:
-        directory: Of the earlier one.
-        options: What is said along with it; without a budget it gets as much again.
+    Without a budget of its own it gets as much again.
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the command, the script, the machine, torch or the environment is another
-            by now, or its trials would not be like those before.
+        CannotResume: If what was asked for or what trials stand on is another by now.
         NoSandbox: If trials cannot be kept from the user's files, and were so before.
     """
     journal = read_journal(directory)
@@ -229,21 +222,17 @@ def tune(
 ) -> RunSummary:
     """Runs trials until it is known what helps, or the time is over.
 
-    Args:
-        run: From `begin` or `resumed`.
-        tell: Called before and after each run of a trial.
-        announce: Called with a sentence on what fits into the budget, before the first run and
-            after the baseline.
+    `tell` is called before and after each run of a trial, `announce` with a sentence on what fits
+    into the budget, before the first run and after the baseline.
 
     Returns:
         The summary, which is saved too: after each trial as far as it is known.
 
     Raises:
-        CannotTune: If the script as it is cannot be measured.
+        CannotTune: If the baseline cannot be measured.
         CannotResume: If a trial ran on another machine, or with other libraries, than earlier ones.
         StoppedTooEarly: If Ctrl-C came before it was.
         AlreadyTuning: If another process is at work in the same directory.
-        TrainprofError: If nothing could be started.
     """
     directory, asked = run.directory, run.journal.asked
     runner = ScriptRunner(run.script, directory, interval_s=asked.interval_s, sandbox=run.sandbox)

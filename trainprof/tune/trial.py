@@ -190,11 +190,7 @@ class Measured:
         return self.outcome == OK and self.pace is not None
 
     def by_updates(self, steps_per_batch: float) -> Measured:
-        """Returns the same of a loader alone, its pace and steps those of updates, not of batches.
-
-        Args:
-            steps_per_batch: Updates for each of its batches.
-        """
+        """Returns the same of a loader alone, by updates in place of its batches."""
         steps = round(self.steps * steps_per_batch)
         if self.pace is None or self.pace.steps_s is None:
             return replace(self, steps=steps)
@@ -229,12 +225,7 @@ class TrialRunner(Protocol):
     """What `tune` asks for runs of trials; tests put a fake one in its place."""
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-        """Runs a trial once; a script that fails is a result.
-
-        Args:
-            trial: What is changed.
-            number: Of this trial's runs, from 1 on.
-            limits: How long it may go on.
+        """Runs a trial once, `number` from 1 on; a script that fails is a result.
 
         Raises:
             TrainprofError: If nothing could be started.

@@ -94,15 +94,10 @@ def _written(note: Any) -> Iterator[tuple[str, bool]]:
 
 
 def last_words(console: Path, exception: str | None) -> str | None:
-    """Returns the line that tells why a script ended, from the end of what it wrote.
+    """Returns the line that tells why a script ended, such as "ValueError: no such file".
 
-    Args:
-        console: The directory of its output.
-        exception: The name of the exception that ended it, None: not known. A worker's own comes
-            behind the one that passes it on, and tells more.
-
-    Returns:
-        `ValueError: no such file`; None where nothing was written that tells it.
+    `exception`: the name of what ended it, None: unknown. A worker's own comes behind the one that
+    passes it on, and tells more. None where nothing was written that tells it.
     """
     lines = [line for line in end_of_errors(console).splitlines() if line.strip()]
     if exception is not None:
@@ -128,9 +123,5 @@ def _short(line: str) -> str:
 
 
 def refusal_in(errors: str) -> str | None:
-    """Returns why the sandbox refused what a script failed at, None where it did not.
-
-    Args:
-        errors: The end of what the script wrote to stderr.
-    """
+    """Returns why the sandbox refused what a script failed at, None where it did not."""
     return next((why for pattern, why in _REFUSALS if re.search(pattern, errors)), None)

@@ -66,11 +66,7 @@ class Ended:
 def measured(
     trial: Trial, number: int, directory: RunDirectory, ended: Ended, *, relative_to: Path
 ) -> Measured:
-    """Reads a trial that has ended, and saves its summary as `run` does.
-
-    Returns:
-        What it showed; how long it took is for its runner to tell.
-    """
+    """Reads a trial that has ended, but for how long it took; saves its summary as `run` does."""
     summary = summarize(directory)
     save_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console)

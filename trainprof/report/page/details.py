@@ -20,6 +20,8 @@ from trainprof.report.text.units import (
     byte_count,
     count,
     is_known,
+    known_first,
+    of_hundred,
     percent,
     seconds,
     share_of,
@@ -137,21 +139,14 @@ def _outlier(outlier: Outlier) -> list[str]:
     return [outlier_sentence(outlier), f"{seconds(outlier.start_s)} into the run", epoch, *samples]
 
 
-def _known_first(figures: Mapping[str, str]) -> list[str]:
-    """Returns the figures that were measured, then the names of the others in one fragment."""
-    known = [f"{name} {figure}" for name, figure in figures.items() if figure != NOT_MEASURED]
-    missing = [name for name, figure in figures.items() if figure == NOT_MEASURED]
-    return [*known, f"{NOT_MEASURED}: {', '.join(missing)}" if missing else ""]
-
-
 def _cpu(cpu: Mapping[str, Any]) -> list[str]:
     switches = number_at(cpu, "context_switches_per_s")
-    return _known_first(
+    return known_first(
         {
             "usable cores": _plain(number_at(cpu, "cores_usable")),
-            "this run, in % of one core: mean": _of_hundred(number_at(cpu, "tree_percent", "mean")),
-            "max": _of_hundred(number_at(cpu, "tree_percent", "max")),
-            "whole host": _of_hundred(number_at(cpu, "host_percent", "mean")),
+            "this run, in % of one core: mean": of_hundred(number_at(cpu, "tree_percent", "mean")),
+            "max": of_hundred(number_at(cpu, "tree_percent", "max")),
+            "whole host": of_hundred(number_at(cpu, "host_percent", "mean")),
             "waiting for disks": percent(number_at(cpu, "iowait_share")),
             "some task waiting for a core": percent(number_at(cpu, "pressure_some_share")),
             "context switches a second": NOT_MEASURED if switches is None else count(switches),
@@ -169,7 +164,7 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
         "free at least": byte_count(number_at(memory, "host_available_bytes", "min")),
         "swap at most": byte_count(number_at(memory, "swap_used_bytes", "max")),
     }
-    return _known_first(figures | ({} if limit is None else {"limit": byte_count(limit)}))
+    return known_first(figures | ({} if limit is None else {"limit": byte_count(limit)}))
 
 
 def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
@@ -179,13 +174,13 @@ def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
         ("received by network", network, "received_bytes_per_s"),
         ("sent by network", network, "sent_bytes_per_s"),
     )
-    return _known_first(
+    return known_first(
         {words: byte_count(number_at(rates, key, "mean")) for words, rates, key in named}
     )
 
 
 def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
-    cpu = [_of_hundred(number_at(one, "cpu_percent", "mean")) for one in processes]
+    cpu = [of_hundred(number_at(one, "cpu_percent", "mean")) for one in processes]
     memory = [byte_count(number_at(one, "rss_bytes", "max")) for one in processes]
     return [
         Column(
@@ -203,8 +198,4 @@ def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
 
 
 def _plain(value: float | None) -> str:
-    return NOT_MEASURED if value is None or not is_known(value) else f"{value:,.6g}"
-
-
-def _of_hundred(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.0f} %"
+    return f"{value:,.6g}" if is_known(value) else NOT_MEASURED

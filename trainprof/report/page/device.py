@@ -80,9 +80,7 @@ class IdleTable:
 def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
     """Returns the table, None where nothing is known of any device.
 
-    Args:
-        summary: The run.
-        fold: Put causes under `FOLD_BELOW_SHARE` on every device into one row.
+    `fold`: causes under `FOLD_BELOW_SHARE` on every device share a row.
     """
     parts = [(device, _parts(device)) for device in summary.devices or ()]
     parts = [(device, one) for device, one in parts if sum(one.values()) > 0][:DEVICES_SHOWN]
@@ -137,7 +135,7 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
             continue
         name = page.shortened(device.name, _DEVICE_CELLS)
         told.append(f"{name} at work {interval(device.busy_share)} of {device.time}")
-        if device.kernel_share is not None and is_known(device.kernel_share):
+        if is_known(device.kernel_share):
             told.append(f"by the driver a kernel ran in {percent(device.kernel_share)} of that")
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
@@ -159,7 +157,7 @@ def interval(shares: Sequence[float]) -> str:
 
 def _is_estimated(device: Device) -> bool:
     """Whether its driver tells what marks do not: very likely, and no more sure."""
-    return device.kernel_share is not None and is_known(device.kernel_share)
+    return is_known(device.kernel_share)
 
 
 def _more(device: Device) -> list[str]:
@@ -188,7 +186,7 @@ def _parts(device: Device) -> dict[str, float]:
     because = {k: s for k, s in (device.idle_because or {}).items() if is_known(s) and s > 0}
     idle_s = sum(because.values())
     low = device.busy_share[0] if device.busy_share else None
-    if not because or low is None or not is_known(low) or not 0 <= low < 1:
+    if not because or not is_known(low) or not 0 <= low < 1:
         return {}
     found = {label: because.get(cause, 0.0) for cause, label in _CAUSES.items()}
     found[_MAYBE] = because.get("unknown_s", 0.0)
@@ -253,7 +251,7 @@ def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged:
 
 def _rate(transfer: Transfer) -> str:
     rate = transfer.gb_per_s
-    if rate is None or not is_known(rate) or not transfer.count:
+    if not is_known(rate) or not transfer.count:
         return ""
     if transfer.bytes / transfer.count < _FULL_RATE_BYTES:
         return ""

@@ -57,15 +57,9 @@ def render_why(
     unicode: bool = True,
     settings: Mapping[str, float] | None = None,
 ) -> str:
-    """Returns what a run's finding rests on, or that the rule found nothing there.
+    """Returns what a run's finding rests on, or why the rule has none there; as `page.render`.
 
-    Args:
-        summary: The run.
-        rule: That is asked about.
-        width: In columns.
-        color: With colours.
-        unicode: With characters beyond ASCII.
-        settings: Thresholds by which the run was judged in place of the usual ones, by "rule.name".
+    `settings`: thresholds by which the run was judged in place of the usual ones, by "rule.name".
     """
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=True)

@@ -83,13 +83,10 @@ _TRYING: Final = "measure that:"
 
 
 def findings_section(summary: RunSummary, page: Page, room: int | None = None) -> list[Text]:
-    """Returns a block for each finding, or that there is none; nothing where nobody could tell.
+    """Returns a block for each finding, or that there is none; nothing where it is unknown.
 
-    Args:
-        summary: The run.
-        page: Where it is written.
-        room: Lines that should do. The first finding stands whole in any case, and those worth a
-            warning with their change and what it gives.
+    `room`: lines that should do. The first finding stands whole in any case, and those worth a
+    warning with their change and gain.
     """
     if not summary.findings:
         return _nothing(summary, page)
@@ -222,12 +219,9 @@ def _nothing(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
-    """Returns that no cause was found, and what no rule looks into; "" where nobody could tell.
+    """Returns that no cause was found, and what no rule judges; "" where it is unknown.
 
-    Args:
-        summary: Of a run without findings.
-        page: Where it is written.
-        more: How to get what is left out.
+    `more`: how to see what is left out.
     """
     bar = summary.findings_from
     if bar is None or not is_judged(summary):

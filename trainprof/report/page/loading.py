@@ -65,10 +65,7 @@ BLANK: Final = (Text(),)
 def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
     """Returns a block for each loader that training waits for; where all keep up, one line.
 
-    Args:
-        summary: The run.
-        page: Where it is written.
-        room: Lines at most; the first heading stands in any case.
+    `room`: lines at most; the first heading stands in any case.
     """
     needy = _needy(summary)
     if not needy:
@@ -196,15 +193,7 @@ def _sentence(told: Sequence[str], separator: str = ", ") -> str:
 def render_loader(
     summary: RunSummary, index: int, *, width: int, color: bool, unicode: bool = True
 ) -> str:
-    """Returns one loader as a page of text.
-
-    Args:
-        summary: The run.
-        index: Of the loader in `summary.loaders`.
-        width: Cells in a line; no line is wider.
-        color: Allow colour codes; without it the text holds no escape at all.
-        unicode: False gives ASCII only.
-    """
+    """Returns the loader at `index` of `summary.loaders` as a page, as `page.render` does."""
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=True)
     loader = summary.loaders[index]

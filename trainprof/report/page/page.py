@@ -82,19 +82,11 @@ _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
 def render(
     summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
 ) -> str:
-    """Returns the run as a page of text.
+    """Returns the run as a page of text, each line ended by a newline.
 
-    Args:
-        summary: The run.
-        width: Cells in a line; no line is wider.
-        color: Allow colour codes; without it the text holds no escape at all.
-        unicode: False gives ASCII only.
-        verbose: Show everything, however long.
-
-    Returns:
-        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells, and on an
-        accelerator its table; more where findings worth a change take them. The command to copy is
-        not broken where it is wider than a line.
+    Unless `verbose`, about 30 lines of 80 cells, more where findings worth a change take them. No
+    line is wider than `width`, but for a command to copy. Without `color` no escape is in it;
+    `unicode=False`: ASCII only.
     """
     if summary.tuning is not None:
         return tune.render_page(summary, width=width, color=color, unicode=unicode, verbose=verbose)

@@ -90,7 +90,7 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
         "making": "making it",
         "sampler": "drawing its indices",
     }
-    rest = wait.mean - sum(s for s in of_batch.values() if s is not None and is_known(s))
+    rest = wait.mean - sum(s for s in of_batch.values() if is_known(s))
     parts = _parts(words, of_batch, 1, whole=wait.mean)
     if parts and rest > 0:
         parts.append(BatchPart("rest", "the rest of next(iterator)", rest, rest / wait.mean))
@@ -151,7 +151,7 @@ def _parts(
     *,
     whole: float | None = None,
 ) -> list[BatchPart]:
-    known = {name: s for name, s in seconds.items() if s is not None and is_known(s) and s >= 0}
+    known = {name: s for name, s in seconds.items() if is_known(s) and s >= 0}
     if count <= 0:
         return []
     total = sum(known.values()) if whole is None else whole * count

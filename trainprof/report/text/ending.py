@@ -53,7 +53,7 @@ def progress(summary: RunSummary) -> list[str]:
         evaluated_s = summary.evaluation.seconds if evaluated_s is None else evaluated_s
         evaluated = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
         parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
-    if training.samples_per_s is not None and is_known(training.samples_per_s):
+    if is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
     return [*parts, *_processes(summary)]
 

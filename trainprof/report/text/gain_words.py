@@ -56,12 +56,7 @@ def whole_of(summary: RunSummary) -> str:
 
 
 def speedup_words(finding: Finding, whole: str = "the run") -> str:
-    """Returns what the change would give, "" where that is not known.
-
-    Args:
-        finding: Of the run.
-        whole: What of it is shown.
-    """
+    """Returns the gain of a change, "" where it is not known; `whole`: what of the run is shown."""
     steps, run = known_range(finding.predicted_speedup), known_range(finding.run_speedup)
     if steps is None:
         return ""

@@ -86,9 +86,8 @@ class Page:
     def command(self, label: str, opening: str, command: str) -> list[Text]:
         """Returns a command to copy, after a label and an opening: whole, however wide the page.
 
-        It stands behind the opening, or in its place, or where it is wider than the page, in the
-        line below from the left edge on; a terminal shows that on several lines and copies it as
-        one.
+        It stands behind the opening, or in its place, or where it is wider than the page on a line
+        of its own, which a terminal wraps and copies as one.
         """
         head = self.text(label.ljust(LABEL_CELLS), "bold")
         lead, line = self.text(opening), self.text(command)

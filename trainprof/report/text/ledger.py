@@ -157,11 +157,8 @@ def ledger_table(
 ) -> LedgerTable | None:
     """Returns the ledger as printed, None where nothing of it was measured.
 
-    Args:
-        summary: The run.
-        fold: Put rows under `FOLD_BELOW_SHARE` into one last row.
-        max_rows: With `fold`, so many rows at most, the folded one included; 2 or more.
-        spoken_of: Keys that the page speaks of: the rows of a few are not folded for want of room.
+    `fold`: rows under `FOLD_BELOW_SHARE` share a last row; `max_rows` at most, 2 or more, of which
+    those with keys in `spoken_of`, which the page names, are not folded for want of room.
     """
     parts = _parts(summary)
     whole = sum(part.seconds for part in parts)
@@ -317,14 +314,7 @@ class _Widths:
 def ledger_lines(
     table: LedgerTable, page: Page, *, headline_keys: tuple[str, ...], headline_style: str
 ) -> list[Text]:
-    """Returns heading, rows and total.
-
-    Args:
-        table: The ledger.
-        page: Where it is written.
-        headline_keys: Keys that the headline is about: their bars carry its style.
-        headline_style: That style.
-    """
+    """Returns heading, rows and total; bars of `headline_keys` carry `headline_style`."""
     widths = _widths(table, page)
     longest = max(row.share for row in table.rows)
     lines = [_heading(table, widths, page)]

@@ -12,7 +12,15 @@ from trainprof.analysis.summary.run import Statistics
 from trainprof.report.text.batch_time import BatchGroup, code_parts, making_parts, waiting_parts
 from trainprof.report.text.layout import Column
 from trainprof.report.text.loader_words import ready_words, sample_name
-from trainprof.report.text.units import NOT_MEASURED, byte_count, count, counted, percent, seconds
+from trainprof.report.text.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    counted,
+    known_first,
+    percent,
+    seconds,
+)
 
 # What the columns of seconds in the workers' table mean.
 LEGEND: Final = (
@@ -77,7 +85,7 @@ def making(fetch: Fetch) -> list[str]:
         "page faults that read": count(fetch.major_faults),
     }
     measured = f"{count(fetch.measured)} of {counted(fetch.n, 'fetch', 'fetches')} measured closely"
-    return [*_known_first(figures), measured]
+    return [*known_first(figures), measured]
 
 
 def distributions(loader: Loader) -> list[Column]:
@@ -166,11 +174,6 @@ def _plain(value: object) -> str:
 def _missing(names: Iterable[str]) -> str:
     told = ", ".join(names)
     return f"{NOT_MEASURED}: {told}" if told else ""
-
-
-def _known_first(figures: Mapping[str, str]) -> list[str]:
-    told = [f"{name} {figure}" for name, figure in figures.items() if figure != NOT_MEASURED]
-    return [*told, _missing(name for name, figure in figures.items() if figure == NOT_MEASURED)]
 
 
 def _or_none(written: str) -> str:
