@@ -197,7 +197,6 @@ def render_page(
 
 
 def _safe(comparison: Comparison) -> Comparison:
-    """Makes every string that came from a run safe to print."""
     base, other = (
         [replace(run, summary=with_safe_text(run.summary)) for run in runs]
         for runs in (comparison.base, comparison.other)

@@ -62,15 +62,13 @@ class JournalDamaged(TrainprofError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a `tune` run was started with.
+    """What a `tune` run was started with: as TuneOptions has it, secrets in `words` masked.
 
     Attributes:
-        words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
         cwd: Where, None: not known.
         sources: Digests of the files beside the script and of its settings, by name.
-        variables: Of its environment, as ground.variables_of_pace tells them.
-        budget_s, trial_steps, allow_numerics, interval_s, is_sandboxed: As TuneOptions has them.
+        variables: Of its environment, as `variables_of_pace` has them.
     """
 
     words: tuple[str, ...]
@@ -87,13 +85,7 @@ class Asked:
 
 
 class Journal:
-    """The list of runs that have ended, kept in the `tune` run's directory.
-
-    Args:
-        directory: Of the `tune` run.
-        asked: What it was started with.
-        done: Entries of an earlier start.
-    """
+    """The list of runs that have ended, kept in the `tune` run's directory."""
 
     def __init__(
         self, directory: RunDirectory, asked: Asked, done: list[dict[str, Any]] | None = None
@@ -107,8 +99,8 @@ class Journal:
         return sum(float(entry["seconds"]) for entry in self._done)
 
     def save(self) -> None:
-        told = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self._done}
-        save_json(self._directory.path / FILE, told)
+        content = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self._done}
+        save_json(self._directory.path / FILE, content)
 
     def add(self, run: Measured) -> None:
         """Notes a run that is not to be made again."""
@@ -137,7 +129,7 @@ class Journal:
         if entry is None:
             return None
         directory = self._directory_of(trial, number)
-        found = read(
+        run = read(
             trial,
             number,
             directory,
@@ -148,20 +140,20 @@ class Journal:
             relative_to=self._directory.path,
         )
         return replace(
-            found, seconds=float(entry["seconds"]), left_running=tuple(entry["left_running"])
+            run, seconds=float(entry["seconds"]), left_running=tuple(entry["left_running"])
         )
 
     def ground(self) -> dict[str, str]:
         """Returns the machine and libraries that its runs stood on; {} where none is left."""
-        found: dict[str, str] = {}
+        ground: dict[str, str] = {}
         for entry in self._done:
             directory = self._directory_of(Trial(entry["name"]), entry["number"])
             summary = saved_summary(directory)
             if summary is not None:
                 manifest = manifest_of_first(directory)
                 run = ComparedRun(summary, None, manifest, str(directory.path))
-                found = ground_of(run) | found
-        return found
+                ground = ground_of(run) | ground
+        return ground
 
     def _entry_of(self, trial: Trial, number: int) -> dict[str, Any] | None:
         is_there = self._directory_of(trial, number).path.is_dir()
@@ -212,8 +204,8 @@ def read_journal(directory: RunDirectory) -> Journal:
     """
     path: Path = directory.path / FILE
     try:
-        told = json.loads(read_run_file(path, LARGEST_BYTES))
-        asked, done = _asked(told), [_entry(one) for one in told["done"]]
+        content = json.loads(read_run_file(path, LARGEST_BYTES))
+        asked, done = _asked(content), [_entry(entry) for entry in content["done"]]
     except OSError as error:
         raise JournalDamaged(
             f"{directory.path} is no `tune` run: {FILE} cannot be read: {error.strerror or error}",
@@ -226,22 +218,22 @@ def read_journal(directory: RunDirectory) -> Journal:
     return Journal(directory, asked, done)
 
 
-def _asked(told: Mapping[str, Any]) -> Asked:
-    if told["schema_version"] != SCHEMA_VERSION:
+def _asked(content: Mapping[str, Any]) -> Asked:
+    if content["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another version")
-    steps = told["trial_steps"]
+    steps = content["trial_steps"]
     return Asked(
-        words=tuple(str(word) for word in told["words"]),
-        module=_text(told["module"]),
-        script_sha256=_text(told["script_sha256"]),
-        budget_s=_positive(told["budget_s"]),
+        words=tuple(str(word) for word in content["words"]),
+        module=_text(content["module"]),
+        script_sha256=_text(content["script_sha256"]),
+        budget_s=_positive(content["budget_s"]),
         trial_steps=None if steps is None else int(_positive(steps)),
-        allow_numerics=bool(told["allow_numerics"]),
-        interval_s=_positive(told["interval_s"]),
-        cwd=_text(told["cwd"]),
-        sources=_texts(told["sources"]),
-        variables=_texts(told["variables"]),
-        is_sandboxed=bool(told["is_sandboxed"]),
+        allow_numerics=bool(content["allow_numerics"]),
+        interval_s=_positive(content["interval_s"]),
+        cwd=_text(content["cwd"]),
+        sources=_texts(content["sources"]),
+        variables=_texts(content["variables"]),
+        is_sandboxed=bool(content["is_sandboxed"]),
     )
 
 
@@ -257,21 +249,21 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _texts(told: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in dict(told).items()}
+def _texts(content: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in dict(content).items()}
 
 
-def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(content: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "name": str(told["name"]),
-        "number": int(told["number"]),
-        "overrides": dict(told["overrides"]),
-        "directory": str(told["directory"]),
-        "outcome": str(told["outcome"]),
-        "detail": _text(told["detail"]),
-        "failed_after": _text(told["failed_after"]),
-        "left_running": [str(name) for name in told["left_running"]],
-        "seconds": _positive(told["seconds"]),
+        "name": str(content["name"]),
+        "number": int(content["number"]),
+        "overrides": dict(content["overrides"]),
+        "directory": str(content["directory"]),
+        "outcome": str(content["outcome"]),
+        "detail": _text(content["detail"]),
+        "failed_after": _text(content["failed_after"]),
+        "left_running": [str(name) for name in content["left_running"]],
+        "seconds": _positive(content["seconds"]),
     }
 
 
@@ -282,21 +274,21 @@ class CannotResume(TrainprofError):
 
 def ground_now(target: Target) -> dict[str, str]:
     """Returns what a run would stand on, as far as that is known before one was made."""
-    found, torch = ground_of_host(host_now()), installed_torch(target)
-    return found if torch is None else {**found, TORCH: torch}
+    ground, torch = ground_of_host(host_now()), installed_torch(target)
+    return ground if torch is None else {**ground, TORCH: torch}
 
 
 def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns those of an environment that decide how fast a script is; of devices their number."""
-    found = {
+    variables = {
         name: value
         for name, value in environ.items()
         if name in _OF_PACE or name.startswith(_BEGINNINGS)
     }
     if _DEVICES in environ:
-        devices = [one for one in environ[_DEVICES].split(",") if one.strip()]
-        found[_NUMBER_OF_DEVICES] = str(len(devices))
-    return found
+        devices = [device for device in environ[_DEVICES].split(",") if device.strip()]
+        variables[_NUMBER_OF_DEVICES] = str(len(devices))
+    return variables
 
 
 def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -320,7 +312,7 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     # On which of several GPUs it was takes a while to see.
     one_gpu = [set(side.get(GPU, "").split(", ")) for side in (before, now)]
     is_same = bool(one_gpu[0] & one_gpu[1])
-    check_alike(before, {x: told for x, told in now.items() if x != GPU or not is_same})
+    check_alike(before, {x: value for x, value in now.items() if x != GPU or not is_same})
 
 
 def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None:
@@ -330,9 +322,9 @@ def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None
         CannotResume: With what is another.
     """
     changed = [
-        f"{what} was {before[what]} and is {told}"
-        for what, told in now.items()
-        if what in before and before[what] != told
+        f"{what} was {before[what]} and is {value}"
+        for what, value in now.items()
+        if what in before and before[what] != value
     ]
     if changed:
         raise CannotResume(

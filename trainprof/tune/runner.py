@@ -54,13 +54,8 @@ class Script:
 
 
 class ScriptRunner:
-    """Runs trials of a script under a `tune` run's directory.
-
-    Args:
-        script: What is run.
-        directory: Of the `tune` run.
-        interval_s: The sampler's interval.
-        sandbox: Keeps trials from the user's files, None: nothing does.
+    """Runs trials of a script under a `tune` run's directory; without a sandbox nothing keeps them
+    from the user's files.
     """
 
     def __init__(
@@ -116,15 +111,21 @@ class ScriptRunner:
             finished = run(options)
             record = RunDirectory(path)
             ended = Ended(finished.outcome, finished.is_overdue)
-            found = measured(trial, number, record, ended, relative_to=self._directory.path)
+            run_of_trial = measured(trial, number, record, ended, relative_to=self._directory.path)
             if finished.is_full:
-                found = replace(found, outcome=FAILED, detail=WOULD_FILL, pace=None)
-            if self._sandbox is not None and found.outcome == FAILED:
+                run_of_trial = replace(run_of_trial, outcome=FAILED, detail=WOULD_FILL, pace=None)
+            if self._sandbox is not None and run_of_trial.outcome == FAILED:
                 why = refusal_in(end_of_errors(record.console))
-                found = found if why is None else replace(found, detail=f"{found.detail}. {why}")
+                run_of_trial = (
+                    run_of_trial
+                    if why is None
+                    else replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
+                )
         finally:
             remove_tree(scratch)
-        return replace(found, seconds=time.monotonic() - began, left_running=finished.left_running)
+        return replace(
+            run_of_trial, seconds=time.monotonic() - began, left_running=finished.left_running
+        )
 
 
 def label_of(trial: Trial, number: int) -> str:

@@ -62,14 +62,8 @@ class AlreadyTuning(TrainprofError):
 class TuneOptions:
     """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
 
-    Attributes:
-        script: To be run; the same as before: a run directory never supplies what is executed.
-        output: The directory, None: a new one under trainprof-runs.
-        budget_s: Of time, from now on.
-        trial_steps: After which a trial is stopped, None: as the budget suggests.
-        allow_numerics: Changes of precision may be tried, from now on if not before.
-        interval_s: The sampler's.
-        is_sandboxed: Trials are kept from the user's files.
+    The script is the same as before: a run directory never supplies what is executed. Numerics
+    stay allowed once they were. Without `output` it is a new directory under trainprof-runs.
     """
 
     script: Script
@@ -83,15 +77,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """A `tune` run that is about to begin, or to go on.
-
-    Attributes:
-        directory: Of it.
-        script: To be run.
-        budget_s: Of time, from now on.
-        journal: What was asked for, and done before.
-        sandbox: Keeps trials from the user's files, None: nothing does.
-    """
+    """A `tune` run that is about to begin or to go on, for `budget_s` from now on."""
 
     directory: RunDirectory
     script: Script
@@ -150,12 +136,10 @@ def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) ->
 
 
 def _sandbox(options: TuneOptions, place: Path) -> Sandbox | None:
-    """Returns the sandbox of all trials, None where none is asked for."""
     return make_sandbox(place, options.script.words) if options.is_sandboxed else None
 
 
 def _existing(output: Path | None) -> Path:
-    """Returns the nearest directory that exists above the one that is to be made."""
     path = Path(os.path.abspath(output or "new"))
     return next(parent for parent in path.parents if parent.is_dir())
 
@@ -239,16 +223,16 @@ def tune(
     base: RunSummary | None = None
     summary: RunSummary | None = None
 
-    def keep(found: Measurements) -> None:
+    def keep(measurements: Measurements) -> None:
         nonlocal base, summary
-        if found.plan is None:
+        if measurements.plan is None:
             return
         if base is None:
-            first = RunDirectory(directory.path / found.of(BASELINE)[0].directory)
+            first = RunDirectory(directory.path / measurements.of(BASELINE)[0].directory)
             base = saved_summary(first) or summarize(first)
         summary = summary_of_tune(
             base,
-            found,
+            measurements,
             name=run_name(directory),
             directory=_as_typed(directory.path),
             budget_s=run.budget_s + spent_s,
@@ -312,18 +296,18 @@ def alone_in(directory: RunDirectory) -> Iterator[None]:
 
 
 def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
-    case = case_of(RunDirectory(directory.path / base.directory))
-    if case is None:
+    context = case_of(RunDirectory(directory.path / base.directory))
+    if context is None:
         return Plan((), (), notes=_notes_of(base))
-    found = plan(
-        case,
+    planned = plan(
+        context,
         allow_numerics=asked.allow_numerics,
         # As the recording has them, where steps that save are among the others.
         free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
         saves=base.saves_share(),
     )
-    return replace(found, notes=(*found.notes, *_notes_of(base)))
+    return replace(planned, notes=(*planned.notes, *_notes_of(base)))
 
 
 def _notes_of(base: Measured) -> tuple[str, ...]:
@@ -335,7 +319,6 @@ def _notes_of(base: Measured) -> tuple[str, ...]:
 
 
 def _command(script: Script) -> list[str]:
-    """Returns the command as it was given, with secrets masked."""
     module = () if script.module is None else ("-m", script.module)
     return masked_argv((*module, *script.words))
 

@@ -63,12 +63,12 @@ class TrialNotes:
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
     """Reads them from a run's recording; what is not there, or not to be read, is empty."""
     recording = first_recording(directory)
-    told = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
+    notes = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
     applied: dict[str, Any] = {}
     refused: dict[str, str] = {}
     losses: list[float] = []
     # Later notes are whole: they stand for those before.
-    for _, note in sorted(told.items()):
+    for _, note in sorted(notes.items()):
         if not isinstance(note, dict):
             continue
         if isinstance(note.get("applied"), dict):
@@ -103,8 +103,8 @@ def last_words(console: Path, exception: str | None) -> str | None:
     if exception is not None:
         wanted = re.compile(_EXCEPTION.format(re.escape(exception.rpartition(".")[2])))
         return next((_short(line) for line in reversed(lines) if wanted.fullmatch(line)), None)
-    told = [line for line in lines if _ANY_EXCEPTION.fullmatch(line)] or lines
-    return _short(told[-1]) if told else None
+    telling = [line for line in lines if _ANY_EXCEPTION.fullmatch(line)] or lines
+    return _short(telling[-1]) if telling else None
 
 
 def end_of_errors(console: Path) -> str:

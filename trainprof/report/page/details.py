@@ -36,13 +36,13 @@ _STATISTICS: Final = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 def command_details(summary: RunSummary, page: Page) -> list[Text]:
     """The command, its environment and when it started."""
     run = summary.run
-    facts = [
+    environment = [
         f"started {run.started_at or NOT_MEASURED}",
         f"device {run.device or NOT_MEASURED}",
         f"device timing {run.device_timing}",
         *(f"{name} {version}" for name, version in run.versions.items()),
     ]
-    return page.labelled("Command", [shlex.join(run.command)]) + page.labelled("", facts)
+    return page.labelled("Command", [shlex.join(run.command)]) + page.labelled("", environment)
 
 
 def phase_details(summary: RunSummary, page: Page) -> list[Text]:
@@ -71,9 +71,9 @@ def step_details(summary: RunSummary, page: Page) -> list[Text]:
     step = summary.training.step_s
     lines = [] if step is None else page.labelled("Step time", _distribution(step))
     listed, every = len(summary.outliers), summary.outliers_in_all
-    told = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
-    told += [_outlier(outlier) for outlier in summary.outliers]
-    for index, words in enumerate(told):
+    outliers = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
+    outliers += [_outlier(outlier) for outlier in summary.outliers]
+    for index, words in enumerate(outliers):
         lines += page.labelled("" if index else "Outliers", words)
     return lines
 
@@ -99,18 +99,18 @@ def system_details(summary: RunSummary, page: Page) -> list[Text]:
 
 def rank_details(summary: RunSummary, page: Page) -> list[Text]:
     """Steps of each rank, and the ranks that others waited for."""
-    told = [
+    ranks = [
         f"rank {rank.get('rank', '?')}: {count(number_at(rank, 'steps'))} steps, "
         f"mean {seconds(number_at(rank, 'step_s', 'mean'))}"
         for rank in summary.ranks
     ]
     late = [
-        f"rank {one.get('rank', '?')} was last in {label_of(str(one.get('phase', '?')))} "
-        f"in {percent(number_at(one, 'share_of_steps'))} of steps, by "
-        f"{seconds(number_at(one, 'seconds'))} in all"
-        for one in summary.stragglers
+        f"rank {rank.get('rank', '?')} was last in {label_of(str(rank.get('phase', '?')))} "
+        f"in {percent(number_at(rank, 'share_of_steps'))} of steps, by "
+        f"{seconds(number_at(rank, 'seconds'))} in all"
+        for rank in summary.stragglers
     ]
-    lines = page.labelled("Ranks", told) if told else []
+    lines = page.labelled("Ranks", ranks) if ranks else []
     return lines + (page.labelled("Stragglers", late) if late else [])
 
 
@@ -118,14 +118,14 @@ def training_details(summary: RunSummary, page: Page) -> list[Text]:
     """Counts behind the rates."""
     training = summary.training
     samples = NOT_MEASURED if training.samples is None else count(training.samples)
-    told = [
+    fragments = [
         f"{count(training.iterations)} iterations (batches)",
         f"samples {samples}",
         f"steady steps took {seconds(training.steady_s)}",
     ]
     if training.per_step_s is None:
-        told.append(f"parts of a step {why_not_measured(summary, 'training.per_step_s')}")
-    return page.labelled("Training", told)
+        fragments.append(f"parts of a step {why_not_measured(summary, 'training.per_step_s')}")
+    return page.labelled("Training", fragments)
 
 
 def _distribution(statistics: Statistics) -> list[str]:
@@ -180,20 +180,22 @@ def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
 
 
 def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
-    cpu = [of_hundred(number_at(one, "cpu_percent", "mean")) for one in processes]
-    memory = [byte_count(number_at(one, "rss_bytes", "max")) for one in processes]
+    cpu = [of_hundred(number_at(process, "cpu_percent", "mean")) for process in processes]
+    memory = [byte_count(number_at(process, "rss_bytes", "max")) for process in processes]
     return [
         Column(
             "Process",
-            [str(one.get("name", "?")) for one in processes],
+            [str(process.get("name", "?")) for process in processes],
             is_number=False,
             gives_way=True,
         ),
-        Column("pid", [str(one.get("pid", "?")) for one in processes], dropped=1),
-        Column("role", [str(one.get("role", "?")) for one in processes], is_number=False),
+        Column("pid", [str(process.get("pid", "?")) for process in processes], dropped=1),
+        Column("role", [str(process.get("role", "?")) for process in processes], is_number=False),
         Column("CPU of one core", cpu),
         Column("memory at most", memory),
-        Column("threads", [_plain(number_at(one, "threads")) for one in processes], dropped=2),
+        Column(
+            "threads", [_plain(number_at(process, "threads")) for process in processes], dropped=2
+        ),
     ]
 
 

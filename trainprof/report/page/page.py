@@ -112,8 +112,8 @@ def render(
     )
     max_rows = max(min(room - len(below), LEDGER_ROWS_AT_MOST), min_rows)
     ledger = _ledger(summary, page, max_rows)
-    found = [*findings, *BLANK] if findings else []
-    return written([*above, *ledger, *hot, *BLANK, *found, *below], page, color=color)
+    shown_findings = [*findings, *BLANK] if findings else []
+    return written([*above, *ledger, *hot, *BLANK, *shown_findings, *below], page, color=color)
 
 
 def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = True) -> str:
@@ -254,8 +254,8 @@ def _spoken_of(summary: RunSummary) -> list[str]:
     rule = rule_named(summary.findings[0].id) if summary.findings else None
     asked = [rule.keys if rule is not None else ()]
     asked.append(_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()))
-    told = [parts_of(summary, keys)[:1] for keys in asked]
-    return [key for parts in told for part in parts for key in part.keys]
+    named = [parts_of(summary, keys)[:1] for keys in asked]
+    return [key for parts in named for part in parts for key in part.keys]
 
 
 def _ledger(summary: RunSummary, page: Page, max_rows: int) -> list[Text]:

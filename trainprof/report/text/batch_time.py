@@ -25,13 +25,9 @@ _SHORTEST_BAR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """A part of a batch's time.
+    """A part of a mean batch's time, with its share of the whole that it is part of.
 
-    Attributes:
-        name: Of the field that it comes from, without its unit.
-        words: What it is.
-        seconds: Of a mean batch.
-        share: Of the whole that it is part of.
+    `name`: of the field that it comes from, without its unit.
     """
 
     name: str
@@ -163,12 +159,7 @@ def _parts(
 
 @dataclass(frozen=True, slots=True)
 class BatchGroup:
-    """Parts of one whole.
-
-    Attributes:
-        title: What the whole is; "" for parts alone, without a line for the whole.
-        parts: In order of reading.
-    """
+    """Parts of one whole; `title` "": without a line for the whole."""
 
     title: str
     parts: Sequence[BatchPart]

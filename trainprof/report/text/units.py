@@ -44,9 +44,9 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if is_known(value) else NOT_MEASURED
 
 
-def counted(value: int, one: str, many: str | None = None) -> str:
+def counted(value: int, noun: str, many: str | None = None) -> str:
     """Returns a number with its noun: "1 step", "12,345 steps"."""
-    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+    return f"{count(value)} {noun if value == 1 else many or noun + 's'}"
 
 
 def percent(share: float | None) -> str:
