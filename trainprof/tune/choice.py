@@ -149,7 +149,7 @@ def against(measurements: Measurements, trial: Trial) -> list[str]:
         base, other = (_passes(measurements, name, site) for name in (BASELINE, trial.name))
         if _are_longer(other, base) or _are_longer(base, other):
             reasons.append(
-                f"a pass over {site} has {_told(other)} batches with it, and {_told(base)} in the "
+                f"a pass over {site} has {_batches(other)} batches with it, and {_batches(base)} in the "
                 "script as it is: an epoch is another one then, whatever a step takes; look at how "
                 "its __iter__ shares the data out among workers"
             )
@@ -186,7 +186,7 @@ def _are_longer(some: Sequence[FirstPass], others: Sequence[FirstPass]) -> bool:
     return min(first.batches for first in some) > (1 + _OTHER_PASS) * max(ended)
 
 
-def _told(passes: Sequence[FirstPass]) -> str:
+def _batches(passes: Sequence[FirstPass]) -> str:
     """Returns how many batches a pass has, or that it has more than were seen."""
     ended = [first.batches for first in passes if first.is_ended]
     if ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -84,27 +84,25 @@ class Asked:
     is_sandboxed: bool
 
 
+@dataclass
 class Journal:
     """The list of runs that have ended, kept in the `tune` run's directory."""
 
-    def __init__(
-        self, directory: RunDirectory, asked: Asked, done: list[dict[str, Any]] | None = None
-    ) -> None:
-        self._directory = directory
-        self.asked = asked
-        self._done = done or []
+    directory: RunDirectory
+    asked: Asked
+    done: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def spent_s(self) -> float:
-        return sum(float(entry["seconds"]) for entry in self._done)
+        return sum(float(entry["seconds"]) for entry in self.done)
 
     def save(self) -> None:
-        content = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self._done}
-        save_json(self._directory.path / FILE, content)
+        content = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self.done}
+        save_json(self.directory.path / FILE, content)
 
     def add(self, run: Measured) -> None:
         """Notes a run that is not to be made again."""
-        self._done.append(
+        self.done.append(
             {
                 "name": run.trial.name,
                 "number": run.number,
@@ -137,7 +135,7 @@ class Journal:
             outcome=str(entry["outcome"]),
             detail=entry["detail"],
             failed_after=entry["failed_after"],
-            relative_to=self._directory.path,
+            relative_to=self.directory.path,
         )
         return replace(
             run, seconds=float(entry["seconds"]), left_running=tuple(entry["left_running"])
@@ -146,7 +144,7 @@ class Journal:
     def ground(self) -> dict[str, str]:
         """Returns the machine and libraries that its runs stood on; {} where none is left."""
         ground: dict[str, str] = {}
-        for entry in self._done:
+        for entry in self.done:
             directory = self._directory_of(Trial(entry["name"]), entry["number"])
             summary = saved_summary(directory)
             if summary is not None:
@@ -158,23 +156,23 @@ class Journal:
     def _entry_of(self, trial: Trial, number: int) -> dict[str, Any] | None:
         is_there = self._directory_of(trial, number).path.is_dir()
         asked = (trial.name, number, dict(trial.overrides))
-        for entry in self._done if is_there else ():
+        for entry in self.done if is_there else ():
             if (entry["name"], entry["number"], entry["overrides"]) == asked:
                 return entry
         return None
 
     def _directory_of(self, trial: Trial, number: int) -> RunDirectory:
         # The name alone is ours to trust: where it lies follows from it.
-        return RunDirectory(self._directory.trials / label_of(trial, number))
+        return RunDirectory(self.directory.trials / label_of(trial, number))
 
 
+@dataclass
 class RememberingRunner:
     """Runs what was not run before, as long as it runs on what that did."""
 
-    def __init__(self, runner: TrialRunner, journal: Journal) -> None:
-        self._runner = runner
-        self._journal = journal
-        self._ground: Mapping[str, str] = {}
+    runner: TrialRunner
+    journal: Journal
+    ground: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         """Runs a trial, or returns what it showed.
@@ -182,17 +180,17 @@ class RememberingRunner:
         Raises:
             CannotResume: If it ran on another machine, or with other libraries, than earlier ones.
         """
-        known = self._journal.remembered(trial, number)
+        known = self.journal.remembered(trial, number)
         if known is not None:
-            self._ground = {**known.ground, **self._ground}
+            self.ground = {**known.ground, **self.ground}
             return known
-        measured = self._runner.run(trial, number, limits)
-        check_ground(self._ground, measured.ground)
+        measured = self.runner.run(trial, number, limits)
+        check_ground(self.ground, measured.ground)
         is_lost = measured.outcome == INTERRUPTED or was_in_vain(measured, limits)
         # What all the rest stands on is tried again: a full disk or a device in use may pass.
         is_lost |= measured.outcome in BROKEN and trial.name in (WARM_UP, BASELINE)
         if not is_lost:
-            self._journal.add(measured)
+            self.journal.add(measured)
         return measured
 
 

@@ -166,8 +166,8 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     now = _asked(filled, target, _manifest(options.script, target, name="", time_ns=0))
     output = options.output or directory.path
     check_alike(
-        {**_told(was), "the output": directory.path.resolve()},
-        {**_told(now), "the output": output.resolve()},
+        {**_as_options(was), "the output": directory.path.resolve()},
+        {**_as_options(now), "the output": output.resolve()},
     )
     digests = {**was.sources, target.name: was.script_sha256}
     files = {**now.sources, target.name: now.script_sha256}
@@ -186,7 +186,7 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     return TuneRun(directory, options.script, budget_s, journal, _sandbox(options, directory.path))
 
 
-def _told(asked: Asked) -> dict[str, object]:
+def _as_options(asked: Asked) -> dict[str, object]:
     """Returns how one was begun, as one would type it."""
     module = () if asked.module is None else ("-m", asked.module)
     return {

@@ -57,10 +57,12 @@ class Trial:
 
 def name_of(overrides: Mapping[str, Any]) -> str:
     """Returns "num_workers=4,pin_memory=True"; "num_workers=4+2" of two loaders."""
-    return ",".join(f"{name}={_told(value)}" for name, value in overrides.items()) or BASELINE
+    return (
+        ",".join(f"{name}={_value_words(value)}" for name, value in overrides.items()) or BASELINE
+    )
 
 
-def _told(value: Any) -> str:
+def _value_words(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     values = list(value.values())

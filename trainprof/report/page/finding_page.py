@@ -77,7 +77,7 @@ def render_why(
     if finding is None:
         return written(_not_found(summary, rule, looked_for, page), page, color=color)
     lines = [
-        *page.paragraph(_told(finding)),
+        *page.paragraph(_claim(finding)),
         *BLANK,
         *page.labelled("Change", [finding.advice]),
         *(page.labelled("Mind", finding.cautions, separator="; ") if finding.cautions else []),
@@ -91,7 +91,7 @@ def render_why(
     return written(lines, page, color=color)
 
 
-def _told(finding: Finding) -> str:
+def _claim(finding: Finding) -> str:
     at = "" if finding.site is None else f" at {finding.site}"
     return f"{finding.id}{at}: {finding.title}."
 
@@ -101,7 +101,7 @@ def _passed_over(
 ) -> list[Text]:
     finding = passed.finding
     return [
-        *page.paragraph(_told(finding)),
+        *page.paragraph(_claim(finding)),
         *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
         *BLANK,
         *_numbers(finding, page),
