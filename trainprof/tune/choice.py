@@ -149,9 +149,9 @@ def against(measurements: Measurements, trial: Trial) -> list[str]:
         base, other = (_passes(measurements, name, site) for name in (BASELINE, trial.name))
         if _are_longer(other, base) or _are_longer(base, other):
             reasons.append(
-                f"a pass over {site} has {_batches(other)} batches with it, and {_batches(base)} in the "
-                "script as it is: an epoch is another one then, whatever a step takes; look at how "
-                "its __iter__ shares the data out among workers"
+                f"a pass over {site} has {_batches(other)} batches with it, and "
+                f"{_batches(base)} in the script as it is: an epoch is another one then, whatever "
+                "a step takes; look at how its __iter__ shares the data out among workers"
             )
     slower = _slower_whole_runs(measurements, trial) if trial.overrides else None
     if slower is not None:

@@ -45,15 +45,15 @@ def child(
 
 
 def written(
-    parent: Path, *children: FakeRun, raised: str | None = None, **told: Any
+    parent: Path, *children: FakeRun, raised: str | None = None, **manifest: Any
 ) -> RunDirectory:
     launcher = FakeRun(pid=LAUNCHER_PID)
-    launcher.now = max(one.now for one in children)
+    launcher.now = max(run.now for run in children)
     name = launcher.text(Topic.EXCEPTION, raised) if raised else 0
     launcher.mark(Kind.PROCESS_END, value=name)
-    for one in children:
-        one.write(parent)
-    return launcher.write(parent, **told)
+    for run in children:
+        run.write(parent)
+    return launcher.write(parent, **manifest)
 
 
 def ended(parent: Path, *children: FakeRun, **how: Any) -> Exit:
@@ -65,17 +65,17 @@ def test_children_that_a_limit_ended_are_the_run_s_end(
     tmp_path: Path, ranks: tuple[str | None, str | None]
 ) -> None:
     both = [child(20 + k, rank=rank, limit=MAX_STEPS) for k, rank in enumerate(ranks)]
-    found = ended(tmp_path, *both)
-    assert found == Exit(0, None, "limit", "--max-steps")
-    assert found.limit == "--max-steps"
-    assert not found.is_whole
+    end = ended(tmp_path, *both)
+    assert end == Exit(0, None, "limit", "--max-steps")
+    assert end.limit == "--max-steps"
+    assert not end.is_whole
 
 
 def test_children_that_came_to_their_own_end_leave_the_run_whole(tmp_path: Path) -> None:
-    found = ended(tmp_path, child(20, rank="0"), child(21, rank="1"))
-    assert found == Exit(0, None, "completed", None)
-    assert found.is_whole
-    assert found.limit is None
+    end = ended(tmp_path, child(20, rank="0"), child(21, rank="1"))
+    assert end == Exit(0, None, "completed", None)
+    assert end.is_whole
+    assert end.limit is None
 
 
 def test_of_a_driver_s_trainings_the_limit_of_the_one_shown_is_told(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_of_a_driver_s_trainings_the_limit_of_the_one_shown_is_told(tmp_path: Pa
 
 
 def test_one_of_a_driver_s_trainings_that_was_cut_is_enough(tmp_path: Path) -> None:
-    found = ended(tmp_path, child(20, steps=40), child(21, steps=3, limit=MAX_TIME))
-    assert found == Exit(0, None, "limit", "--max-time")
+    end = ended(tmp_path, child(20, steps=40), child(21, steps=3, limit=MAX_TIME))
+    assert end == Exit(0, None, "limit", "--max-time")
 
 
 def test_a_parent_that_fails_after_its_child_was_ended_tells_both(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_parent_that_fails_after_its_child_was_ended_tells_both(tmp_path: Path
         tmp_path, child(20, limit=MAX_STEPS), raised="FileNotFoundError", exit=FAILED
     )
     summary = summarize(directory)
-    found = summary.run.exit
-    assert found == Exit(1, None, "exception", "FileNotFoundError", "--max-steps")
-    assert (found.limit, found.is_whole) == ("--max-steps", False)
+    end = summary.run.exit
+    assert end == Exit(1, None, "exception", "FileNotFoundError", "--max-steps")
+    assert (end.limit, end.is_whole) == ("--max-steps", False)
     page = " ".join(terminal.render(summary, width=200, color=False).split())
     assert "train.py ended with FileNotFoundError after" in page
     said = "training had been ended at the limit asked for (--max-steps)"
@@ -106,12 +106,12 @@ def test_a_parent_that_fails_after_its_child_was_ended_tells_both(tmp_path: Path
 
 def test_a_parent_that_chooses_a_status_or_aborts_after_it_tells_it_too(tmp_path: Path) -> None:
     chosen = {"status": 3, "signal": None, "reason": "exception", "detail": None}
-    found = ended(tmp_path / "a", child(20, limit=MAX_STEPS), exit=chosen)
-    assert found == Exit(3, None, "completed", None, "--max-steps")
-    assert not found.is_whole
+    end = ended(tmp_path / "a", child(20, limit=MAX_STEPS), exit=chosen)
+    assert end == Exit(3, None, "completed", None, "--max-steps")
+    assert not end.is_whole
     aborted = {"status": None, "signal": 6, "reason": "signal", "detail": None}
-    found = ended(tmp_path / "b", child(20, limit=MAX_TIME), exit=aborted)
-    assert found == Exit(None, 6, "signal", None, "--max-time")
+    end = ended(tmp_path / "b", child(20, limit=MAX_TIME), exit=aborted)
+    assert end == Exit(None, 6, "signal", None, "--max-time")
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_training_that_failed_by_itself_is_no_end_after_a_limit(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     both = [child(20, rank="0", limit=MAX_STEPS), child(21, rank="1", **other)]
-    found = ended(tmp_path, *both, raised="ChildFailedError", exit=FAILED)
-    assert found == Exit(1, None, "exception", "ChildFailedError")
+    end = ended(tmp_path, *both, raised="ChildFailedError", exit=FAILED)
+    assert end == Exit(1, None, "exception", "ChildFailedError")
 
 
 def test_a_script_whose_end_fails_after_its_own_limit_tells_both(tmp_path: Path) -> None:
@@ -134,20 +134,20 @@ def test_a_script_whose_end_fails_after_its_own_limit_tells_both(tmp_path: Path)
     run.train_pass(run.loader(), run.optimizer(), 30)
     run.mark(Kind.LIMIT, value=MAX_STEPS)
     run.mark(Kind.PROCESS_END, value=run.text(Topic.EXCEPTION, "NameError"))
-    found = summarize(run.write(tmp_path, exit=FAILED)).run.exit
-    assert found == Exit(1, None, "exception", "NameError", "--max-steps")
+    end = summarize(run.write(tmp_path, exit=FAILED)).run.exit
+    assert end == Exit(1, None, "exception", "NameError", "--max-steps")
 
 
 def test_of_ranks_with_a_trainprof_each_a_failure_comes_before_a_limit(tmp_path: Path) -> None:
     top = tmp_path / "whole"
     (top / "ranks").mkdir(parents=True)
     ranks = [child(20, limit=MAX_STEPS), child(21, raised="KeyError")]
-    for rank, one in enumerate(ranks):
+    for rank, of_rank in enumerate(ranks):
         failed = {"exit": FAILED} if rank else {}
-        own = one.write(tmp_path / str(rank), rank=rank, world_size=2, **failed)
+        own = of_rank.write(tmp_path / str(rank), rank=rank, world_size=2, **failed)
         own.path.rename(top / "ranks" / str(rank))
-    found = summarize(RunDirectory(top)).run.exit
-    assert (found.reason, found.detail) == ("exception", "KeyError")
+    end = summarize(RunDirectory(top)).run.exit
+    assert (end.reason, end.detail) == ("exception", "KeyError")
 
 
 def starts_of(directory: RunDirectory) -> int:

@@ -35,9 +35,9 @@ def run_of(
 
 
 def pace_of(run: ComparedRun) -> Pace:
-    found = run.training_pace()
-    assert found is not None
-    return found
+    pace = run.training_pace()
+    assert pace is not None
+    return pace
 
 
 def test_starts_of_passes_are_spread_over_their_steps(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> N
     whole = run_of(tmp_path, steps=120, passes=10)
     assert whole.series is not None
     cut = replace(whole.series, steps_of_passes=np.array([12] * 9 + [2]))
-    found = pace_of(ended_early(replace(whole, series=cut), length=12))
-    assert found.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    pace = pace_of(ended_early(replace(whole, series=cut), length=12))
+    assert pace.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
 
 
 def test_a_run_that_was_ended_in_its_first_pass_starts_as_often_as_passes_would(
@@ -107,7 +107,7 @@ def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
     other = read(
         recorded(tmp_path / "b", "run", forwards=forwards, wait=0, passes=20, start=24 * MS)
     )
-    steady = speed_up(*([one.pace()] for one in (base, other)))  # type: ignore[list-item]
+    steady = speed_up(*([run.pace()] for run in (base, other)))  # type: ignore[list-item]
     assert steady.mid == pytest.approx(STEP_S / (STEP_S - 0.002))
     whole = speed_up([pace_of(base)], [pace_of(other)])
     assert whole.mid == pytest.approx(1.0, rel=0.02)

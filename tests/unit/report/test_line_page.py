@@ -98,12 +98,12 @@ def profile_of(timings: dict[Any, Any], source: Source | None) -> LineProfile:
 def timings(draw: st.DrawFn) -> dict[tuple[int, str], list[tuple[int, int, int]]]:
     """Rows inside of some of the functions."""
     chosen = draw(st.lists(st.sampled_from(FUNCTIONS), unique=True))
-    found = {}
+    rows_of = {}
     for line, name in chosen:
         numbers = st.integers(line, line + LENGTHS[line] - 1)
         lines = draw(st.lists(numbers, unique=True, max_size=LENGTHS[line]))
-        found[line, name] = [(number, draw(some_hits), draw(some_ns)) for number in sorted(lines)]
-    return found
+        rows_of[line, name] = [(number, draw(some_hits), draw(some_ns)) for number in sorted(lines)]
+    return rows_of
 
 
 @settings(deadline=None, max_examples=250)
@@ -300,10 +300,10 @@ def test_functions_that_took_next_to_nothing_are_told_in_one_sentence() -> None:
 
     longest = function("longest", 10**9)
     profile = LineProfile((longest, function("short", 100), function("brief", 100)))
-    told = "Less than 1 % of the longest's time, shown by --verbose: short, brief"
-    assert told in page(profile)
+    sentence = "Less than 1 % of the longest's time, shown by --verbose: short, brief"
+    assert sentence in page(profile)
     assert page(profile).count("Line contents") == 1
-    assert told not in page(profile, verbose=True)
+    assert sentence not in page(profile, verbose=True)
     assert page(profile, verbose=True).count("Line contents") == 3
     alone = LineProfile((longest, function("short", 100)))
     assert page(alone).count("Line contents") == 2
@@ -334,8 +334,8 @@ def test_an_edited_file_is_pointed_out() -> None:
     edited = FunctionTimes(
         function.file, function.line, "f", "", Source(("x\n",), has_changed=True), ()
     )
-    told = line_notes(LineProfile((edited, edited), photos().cost, "/project"))
-    assert told[0] == "train.py has changed since the run: the lines are shown as they ran."
+    sentence = line_notes(LineProfile((edited, edited), photos().cost, "/project"))
+    assert sentence[0] == "train.py has changed since the run: the lines are shown as they ran."
 
 
 @pytest.mark.parametrize(

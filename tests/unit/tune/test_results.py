@@ -26,18 +26,18 @@ from trainprof.tune.results import recommended_of, summary_of_tune, trials_of, w
 
 def found_with(planted: Planted, *candidates: object, **changes: object) -> Measurements:
     plan = plan_of(*(candidates or (workers(2), workers(4))))  # type: ignore[arg-type]
-    found = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
-    found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
-    return found
+    measurements = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
+    measurements.runs = [replace(run, **changes) for run in measurements.runs]  # type: ignore[arg-type]
+    return measurements
 
 
 def twice(overrides: object) -> float:
     return 0.005 if overrides else 0.010
 
 
-def summary_of(found: Measurements) -> object:
+def summary_of(measurements: Measurements) -> object:
     return summary_of_tune(
-        base_summary(), found, name="tune-x", directory="runs/tune-x", budget_s=600.0
+        base_summary(), measurements, name="tune-x", directory="runs/tune-x", budget_s=600.0
     )
 
 
@@ -76,11 +76,13 @@ def test_the_change_of_several_loaders_is_told_line_by_line():
 
 
 def test_where_a_package_builds_the_loader_the_change_is_that_of_its_own_settings():
-    found = found_with(Planted(twice))
+    measurements = found_with(Planted(twice))
     base = base_summary()
     loader = replace(base.loaders[0], built_by="transformers")
-    told = recommended_of(found, trials_of(found), replace(base, loaders=[loader]))
-    assert told.change == ["train.py:9: TrainingArguments(..., dataloader_num_workers=2)"]
+    expected = recommended_of(
+        measurements, trials_of(measurements), replace(base, loaders=[loader])
+    )
+    assert expected.change == ["train.py:9: TrainingArguments(..., dataloader_num_workers=2)"]
 
 
 def test_rows_stand_in_the_order_in_which_they_were_tried() -> None:
@@ -102,18 +104,22 @@ def test_whether_forecasts_held_is_counted() -> None:
 
 
 def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
-    found = found_with(Planted(twice))
-    slow = next(run for run in found.runs if run.trial.name == BASELINE)
+    measurements = found_with(Planted(twice))
+    slow = next(run for run in measurements.runs if run.trial.name == BASELINE)
     pace = slow.pace
     slower = replace(pace, mean_s=pace.mean_s * 9, steps_s=pace.steps_s * 9)
-    found.runs = [run for run in found.runs if run.trial.name != BASELINE]
-    found.runs = [slow, replace(slow, number=2, pace=slower, training_pace=slower), *found.runs]
-    row = next(row for row in trials_of(found) if row.name == CEILING)
+    measurements.runs = [run for run in measurements.runs if run.trial.name != BASELINE]
+    measurements.runs = [
+        slow,
+        replace(slow, number=2, pace=slower, training_pace=slower),
+        *measurements.runs,
+    ]
+    row = next(row for row in trials_of(measurements) if row.name == CEILING)
     assert row.speedup is not None
     assert (row.predicted, row.held) == ([1.5, 4.0], None)
     # As noisy as it is, it tells that this one was wrong.
-    found.predicted[CEILING] = (1e6, 2e6)
-    assert next(row for row in trials_of(found) if row.name == CEILING).held is False
+    measurements.predicted[CEILING] = (1e6, 2e6)
+    assert next(row for row in trials_of(measurements) if row.name == CEILING).held is False
 
 
 @pytest.mark.parametrize(
@@ -144,40 +150,42 @@ def test_only_an_interval_wholly_inside_or_outside_tells_whether_a_forecast_was_
 
 
 def test_losses_tell_whether_a_change_alters_the_numbers() -> None:
-    found = found_with(Planted(twice), losses=(1.0, 0.5, 0.25))
+    measurements = found_with(Planted(twice), losses=(1.0, 0.5, 0.25))
     altered = [
         replace(run, losses=(1.0, 0.5, 0.3)) if run.trial.name == "num_workers=4" else run
-        for run in found.runs
+        for run in measurements.runs
     ]
-    found.runs = altered
-    rows = {row.name: row.losses for row in trials_of(found)}
+    measurements.runs = altered
+    rows = {row.name: row.losses for row in trials_of(measurements)}
     assert rows["num_workers=2"] == "same"
     assert rows["num_workers=4"] == "other"
     assert rows[BASELINE] is None
 
 
 def test_of_a_script_whose_losses_differ_by_themselves_nothing_is_said() -> None:
-    found = found_with(Planted(twice))
-    found.runs = [replace(run, losses=(1.0, 0.5 + k, 0.25)) for k, run in enumerate(found.runs)]
-    assert all(row.losses is None for row in trials_of(found))
+    measurements = found_with(Planted(twice))
+    measurements.runs = [
+        replace(run, losses=(1.0, 0.5 + k, 0.25)) for k, run in enumerate(measurements.runs)
+    ]
+    assert all(row.losses is None for row in trials_of(measurements))
 
 
 def test_a_run_with_a_cold_page_cache_is_not_compared() -> None:
-    found = found_with(Planted(twice), read_bytes=0.0)
-    slow = next(run for run in found.runs if run.trial.name == BASELINE)
+    measurements = found_with(Planted(twice), read_bytes=0.0)
+    slow = next(run for run in measurements.runs if run.trial.name == BASELINE)
     cold = replace(slow, read_bytes=float(slow.steps * (8 << 20)))
-    found.runs = [cold if run is slow else run for run in found.runs]
-    summary = summary_of(found)
+    measurements.runs = [cold if run is slow else run for run in measurements.runs]
+    summary = summary_of(measurements)
     assert any(cold.directory in note and "not compared" in note for note in summary.tuning.notes)
 
 
 def test_a_run_that_something_else_held_up_is_not_compared() -> None:
-    found = found_with(Planted(twice))
-    plain = {row.name: row for row in trials_of(found)}
-    base = next(run for run in found.runs if run.trial.name == BASELINE)
+    measurements = found_with(Planted(twice))
+    plain = {row.name: row for row in trials_of(measurements)}
+    base = next(run for run in measurements.runs if run.trial.name == BASELINE)
     stalled = replace(base, pace=replace(base.pace, mean_s=20 * base.pace.mean_s))
-    found.runs = [stalled if run is base else run for run in found.runs]
-    summary = summary_of(found)
+    measurements.runs = [stalled if run is base else run for run in measurements.runs]
+    summary = summary_of(measurements)
     assert any(base.directory in note and "twice as long" in note for note in summary.tuning.notes)
     rows = {row.name: row for row in summary.trials}
     assert rows[BASELINE].steps_per_s == pytest.approx(plain[BASELINE].steps_per_s, rel=0.1)
@@ -188,7 +196,7 @@ def test_a_run_that_something_else_held_up_is_not_compared() -> None:
 def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
     fused = Candidate("optimizer", {"fused": True}, None)
     planted = Planted(lambda o: 0.005 if o else 0.010)
-    for optimizers, told in (
+    for optimizers, expected in (
         ((OptimizerCall("Adam", "train.py:5"),), ["train.py:5: torch.optim.Adam(..., fused=True)"]),
         (
             (OptimizerCall("AdamW", "train.py:9", "transformers"),),
@@ -197,9 +205,11 @@ def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
         ((), ["the optimizer: fused=True"]),
     ):
         plan = replace(plan_of(fused), optimizers=optimizers)
-        found = search_of(FakeRunner(planted), lambda *_, plan=plan: plan, budget_s=600.0).run()
-        recommended = recommended_of(found, trials_of(found), base_summary())
-        assert recommended.change == told
+        measurements = search_of(
+            FakeRunner(planted), lambda *_, plan=plan: plan, budget_s=600.0
+        ).run()
+        recommended = recommended_of(measurements, trials_of(measurements), base_summary())
+        assert recommended.change == expected
 
 
 def test_a_failed_trial_has_no_speed() -> None:
@@ -209,22 +219,22 @@ def test_a_failed_trial_has_no_speed() -> None:
 
 
 def test_a_last_baseline_that_was_cut_short_hides_no_earlier_one():
-    found = found_with(Planted(twice))
-    last = found.runs[-1]
+    measurements = found_with(Planted(twice))
+    last = measurements.runs[-1]
     assert last.trial.name == BASELINE
-    found.runs[-1] = replace(last, outcome=CUT_SHORT, pace=None, was_cut=True)
-    base = trials_of(found)[0]
+    measurements.runs[-1] = replace(last, outcome=CUT_SHORT, pace=None, was_cut=True)
+    base = trials_of(measurements)[0]
     assert (base.outcome, base.was_cut) == (OK, False)
-    assert base.runs == len(found.of(BASELINE)) - 1
+    assert base.runs == len(measurements.of(BASELINE)) - 1
 
 
 def test_what_ctrl_c_cut_off_is_no_result() -> None:
-    found = found_with(Planted(twice, interrupted_at=4))
-    assert [row.name for row in trials_of(found)] == [BASELINE, CEILING]
-    assert summary_of(found).recommended is None
+    measurements = found_with(Planted(twice, interrupted_at=4))
+    assert [row.name for row in trials_of(measurements)] == [BASELINE, CEILING]
+    assert summary_of(measurements).recommended is None
 
 
 def test_what_trials_did_outside_is_listed_once() -> None:
     assert summary_of(found_with(Planted(twice))).tuning.uncontained == []
-    found = found_with(Planted(twice), written=("/data/log", "/data/x"))
-    assert summary_of(found).tuning.uncontained == ["wrote /data/log", "wrote /data/x"]
+    measurements = found_with(Planted(twice), written=("/data/log", "/data/x"))
+    assert summary_of(measurements).tuning.uncontained == ["wrote /data/log", "wrote /data/x"]

@@ -92,9 +92,9 @@ class FakeScript:
         return FinishedRun(directory, ENDED, None, (), **self.finished)
 
     def measured(self, trial: Trial, number: int, *_: object, **__: object) -> Measured:
-        found = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
+        measured = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
         outcome, detail = self.outcome
-        return replace(found, outcome=outcome, detail=detail)
+        return replace(measured, outcome=outcome, detail=detail)
 
     def trial(self, trial: Trial, *words: str, number: int = 1) -> Measured:
         script = Script(("train.py", *words))
@@ -177,8 +177,8 @@ def test_without_a_sandbox_it_refuses_nothing(script: FakeScript) -> None:
 
 def test_a_trial_that_would_fill_the_disk_failed_however_it_ended(script: FakeScript) -> None:
     script.finished = {"is_full": True}
-    found = script.trial(SINGLE)
-    assert (found.outcome, found.detail, found.is_ok) == (FAILED, WOULD_FILL, False)
+    measured = script.trial(SINGLE)
+    assert (measured.outcome, measured.detail, measured.is_ok) == (FAILED, WOULD_FILL, False)
 
 
 def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScript) -> None:

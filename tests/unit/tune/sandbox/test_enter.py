@@ -215,8 +215,8 @@ def test_a_mount_inside_splits_the_directories_above_it(
     (top / "a/file").touch()
     (top / "a/link").symlink_to(top / "other")
     mounts = mounted(mount_at(top), mount_at(top / "a/mounted"))
-    found = overlays_in(top, mounts, knows_all_ids=knows_all_ids, search_s=NO_END)
-    assert sorted(found) == ["a/beside", "a/mounted", "other"]
+    overlays = overlays_in(top, mounts, knows_all_ids=knows_all_ids, search_s=NO_END)
+    assert sorted(overlays) == ["a/beside", "a/mounted", "other"]
 
 
 @pytest.mark.parametrize(("flags", "kind"), [("ro", "ext4"), ("rw", "autofs")])
@@ -251,9 +251,9 @@ def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     monkeypatch.setattr(os, "scandir", scandir)
     mounts = mounted(mount_at("/"), mount_at("/dev"), mount_at("/run/user/0"))
-    found = directories_to_overlay(mounts, knows_all_ids=True, search_s=NO_END)
+    overlays = directories_to_overlay(mounts, knows_all_ids=True, search_s=NO_END)
     monkeypatch.undo()
-    assert found == ["/home"]
+    assert overlays == ["/home"]
 
 
 def test_below_a_directory_that_cannot_be_written_are_some_that_can(
@@ -261,8 +261,8 @@ def test_below_a_directory_that_cannot_be_written_are_some_that_can(
 ) -> None:
     top = tree("closed/open/x", "closed/closed_too/open", "open/x")
     own(closed=(top, top / "closed", top / "closed/closed_too"))
-    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert sorted(found) == ["closed/closed_too/open", "closed/open", "open"]
+    overlays = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert sorted(overlays) == ["closed/closed_too/open", "closed/open", "open"]
 
 
 def test_below_a_directory_of_somebody_elses_copies_of_it_are_refused_to_a_user(
@@ -275,10 +275,10 @@ def test_below_a_directory_of_somebody_elses_copies_of_it_are_refused_to_a_user(
         closed=(top / "shut", top / "shut/theirs"),
     )
     mounts = mounted(mount_at(top))
-    found = overlays_in(top, mounts, knows_all_ids=False, search_s=NO_END)
+    overlays = overlays_in(top, mounts, knows_all_ids=False, search_s=NO_END)
     # `mine` is covered by the overlay above it, whose copies belong to the user.
-    assert sorted(found) == [".", "shut/mine", "theirs"]
-    assert found.index(".") < found.index("theirs")
+    assert sorted(overlays) == [".", "shut/mine", "theirs"]
+    assert overlays.index(".") < overlays.index("theirs")
     assert overlays_in(top, mounts, knows_all_ids=True, search_s=NO_END) == ["."]
 
 
@@ -288,8 +288,8 @@ def test_in_a_directory_of_ones_own_only_named_paths_are_looked_at(
     top = tree("a/theirs", "b/theirs")
     own(foreign=(top / "a/theirs", top / "b/theirs"))
     mounts = mounted(mount_at(top))
-    found = overlays_in(top, mounts, top / "b/theirs/x", knows_all_ids=False, search_s=NO_END)
-    assert found == [".", "b/theirs"]
+    overlays = overlays_in(top, mounts, top / "b/theirs/x", knows_all_ids=False, search_s=NO_END)
+    assert overlays == [".", "b/theirs"]
 
 
 def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
@@ -300,9 +300,9 @@ def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
     own(closed=[top, *(top / name.partition("/")[0] for name in names)])
     mounts, named = mounted(mount_at(top)), top / "13/open/runs"
     assert overlays_in(top, mounts, named, search_s=-1.0) == ["13/open"]
-    found = overlays_in(top, mounts, named, search_s=NO_END)
-    assert found[0] == "13/open"
-    assert sorted(found) == sorted(names)
+    overlays = overlays_in(top, mounts, named, search_s=NO_END)
+    assert overlays[0] == "13/open"
+    assert sorted(overlays) == sorted(names)
     monkeypatch.setattr(enter, "MOST_OVERLAYS", 3)
     few = overlays_in(top, mounts, named, search_s=NO_END)
     assert (len(few), few[0]) == (3, "13/open")
@@ -314,8 +314,8 @@ def test_places_of_the_systems_are_searched_last(
     top = tree("a/open", "b/open", "z/c/open")
     own(closed=[top, top / "a", top / "b", top / "z", top / "z/c"])
     monkeypatch.setattr(enter, "SYSTEM_PLACES", (str(top / "a"),))
-    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert found == ["b/open", "z/c/open", "a/open"]
+    overlays = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert overlays == ["b/open", "z/c/open", "a/open"]
 
 
 def test_a_directory_that_cannot_be_listed_is_passed_by(
@@ -331,8 +331,8 @@ def test_a_directory_that_cannot_be_listed_is_passed_by(
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert found == ["open"]
+    overlays = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert overlays == ["open"]
 
 
 class FakeSystem:
