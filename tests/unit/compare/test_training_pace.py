@@ -51,7 +51,7 @@ def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> N
     """Its last pass was cut off after 2 of 12 steps, its start is no start of 2 steps."""
     whole = run_of(tmp_path, steps=120, passes=10)
     assert whole.series is not None
-    cut = replace(whole.series, steps_of_passes=np.array([12] * 9 + [2]))
+    cut = replace(whole.series, steps_of_epochs=np.array([12] * 9 + [2]))
     pace = pace_of(ended_early(replace(whole, series=cut), length=12))
     assert pace.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
 

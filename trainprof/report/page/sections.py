@@ -18,7 +18,7 @@ from trainprof.analysis.summary.code import Collective, Compilation, HottestLine
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.outliers import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.timeline.steady_state import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.verdict.levels import MODERATE_SHARE
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page

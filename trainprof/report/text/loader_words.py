@@ -6,9 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainprof.analysis.loading.loader_cost import cost_s
-from trainprof.analysis.loading.loader_hazards import unusual_samples
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import cost_s, unusual_samples, worker_totals
 from trainprof.analysis.run.metadata import known, number_at
 from trainprof.analysis.summary.loader import (
     BLOCKED,

@@ -1,4 +1,4 @@
-"""What is in a module, read as torch keeps it: no code of the script's runs."""
+"""Parameters of modules and optimizers, read as torch keeps them: no code of the script runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from trainprof.inside.session import Session
 _COMPILED: Final = "torch._dynamo.eval_frame"
 _SCRIPTED: Final = "torch.jit._script"
 _TRACED: Final = "torch.jit._trace"
-# What is looked at of the inputs of a module: containers that are not deeper, nor larger.
+# An attribute that is no function of autograd's, and is not just set, set back or asked for.
+_READ: Final = re.compile(
+    r"""(?<!autograd)\.grad\b(?!\s*(?:\(|=[^=]|\.zero_\(|\.detach_\(|is\b))|["']grad["']"""
+)
+# Of the inputs of a module: containers that are deeper or larger are skipped.
 _MOST_NESTED, _MOST_HELD = 3, 16
 
 
 def is_training(module: Any) -> bool:
-    """Whether a module is in training mode; a class of the script's that hides it is not asked."""
+    """Whether a module is in training mode; a class that hides it is not asked."""
     held = getattr(module, "__dict__", {})
-    told = held.get("training")
-    if told is None:
+    mode = held.get("training")
+    if mode is None:
         made_in = type(module).__module__
         if made_in == _COMPILED:
             return is_training(_named(module, "_modules").get("_orig_mod"))
@@ -31,7 +35,7 @@ def is_training(module: Any) -> bool:
         if made_in == _SCRIPTED:
             script = held.get("_c")
             return script is not None and script.hasattr("training") and script.getattr("training")
-    return told is True
+    return mode is True
 
 
 def parameters_of(module: Any) -> Iterator[Any]:
@@ -50,7 +54,7 @@ def modules_of(module: Any) -> Iterator[Any]:
 
 
 def named_modules_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """Goes through them, each with the name that what holds it has for it; the first has none."""
+    """Goes through them, each with its name in its parent; the first has none."""
     waiting, known = [("", module)], {id(module)}
     while waiting:
         name, holder = waiting.pop()
@@ -66,14 +70,14 @@ def _held(module: Any, where: str) -> list[Any]:
 
 
 def _named(module: Any, where: str) -> dict[str, Any]:
-    found = getattr(module, "__dict__", {}).get(where)
-    return found if isinstance(found, dict) else {}
+    named = getattr(module, "__dict__", {}).get(where)
+    return named if isinstance(named, dict) else {}
 
 
 def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Goes through what is in plain containers, each with the name that a dictionary has for it.
+    """Goes through what plain containers hold, with its key where a dictionary has it.
 
-    Objects of the script's are left alone.
+    Other objects are not opened.
     """
     kind = type(given)  # by identity: a class of the script's may have an == of its own
     if not (kind is dict or kind is list or kind is tuple):
@@ -84,7 +88,7 @@ def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, A
 
 
 class KnownOptimizers:
-    """Knows each from when it is given parameters on; keeps none alive."""
+    """The optimizers of a script that are alive, known from when they get parameters on."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -97,23 +101,18 @@ class KnownOptimizers:
             self._session.keep_track(optimizer, self._known, key)
 
     def alive(self) -> list[Any]:
-        return [found for one in list(self._known.values()) if (found := one()) is not None]
+        known = [reference() for reference in list(self._known.values())]
+        return [optimizer for optimizer in known if optimizer is not None]
 
 
 def parameters_in(optimizer: Any) -> dict[int, Any]:
-    """Returns what an optimizer has now, by id."""
+    """Returns an optimizer's present parameters, by id."""
     groups = getattr(optimizer, "param_groups", ())
     return {id(parameter): parameter for group in groups for parameter in group["params"]}
 
 
-# An attribute that is no function of autograd's, and is not just set, set back or asked for.
-_READ: Final = re.compile(
-    r"""(?<!autograd)\.grad\b(?!\s*(?:\(|=[^=]|\.zero_\(|\.detach_\(|is\b))|["']grad["']"""
-)
-
-
 def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
-    """Tells by the text of the user's files that are imported; True where one cannot be read."""
+    """Whether the user's imported files read gradients; True where one cannot be read."""
     return any_text(is_user_file, is_read_in)
 
 

@@ -1,13 +1,70 @@
-"""A loader's workers by their number: those of several passes are one, for a reader."""
+"""Figures of a loader of a summary: what it costs, its unusual samples, its workers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.run.metadata import known
+from trainprof.analysis.summary.loader import Fetch, Loader
+from trainprof.analysis.summary.run import Statistics
+
+UNUSUAL_FROM: Final = 5.0
+UNUSUAL_MIN_S: Final = 0.01
+# Of slow samples that are where parts of the data begin: so many, of so many samples each.
+_FEWEST_PARTS: Final = 3
+_SHORTEST_PART: Final = 8
+
+
+def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
+    """Returns of the slowest samples those of UNUSUAL_FROM x the typical one, slowest first.
+
+    One that the machine kept from its cores is as slow as another would have been then.
+    """
+    typical = known(fetch.typical_sample_s)
+    if typical is None or typical <= 0:
+        return []
+    least = max(UNUSUAL_FROM * typical, UNUSUAL_MIN_S)
+    return [
+        sample
+        for sample in fetch.slow_samples
+        if isinstance(sample, Mapping) and _own_s(sample) >= least
+    ]
+
+
+def are_begun_parts(slow: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether slow samples are the first of parts of the data of one length, read one by one.
+
+    Then the next would be slow in their place.
+    """
+    indices = [int(index) for sample in slow if (index := known(sample.get("index"))) is not None]
+    apart = math.gcd(*indices)
+    return len(set(indices)) >= _FEWEST_PARTS and apart >= _SHORTEST_PART
+
+
+def _own_s(sample: Mapping[str, Any]) -> float:
+    return (known(sample.get("seconds")) or 0.0) - (known(sample.get("kept_off_s")) or 0.0)
+
+
+def cost_s(loader: Loader) -> float:
+    """Returns what training spends on a loader: waits, and what `starts_s` says."""
+    return loader.wait_total_s + starts_s(loader)
+
+
+def starts_s(loader: Loader) -> float:
+    """Returns what iterators, with the start of their workers, and first batches took."""
+    return total_s(loader.init_s) + total_s(loader.first_batch_s)
+
+
+def total_s(statistics: Statistics | None) -> float:
+    """Returns the sum of a series, 0 where there is none."""
+    if statistics is None or not math.isfinite(statistics.mean):
+        return 0.0
+    return statistics.mean * statistics.n
+
 
 Row = Mapping[str, Any]
 
@@ -26,7 +83,7 @@ _MEANS: Final = ("read_bytes_per_s", "read_calls_per_s")
 
 @dataclass(frozen=True, slots=True)
 class WorkerTotals:
-    """One worker over all passes.
+    """One worker over all epochs.
 
     Attributes:
         number: From 0; None for the process that trains.
@@ -73,8 +130,8 @@ def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:
 
 
 def _over(rows: list[Row], name: str, join: Callable[[Iterable[float]], float]) -> float | None:
-    told = [value for row in rows if (value := known(row.get(name))) is not None]
-    return join(told) if told else None
+    values = [value for row in rows if (value := known(row.get(name))) is not None]
+    return join(values) if values else None
 
 
 def _busy_share(rows: list[Row]) -> float | None:
