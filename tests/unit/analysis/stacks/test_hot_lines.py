@@ -63,13 +63,12 @@ def test_python_between_the_parts_has_its_line_and_its_callers(tmp_path: Path) -
     assert of_update.site == "train.py:52"
 
 
-@pytest.mark.parametrize("inner", ["<lambda>", "<listcomp>"])
-def test_what_stands_in_a_function_is_part_of_it(tmp_path: Path, inner: str) -> None:
+@pytest.mark.parametrize(("inner", "lines"), [("<lambda>", (10, 11, 12)), ("<listcomp>", (10,))])
+def test_what_stands_in_a_function_is_part_of_it(
+    tmp_path: Path, inner: str, lines: tuple[int, ...]
+) -> None:
     run = FakeRun()
-    seen = [stack(run, (10 + at, inner), (9, "build"), (57, "train")) for at in range(3)]
-    if inner == "<listcomp>":
-        seen = seen[:1]
-        seen[0] = stack(run, (10, inner), (9, "build"), (57, "train"))
+    seen = [stack(run, (line, inner), (9, "build"), (57, "train")) for line in lines]
     line = hottest(train(run, tmp_path, *seen).part_lines, "other")
     assert (line.function, line.share, line.called_from) == ("build", 1.0, ["train.py:57"])
 

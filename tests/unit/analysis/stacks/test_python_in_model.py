@@ -1,4 +1,4 @@
-"""Python code inside the model: by stack samples that it held up, and by values it reads one by one."""
+"""Python code inside the model: stack samples that it held up, and values that it reads."""
 
 from __future__ import annotations
 
