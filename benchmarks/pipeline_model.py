@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import ticks_of
 from trainprof.analysis.pipeline.bounds import (
     Interval,
@@ -149,19 +149,19 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
     events = process.events
     timeline = build_timeline(
         events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=int(events.start[0]),
         end=int(events.end.max()),
     )
-    (p,) = [p for p in timeline.passes if p.role == TRAINING]
+    (p,) = [p for p in timeline.loaders if p.role == TRAINING]
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, p.loader) for x in process.workers]
     inputs = pipeline_inputs(
         timeline,
         FetchTable.joined(tables),
-        process.facts,
+        process.metadata,
         p.loader,
         cores=number(recording.section("host").get("usable_cores"), float(os.cpu_count() or 1)),
         details=process.details,

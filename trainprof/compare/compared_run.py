@@ -17,8 +17,7 @@ from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT, few_that_save
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS, few_that_save
 from trainprof.analysis.timeline.step_series import StepSeries, read_step_series
 from trainprof.record.run_directory import RunDirectory
 
@@ -44,10 +43,8 @@ class ComparedRun:
     """One run.
 
     Attributes:
-        summary: Of the run.
         series: Its steps, None where the events are gone.
         manifest: {} where it is missing or damaged.
-        directory: Where it lies.
         checkpoints_s: What checkpoints added to a mean steady step, where steps that save some are
             left out.
     """
@@ -133,9 +130,8 @@ class ComparedRun:
         """Returns how fast it trains, with starts of passes spread over their steps.
 
         Where it went to its end all of them count; else those after the first, which stand for what
-        would have followed; of a run that was ended inside its first pass that one. What else comes
-        between passes (checkpoints, plots) is no part of it: how often it came depends on where a
-        run was ended.
+        would have followed, or the first pass alone. What else comes between passes
+        (checkpoints, plots) is no part of it: how often depends on where a run was ended.
         """
         return self._with(self._starts_per_step())
 
@@ -154,7 +150,7 @@ class ComparedRun:
         """Returns what each start of a pass adds to a step; none where no pass is known whole."""
         if self.series is None or len(self.series.starts_s) == 0:
             return np.zeros(0)
-        starts_s, steps = self.series.starts_s, self.series.steps_of_passes
+        starts_s, steps = self.series.starts_s, self.series.steps_of_epochs
         if self.is_whole:
             of_all: Floats = starts_s / max(float(steps.mean()), 1.0)
             return of_all
@@ -173,7 +169,7 @@ class ComparedRun:
         """
         if self.series is None or len(self.series.starts_s) < 2:
             return np.zeros(0)
-        steps = self.series.steps_of_passes.astype(np.float64)
+        steps = self.series.steps_of_epochs.astype(np.float64)
         steps[-1] = steps.max()
         per_step: Floats = self.series.starts_s[1:] / max(float(steps[1:].mean()), 1.0)
         return per_step
@@ -259,10 +255,6 @@ def _called(run: ComparedRun, name: str) -> ComparedRun:
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:
-    """Reads what `compare` needs of a run besides its summary.
-
-    Raises:
-        OSError: If a file is there but cannot be read.
-    """
+    """Reads what `compare` needs of a run besides its summary."""
     series = read_step_series(directory)
     return ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_cost import total_s
+from trainprof.analysis.loading.loader_figures import total_s
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.fit import LoaderModel

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
-from trainprof.analysis.loading.loader_cost import cost_s, starts_s
+from trainprof.analysis.loading.loader_figures import cost_s, starts_s
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
 from trainprof.analysis.run.metadata import Notes

@@ -30,7 +30,7 @@ from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.inside.spans.sync import SyncProbe
 from trainprof.inside.spans.transfer import TransferProbe
-from trainprof.inside.stacks.sampler import LooksProbe
+from trainprof.inside.stacks.sampler import StackSampler
 
 
 def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
@@ -48,7 +48,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         before, after = probes_of_trial(trial, loader)
     return [
         *before,
-        LooksProbe(),
+        StackSampler(),
         SynchronizeProbe(),  # with the next one ahead of the others: they set the clock of phases
         DeviceMarksProbe(),
         DeviceMemoryProbe(),  # reads at that clock

@@ -176,9 +176,9 @@ def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float)
     sides = []
     for seed in (1, 2):
         run = run_of(tmp_path, f"{seed}", seed)
-        of_passes = np.full_like(run.series.steps_of_passes, steps)
+        of_passes = np.full_like(run.series.steps_of_epochs, steps)
         starts_s = -np.abs(run.series.starts_s) - faster_s
-        series = replace(run.series, starts_s=starts_s, steps_of_passes=of_passes)
+        series = replace(run.series, starts_s=starts_s, steps_of_epochs=of_passes)
         sides.append([replace(run, series=series)])
     compare(*sides, limit=0.05)
 
@@ -244,10 +244,7 @@ def slowed(run: ComparedRun) -> ComparedRun:
     ],
 )
 def test_unusable_runs_give_no_verdict(
-    tmp_path: Path,
-    forwards: Sequence[int],
-    change: Callable[[ComparedRun], ComparedRun],
-    why: str,
+    tmp_path: Path, forwards: Sequence[int], change: Callable[[ComparedRun], ComparedRun], why: str
 ) -> None:
     base = read(recorded(tmp_path, "a", forwards=EVEN))
     other = change(read(recorded(tmp_path, "b", forwards=forwards)))
@@ -291,8 +288,7 @@ def beside_others(run: ComparedRun, others_percent: float) -> ComparedRun:
 
 
 @pytest.mark.parametrize(
-    ("others_percent", "verdict", "outcome"),
-    [(0.0, SLOWER, TRIPPED), (30.0, UNKNOWN, NOT_JUDGED)],
+    ("others_percent", "verdict", "outcome"), [(0.0, SLOWER, TRIPPED), (30.0, UNKNOWN, NOT_JUDGED)]
 )
 def test_one_run_against_three_keeps_what_it_met(
     tmp_path: Path, others_percent: float, verdict: str, outcome: str

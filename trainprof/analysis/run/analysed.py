@@ -8,13 +8,12 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.lines.times import has_timed_functions
-from trainprof.analysis.loading.loader_steps import epoch_starts
 from trainprof.analysis.machine.cores import HostPart
 from trainprof.analysis.run.metadata import Metadata, Sites, number
 from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.timeline.events import Bool, Int64, nest
-from trainprof.analysis.timeline.iterations import Passes, find_passes
+from trainprof.analysis.timeline.iterations import LoaderIterations, epoch_starts, find_iterations
 from trainprof.analysis.timeline.ledger import Window
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.errors import TrainprofError
@@ -114,15 +113,15 @@ def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | Non
     segments = timeline.segments[inside(timeline.segments[:, 0])]
     chosen = inside(timeline.steps.ends - 1)
     everything = timeline.all_events.where(inside(timeline.all_events.start))
-    passes = [_staged(p, timeline.passes) for p in find_passes(everything)]
-    here = {p.loader for p in timeline.passes_here()}
+    loaders = [_staged(p, timeline.loaders) for p in find_iterations(everything)]
+    here = {p.loader for p in timeline.loaders_here()}
     return replace(
         timeline,
         events=own,
         nesting=nest(own),
         all_events=everything,
-        passes=passes,
-        on_thread=np.array([p.loader in here for p in passes], dtype=bool),
+        loaders=loaders,
+        on_thread=np.array([p.loader in here for p in loaders], dtype=bool),
         segments=segments,
         steps=replace(timeline.steps, ends=timeline.steps.ends[chosen]),
         step_starts=np.maximum(timeline.step_starts[chosen], first),
@@ -141,13 +140,13 @@ def _step_bounds(timeline: Timeline, steps: tuple[int, int]) -> tuple[int, int]:
 
 
 def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
-    begins = epoch_starts(timeline.passes)
+    begins = epoch_starts(timeline.loaders)
     if not 0 <= epoch < len(begins):
         raise NothingThere(
             f"There is no epoch {epoch + 1}", hint=f"The run has {len(begins)} epochs."
         )
     # The first one's iterator may have been made long ahead.
-    is_here = np.isin(begins, epoch_starts(timeline.passes_here()))
+    is_here = np.isin(begins, epoch_starts(timeline.loaders_here()))
     begins = np.where(is_here, np.maximum(begins, timeline.window.loop_start), begins)
     bounds = np.append(begins, timeline.window.loop_end)
     return int(bounds[epoch]), int(bounds[epoch + 1])
@@ -165,7 +164,7 @@ def _written(steps: tuple[int, int]) -> str:
     return f"{steps[0] + 1}:{steps[1]}"
 
 
-def _staged(part: Passes, whole: list[Passes]) -> Passes:
+def _staged(part: LoaderIterations, whole: list[LoaderIterations]) -> LoaderIterations:
     """Gives passes of a part, some of them cut, the stages that they have in the whole run."""
     p = next(p for p in whole if p.loader == part.loader)
     number = np.maximum(np.searchsorted(p.start, part.start, side="right") - 1, 0)

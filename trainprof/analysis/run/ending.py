@@ -18,7 +18,7 @@ from trainprof.record.names import MAX_STEPS, MAX_TIME, site_name
 from trainprof.record.schema import Kind, Topic
 
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
-_ITS_STATUS: Final = (
+ITS_STATUS: Final = (
     "its exit status is not known, as trainprof was killed before the script ended, or could not "
     "write"
 )
@@ -167,11 +167,11 @@ def _unseen(limit: str | None, exception: str | None, has_end: bool) -> Exit:
     if limit is not None and has_end:
         return Exit(None, None, "limit", limit)
     if exception == _KEYBOARD_INTERRUPT:
-        return Exit(None, None, "interrupted", _ITS_STATUS)
+        return Exit(None, None, "interrupted", ITS_STATUS)
     if exception is not None:
         return Exit(None, None, "exception", exception)
     if has_end:
-        return Exit(None, None, "completed", _ITS_STATUS)
+        return Exit(None, None, "completed", ITS_STATUS)
     return Exit(None, None, "unknown", NOT_WRITTEN)
 
 

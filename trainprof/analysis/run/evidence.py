@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
-from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.loader import Loader

@@ -29,15 +29,14 @@ from trainprof.analysis.distributed.collectives import (
     python_ns,
 )
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_steps import epoch_starts
+from trainprof.analysis.loading.loader_steps import shares_of_steps
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
-from trainprof.analysis.loading.steps_of_loader import shares_of_steps
 from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
 from trainprof.analysis.machine.system import samples_between, system_summary
 from trainprof.analysis.model.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.model.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.pipeline.fit import LoaderModel
-from trainprof.analysis.pipeline.free_data import free_data
+from trainprof.analysis.pipeline.recorded_epoch import free_data
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.evidence import evidence_of, rule_settings_of
 from trainprof.analysis.run.faults import faults_of
@@ -62,12 +61,11 @@ from trainprof.analysis.summary.device import MemoryGrowth
 from trainprof.analysis.summary.run import Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.epochs import epochs_of, evaluation_of
-from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.timeline.ledger import attribute, ledger, within
-from trainprof.analysis.timeline.outliers import outliers
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
+from trainprof.analysis.timeline.ledger import attribute, ledger, update_seconds, within
+from trainprof.analysis.timeline.steady_state import outliers
 from trainprof.analysis.timeline.step_table import StepTable, step_table
 from trainprof.analysis.timeline.timeline import Timeline
-from trainprof.analysis.timeline.update_times import update_seconds
 from trainprof.analysis.verdict.headline import Evidence, verdict
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.context_builder import build_case
@@ -401,5 +399,5 @@ def _memory_growth(run: Analysed, training: Training, system: System | None) -> 
         run.timeline.steps.ends,
         training.warmup_excluded,
         room_of(system.memory, system.last_sample),
-        epoch_starts(run.timeline.passes),
+        epoch_starts(run.timeline.loaders),
     )

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, integer
 from trainprof.analysis.statistics.time_weighted import Line
-from trainprof.analysis.timeline.closures import with_closures
+from trainprof.analysis.timeline.event_rewrites import with_closures
 from trainprof.analysis.timeline.events import MAX_PID, ProcessLog, load_process
 from trainprof.record.files import open_run_file, read_run_file
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log

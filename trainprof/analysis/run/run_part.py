@@ -9,10 +9,9 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.loading.loader_steps import epoch_starts, feeding_passes
+from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.loading.loaders import samples_of
-from trainprof.analysis.loading.steps_of_loader import are_all_fed
-from trainprof.analysis.pipeline.free_data import FreeData
+from trainprof.analysis.pipeline.recorded_epoch import FreeData
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.ending import ending_of_run
 from trainprof.analysis.run.metadata import Metadata, integer
@@ -20,7 +19,11 @@ from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.run import Exit, Ledger, Overhead, Run, Training
 from trainprof.analysis.timeline.events import Bool
-from trainprof.analysis.timeline.iterations import Passes
+from trainprof.analysis.timeline.iterations import (
+    LoaderIterations,
+    epoch_starts,
+    feeding_iterations,
+)
 from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.timeline.timeline import Timeline
@@ -132,7 +135,7 @@ def training_of(
     return Training(
         steps=len(steps),
         iterations=iterations,
-        epochs=len(epoch_starts(timeline.passes)),
+        epochs=len(epoch_starts(timeline.loaders)),
         samples=samples,
         samples_per_s=samples / trained_s if samples and trained_s > 0 else None,
         step_source=timeline.steps.source,
@@ -146,8 +149,8 @@ def training_of(
     )
 
 
-def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:
-    return feeding_passes(timeline.passes, timeline.learning(), timeline.steps.ends)
+def _feeding(timeline: Timeline) -> list[tuple[LoaderIterations, Bool]]:
+    return feeding_iterations(timeline.loaders, timeline.learning(), timeline.steps.ends)
 
 
 def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata) -> int | None:
@@ -163,7 +166,7 @@ def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata)
     return total or None
 
 
-def _iterations(timeline: Timeline, feeding: list[tuple[Passes, Bool]]) -> int:
+def _iterations(timeline: Timeline, feeding: list[tuple[LoaderIterations, Bool]]) -> int:
     """Batches of the feeding loaders; without one, backwards of a single optimizer, or steps."""
     events = timeline.events
     if feeding:

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_steps import epoch_starts
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.cores import (
     HostPart,
     are_ranks,
@@ -27,7 +26,7 @@ from trainprof.analysis.run.training_process import TrainingProcess, training_pr
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.events import MAX_APART_NS, Events
-from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
 from trainprof.analysis.timeline.timeline import Timeline, build_timeline
 from trainprof.findings.run_context import Case
 from trainprof.record.run_directory import RunDirectory
@@ -141,7 +140,7 @@ def _analysed(
 def _counted_as_in_the_run(summary: RunSummary, whole: Timeline, part: Timeline) -> RunSummary:
     """Gives the steps and epochs of a part the numbers that they have in the whole run."""
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
-    begins = epoch_starts(whole.passes)
+    begins = epoch_starts(whole.loaders)
     first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
     return replace(
         summary,

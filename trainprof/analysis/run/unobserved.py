@@ -7,7 +7,7 @@ from typing import Final
 from trainprof.analysis.device.devices import several_devices
 from trainprof.analysis.device.host_waits import why_none_found
 from trainprof.analysis.device.memory import why_no_memory
-from trainprof.analysis.loading.steps_of_loader import are_all_fed
+from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.recording import inner_runs
 from trainprof.analysis.summary.device import Device, FoundSyncs

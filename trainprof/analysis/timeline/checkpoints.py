@@ -46,7 +46,7 @@ class Checkpoints:
     @property
     def called(self) -> str:
         """What wrote them, by the names of functions."""
-        return " and ".join(_CALLED[one] for one in self.writers) or "saving checkpoints"
+        return " and ".join(_CALLED[writer] for writer in self.writers) or "saving checkpoints"
 
 
 def checkpoints_of(
@@ -55,9 +55,6 @@ def checkpoints_of(
     """Counts what was saved and loaded, but for what a dataset loads as samples.
 
     Args:
-        events: Of the training thread.
-        nesting: Of `events`.
-        sites: Its lines.
         segments: Evaluation, shape (n, 2), ns: what is saved then is its own.
         loop: When training was, ns.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import Collective, PythonInModel
 from trainprof.analysis.summary.loader import Loader

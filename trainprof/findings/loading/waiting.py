@@ -8,9 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_cost import starts_s
-from trainprof.analysis.loading.loader_hazards import are_begun_parts, unusual_samples
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import (
+    are_begun_parts,
+    starts_s,
+    unusual_samples,
+    worker_totals,
+)
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,

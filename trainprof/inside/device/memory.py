@@ -1,4 +1,4 @@
-"""Reads what torch's allocator tells of the devices in use, at the ends of phases now and then."""
+"""Reads the statistics of torch's allocator for the devices in use, at the ends of some phases."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from trainprof.inside.device.accelerator import Accelerator, device_modules
 from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
-    hide_our_frame,
+    called_around,
     let_dynamo_skip,
-    told_after,
+    recorded_after,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
-Wrapped = Callable[..., Any]
+Figures = dict[MemoryFigure, int]
+# Reads the figures of the device of that number.
+Reader = Callable[[int], Figures]
 
 # Readings follow each other in bursts: only from one end of a phase to the next do they tell what
 # the phase did. The first is longer, for the first steps mostly set the peak.
@@ -36,6 +38,33 @@ PAUSE_OF_PASSED: Final = 1 / 100
 _ASKED_EVERY_NS: Final = 1_000_000
 _NEVER: Final = 1 << 63
 _RESETS: Final = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
+_MEMORY, _BURST = int(Kind.DEVICE_MEMORY), int(MemoryFigure.BURST)
+_CACHE_EMPTIED: Final = int(Kind.CACHE_EMPTIED)
+
+_BYTES: Final = (
+    (MemoryFigure.ALLOCATED, "allocated_bytes", "current"),
+    (MemoryFigure.RESERVED, "reserved_bytes", "current"),
+    (MemoryFigure.PEAK_ALLOCATED, "allocated_bytes", "peak"),
+    (MemoryFigure.PEAK_RESERVED, "reserved_bytes", "peak"),
+)
+# An allocator other than torch's own gives these as 0, whatever happened.
+_COUNTS: Final = (
+    (MemoryFigure.RETRIES, "num_alloc_retries"),
+    (MemoryFigure.OUT_OF_MEMORY, "num_ooms"),
+)
+
+_UNITS: Final = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE: Final = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
+# From torch's own sentence; nothing else of it is kept.
+_SIZES: Final = {
+    "requested_bytes": re.compile(rf"[Tt]ried to allocate {_SIZE}"),
+    "total_bytes": re.compile(rf"total capaci?ty of {_SIZE}"),
+    "free_bytes": re.compile(rf"of which {_SIZE} is free"),
+    "allocated_bytes": re.compile(rf"{_SIZE} is allocated by PyTorch"),
+    "kept_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+_DEVICE: Final = re.compile(r"\bGPU (\d{1,4})\b")
+_CAUSES: Final = 8
 
 
 class DeviceMemoryProbe:
@@ -169,56 +198,42 @@ class DeviceMemoryProbe:
             self._session.log.note(Topic.OUT_OF_MEMORY, {"kind": self._kind or None, **state})
 
     def _watch_resets(self, torch: ModuleType, patcher: Patcher) -> None:
-        """What the script's own resets are about to lose is read before."""
+        """Reads what the script's own resets are about to lose."""
         read = patcher.guarded(self._read_apart)
-
-        def make(original: Wrapped) -> Wrapped:
-            def reset(*args: Any, **kwargs: Any) -> Any:
-                read()
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-
-            return reset
-
+        make = called_around(lambda *_, **__: read())
         for kind in ("cuda", "xpu", "accelerator"):
             module = getattr(torch, kind, None)
             for name in _RESETS:
                 inner = getattr(module, "memory", None)
-                places = [(owner, name) for owner in (inner, module) if name in _vars(owner)]
+                holders = (inner, module)
+                places = [(x, name) for x in holders if name in getattr(x, "__dict__", {})]
                 if places:
                     patcher.around(make, *places)
 
 
-def _vars(owner: Any) -> dict[str, Any]:
-    return getattr(owner, "__dict__", {})
+class EmptiedCachesProbe:
+    """Records calls of `empty_cache`, which return the allocator's unused memory to a device."""
 
+    name = "emptied_caches"
 
-_MEMORY, _BURST = int(Kind.DEVICE_MEMORY), int(MemoryFigure.BURST)
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        make = recorded_after(session.now, patcher.guarded(self._emptied))
+        for module in device_modules(torch):
+            holders = (module, getattr(module, "memory", None))
+            places = [
+                (x, "empty_cache") for x in holders if x is not None and "empty_cache" in vars(x)
+            ]
+            if places and len({id(vars(holder)[name]) for holder, name in places}) == 1:
+                patcher.around_if_there(make, *places)
 
-
-Figures = dict[MemoryFigure, int]
-# Reads the figures of the device of that number.
-Reader = Callable[[int], Figures]
-
-_BYTES: Final = (
-    (MemoryFigure.ALLOCATED, "allocated_bytes", "current"),
-    (MemoryFigure.RESERVED, "reserved_bytes", "current"),
-    (MemoryFigure.PEAK_ALLOCATED, "allocated_bytes", "peak"),
-    (MemoryFigure.PEAK_RESERVED, "reserved_bytes", "peak"),
-)
-_COUNTS: Final = (
-    (MemoryFigure.RETRIES, "num_alloc_retries"),
-    (MemoryFigure.OUT_OF_MEMORY, "num_ooms"),
-)
-# Statistics that an allocator other than torch's own gives as 0, whatever happened.
-_OF_NATIVE_ALLOCATOR: Final = (MemoryFigure.RETRIES, MemoryFigure.OUT_OF_MEMORY)
+    def _emptied(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
+        site = self._session.sites.find(caller)
+        self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
 
 
 def find_reader(torch: ModuleType, kind: str) -> Reader | None:
-    """Returns what reads a kind of device's statistics, at the least cost there is.
+    """Returns what reads the statistics of devices of a type at the least cost there is.
 
     Each call makes a dict of some 200 numbers: what torch offers besides flattens and sorts it
     for every single figure.
@@ -228,12 +243,14 @@ def find_reader(torch: ModuleType, kind: str) -> Reader | None:
         kind: Such as "cuda"; the script has begun to use it.
 
     Returns:
-        None where torch tells nothing of the kind.
+        None where torch has no statistics of them.
     """
     module = getattr(torch, kind, None)
     nested = getattr(module, "memory_stats_as_nested_dict", None)
     if nested is not None:
-        return _without(partial(_read_nested, nested), _not_kept(module))
+        backend = getattr(module, "get_allocator_backend", None)
+        is_native = backend is None or backend() == "native"
+        return partial(_read_nested, nested, _COUNTS if is_native else ())
     flat = getattr(module, "memory_stats", None)
     if flat is not None:
         return partial(_read_flat, flat)
@@ -244,8 +261,37 @@ def find_reader(torch: ModuleType, kind: str) -> Reader | None:
     return None if general is None else partial(_read_flat, general)
 
 
+def _read_nested(
+    stats: Callable[[int], Mapping[str, Any]],
+    counts: tuple[tuple[MemoryFigure, str], ...],
+    index: int,
+) -> Figures:
+    read, figures = stats(index), Figures()
+    for figure, name, metric in _BYTES:
+        try:
+            figures[figure] = int(read[name]["all"][metric])
+        except (KeyError, TypeError):
+            continue
+    return figures | {figure: int(read[name]) for figure, name in counts if name in read}
+
+
+def _read_flat(stats: Callable[[int], Mapping[str, Any]], index: int) -> Figures:
+    read = stats(index)
+    names = [(figure, f"{name}.all.{metric}") for figure, name, metric in _BYTES]
+    return {figure: int(read[name]) for figure, name in (*names, *_COUNTS) if name in read}
+
+
+def _read_current(
+    allocated: Callable[[], int], reserved: Callable[[], int] | None, index: int
+) -> Figures:
+    figures = {MemoryFigure.ALLOCATED: int(allocated())}
+    if reserved is not None:
+        figures[MemoryFigure.RESERVED] = int(reserved())
+    return figures
+
+
 def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
-    """Returns the bytes that this process may take from a device; None where torch has no say.
+    """Returns the bytes that this process may take from a device; None where torch doesn't say.
 
     The device's own size, or the part of it that the script has limited itself to. What other
     processes hold comes off it.
@@ -263,76 +309,16 @@ def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
     return total if fraction is None else min(total, int(total * fraction(index)))
 
 
-def _not_kept(module: Any) -> tuple[MemoryFigure, ...]:
-    backend = getattr(module, "get_allocator_backend", None)
-    is_native = backend is None or backend() == "native"
-    return () if is_native else _OF_NATIVE_ALLOCATOR
-
-
-def _without(read: Reader, figures: tuple[MemoryFigure, ...]) -> Reader:
-    if not figures:
-        return read
-    return lambda index: {k: v for k, v in read(index).items() if k not in figures}
-
-
-def _read_nested(stats: Callable[[int], Mapping[str, Any]], index: int) -> Figures:
-    told, found = stats(index), Figures()
-    for figure, name, metric in _BYTES:
-        try:
-            found[figure] = int(told[name]["all"][metric])
-        except (KeyError, TypeError):
-            continue
-    return _with_counts(found, told)
-
-
-def _read_flat(stats: Callable[[int], Mapping[str, Any]], index: int) -> Figures:
-    told = stats(index)
-    found = {
-        figure: int(told[f"{name}.all.{metric}"])
-        for figure, name, metric in _BYTES
-        if f"{name}.all.{metric}" in told
-    }
-    return _with_counts(found, told)
-
-
-def _with_counts(found: Figures, told: Mapping[str, Any]) -> Figures:
-    found.update({figure: int(told[name]) for figure, name in _COUNTS if name in told})
-    return found
-
-
-def _read_current(
-    allocated: Callable[[], int], reserved: Callable[[], int] | None, index: int
-) -> Figures:
-    found = {MemoryFigure.ALLOCATED: int(allocated())}
-    if reserved is not None:
-        found[MemoryFigure.RESERVED] = int(reserved())
-    return found
-
-
-_UNITS: Final = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE: Final = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
-# From torch's own sentence; of it nothing else is kept.
-_SIZES: Final = {
-    "requested_bytes": re.compile(rf"[Tt]ried to allocate {_SIZE}"),
-    "total_bytes": re.compile(rf"total capaci?ty of {_SIZE}"),
-    "free_bytes": re.compile(rf"of which {_SIZE} is free"),
-    "allocated_bytes": re.compile(rf"{_SIZE} is allocated by PyTorch"),
-    "kept_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
-}
-_DEVICE: Final = re.compile(r"\bGPU (\d{1,4})\b")
-_CAUSES: Final = 8
-
-
 def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | None:
-    """Returns {device, place, requested_bytes, ...} of the error that this process ends by.
+    """Returns {device, place, requested_bytes, ...} of the memory error that ends this process.
 
-    Sizes as torch rounded them in its message, each None where that does not tell it; `place` is
+    Sizes as torch rounded them in its message, each None where that does not have it; `place` is
     the user's innermost [file, line, function].
 
     Returns:
         None where the process does not end by a device out of memory.
     """
-    error = _is_ended_by()
+    error = _last_error()
     for _ in range(_CAUSES):
         if error is None:
             return None
@@ -342,8 +328,8 @@ def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | Non
     return None
 
 
-def _is_ended_by() -> BaseException | None:
-    """The exception that nobody has caught; in a child of multiprocessing the one in flight."""
+def _last_error() -> BaseException | None:
+    """Returns the uncaught exception; in a child of multiprocessing the one in flight."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = error or sys.exc_info()[1]
     if isinstance(error, SystemExit):
@@ -367,8 +353,8 @@ def _described(error: BaseException, is_user_code: Callable[[CodeType], bool]) -
     device = _DEVICE.search(message)
     state: dict[str, Any] = {"device": int(device[1]) if device else None, "place": None}
     for name, pattern in _SIZES.items():
-        found = pattern.search(message)
-        state[name] = round(float(found[1]) * _UNITS[found[2]]) if found else None
+        size = pattern.search(message)
+        state[name] = round(float(size[1]) * _UNITS[size[2]]) if size else None
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -376,28 +362,3 @@ def _described(error: BaseException, is_user_code: Callable[[CodeType], bool]) -
             state["place"] = [code.co_filename, traceback.tb_lineno, code.co_name]
         traceback = traceback.tb_next
     return state
-
-
-class EmptiedCachesProbe:
-    """Wraps `empty_cache` of every kind of device."""
-
-    name = "emptied_caches"
-
-    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        self._session = session
-        make = told_after(session.now, patcher.guarded(self._emptied))
-        for module in device_modules(torch):
-            here = [
-                (one, "empty_cache")
-                for one in (module, getattr(module, "memory", None))
-                if one is not None and "empty_cache" in vars(one)
-            ]
-            if here and len({id(vars(one)[name]) for one, name in here}) == 1:
-                patcher.around_if_there(make, *here)
-
-    def _emptied(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
-        site = self._session.sites.find(caller)
-        self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
-
-
-_CACHE_EMPTIED = int(Kind.CACHE_EMPTIED)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from support.events import FakeRun
 
+from trainprof.analysis.device.host_waits import TOO_FEW_STEPS
 from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.device import FoundSync, FoundSyncs
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -36,38 +37,28 @@ def summary_of(run: FakeRun, directory: Path) -> RunSummary:
 def test_calls_are_counted_by_line(tmp_path: Path) -> None:
     run = FakeRun()
     planted(run)
-    found = summary_of(run, tmp_path)
+    summary = summary_of(run, tmp_path)
     calls = [FoundSync("train.py:50", 6), FoundSync("train.py:60", 1)]
-    assert found.found_syncs == FoundSyncs(20, 3, calls, known_calls=3)
-    assert "found_syncs" not in found.not_observed
-
-
-def test_a_window_that_was_never_closed_still_tells(tmp_path: Path) -> None:
-    run = FakeRun()
-    planted(run)
-    run.records.pop()
-    found = summary_of(run, tmp_path).found_syncs
-    assert (found.steps, len(found.calls)) == (0, 2)
+    assert summary.found_syncs == FoundSyncs(20, 3, calls, known_calls=3)
+    assert "found_syncs" not in summary.not_observed
+    run.records.pop()  # a window that was never closed still tells
+    cut = summary_of(run, tmp_path).found_syncs
+    assert (cut.steps, len(cut.calls)) == (0, 2)
 
 
 def test_why_nothing_was_looked_for(tmp_path: Path) -> None:
     run = FakeRun()
+    run.learn(run.optimizer())
+    assert summary_of(run, tmp_path).not_observed["found_syncs"] == TOO_FEW_STEPS
+    assert "found_syncs" not in run.summary(tmp_path).not_observed
     run.text(Topic.ENVIRONMENT, {"no_found_syncs": "this torch knows no device but the CPU"})
-    run.learn(run.optimizer())
-    found = summary_of(run, tmp_path)
-    assert found.found_syncs is None
-    assert found.not_observed["found_syncs"] == "this torch knows no device but the CPU"
+    summary = summary_of(run, tmp_path)
+    assert summary.found_syncs is None
+    assert summary.not_observed["found_syncs"] == "this torch knows no device but the CPU"
 
 
-def test_too_few_steps_are_the_reason_where_none_was_told(tmp_path: Path) -> None:
-    run = FakeRun()
-    run.learn(run.optimizer())
-    assert "too few steps" in summary_of(run, tmp_path).not_observed["found_syncs"]
-    assert "found_syncs" not in summarize(run.write(tmp_path)).not_observed
-
-
-def test_lines_keep_their_names_where_a_script_starts_itself_anew(tmp_path: Path) -> None:
-    """Of two logs of one process the second one's places are numbered anew."""
+def test_lines_keep_their_names_where_a_script_starts_itself_again(tmp_path: Path) -> None:
+    """Of two logs of one process the second one's places are renumbered."""
     first, second = FakeRun(), FakeRun()
     for line in range(5):
         first.site(line)
@@ -76,5 +67,5 @@ def test_lines_keep_their_names_where_a_script_starts_itself_anew(tmp_path: Path
     second.start = second.now
     planted(second)
     first.write(tmp_path, options=ASKED)
-    found = summary_of(second, tmp_path).found_syncs
-    assert [call.site for call in found.calls] == ["train.py:50", "train.py:60"]
+    calls = summary_of(second, tmp_path).found_syncs.calls
+    assert [call.site for call in calls] == ["train.py:50", "train.py:60"]

@@ -11,10 +11,7 @@ import pytest
 from support.events import LEARNS, MS, US, FakeRun
 from support.fake_memory import GIB, MIB
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.device import DeviceMemory
-from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
-from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
 STEPS = 120
@@ -107,15 +104,10 @@ def train(
     run.stop(loader)
 
 
-def summary_of(directory: Path, **how: Any) -> RunSummary:
+def memory_of(directory: Path, **how: Any) -> DeviceMemory:
     run = FakeRun()
     train(run, Memory(run, limit=LIMIT, retries=0, out_of_memory=0), **how)
-    return summarize(run.write(directory))
-
-
-def memory_of(directory: Path, **how: Any) -> DeviceMemory:
-    (device,) = summary_of(directory, **how).devices or ()
-    assert device.memory is not None
+    (device,) = run.summary(directory).devices
     return device.memory
 
 
@@ -126,9 +118,6 @@ def test_peaks_are_the_allocators_own(tmp_path: Path) -> None:
     assert found.readings == 6 * STEPS
     assert found.between_steps_bytes == WEIGHTS
     assert found.not_observed == {}
-
-
-# Growth, and what looks like it.
 
 
 def noise(scale: int) -> Callable[[int], int]:
@@ -183,68 +172,38 @@ def test_of_few_steps_or_readings_no_growth_is_known(
     assert "fewer than" in found.not_observed["growth_bytes_per_step"]
 
 
-# Counts and shares.
-
-
-def test_counts_go_on_where_the_script_sets_them_back(tmp_path: Path) -> None:
+def test_counts_go_on_and_without_a_peak_the_highest_reading_is_one(tmp_path: Path) -> None:
     run = FakeRun()
     memory = Memory(run, retries=2, out_of_memory=0)
+    memory.keeps_peak = False
     memory.read()
-    for retries, errors in ((5, 0), (0, 1), (4, 0)):
+    for retries, errors in ((5, 0), (0, 1), (4, 0)):  # the script sets them back
         memory.extra = {MemoryFigure.RETRIES: retries, MemoryFigure.OUT_OF_MEMORY: errors}
         memory.read()
     train(run, memory)
-    (device,) = summarize(run.write(tmp_path)).devices or ()
-    assert device.memory.retries == 9
-    assert device.memory.out_of_memory_errors == 1
+    (device,) = run.summary(tmp_path).devices
+    assert (device.memory.retries, device.memory.out_of_memory_errors) == (9, 1)
+    assert device.memory.is_peak_sampled
+    assert device.memory.peak_allocated_bytes == WEIGHTS + 300 * MIB
 
 
-def test_without_a_peak_the_highest_reading_is_said_to_be_one(tmp_path: Path) -> None:
+def test_each_device_and_each_part_of_a_run_has_its_own(tmp_path: Path) -> None:
     run = FakeRun()
-    memory = Memory(run)
-    memory.keeps_peak = False
-    train(run, memory)
-    (device,) = summarize(run.write(tmp_path)).devices or ()
-    found = device.memory
-    assert found.is_peak_sampled
-    assert found.peak_allocated_bytes == WEIGHTS + 300 * MIB
-
-
-# Where it stands.
-
-
-def test_each_device_has_its_own(tmp_path: Path) -> None:
-    run = FakeRun()
-    first, second = Memory(run), Memory(run, 3)
+    first, second = Memory(run, limit=LIMIT), Memory(run, 3)
     second.use(7 * GIB)
     second.read()
     train(run, first)
     second.pause()
     second.read()
-    devices = summarize(run.write(tmp_path)).devices or []
-    assert [(one.index, one.name, one.busy_share) for one in devices] == [
-        (0, "cuda:0", None),
-        (3, "cuda:3", None),
-    ]
-    peaks = [one.memory.peak_allocated_bytes for one in devices if one.memory]
+    devices = run.summary(tmp_path).devices
+    names = [(device.index, device.name, device.busy_share) for device in devices]
+    assert names == [(0, "cuda:0", None), (3, "cuda:3", None)]
+    peaks = [device.memory.peak_allocated_bytes for device in devices]
     assert peaks == [WEIGHTS + 500 * MIB, 7 * GIB]
-
-
-def test_one_epoch_has_its_own_readings(tmp_path: Path) -> None:
-    run = FakeRun()
-    memory = Memory(run, limit=LIMIT)
-    train(run, memory)
-    whole = summarize(run.write(tmp_path))
-    part = summarize(run.write(tmp_path), steps=(0, 10))
-    for summary, readings in ((whole, 6 * STEPS), (part, 60)):
-        (device,) = summary.devices or ()
-        assert device.memory.readings == pytest.approx(readings, abs=1)
-        assert device.memory.limit_bytes == LIMIT
-
-
-def test_it_survives_being_written_and_read(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path)
-    assert from_jsonable(to_jsonable(summary)) == summary
+    part = run.summary(tmp_path, steps=(0, 10)).devices[0].memory
+    assert devices[0].memory.readings == 6 * STEPS
+    assert part.readings == pytest.approx(60, abs=1)
+    assert part.limit_bytes == LIMIT
 
 
 def test_a_torn_log_tells_less_and_breaks_nothing(tmp_path: Path) -> None:
@@ -255,7 +214,7 @@ def test_a_torn_log_tells_less_and_breaks_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         run.records = [record for record in whole if rng.random() > 0.3]
-        (device,) = summarize(run.write(tmp_path)).devices or ()
+        (device,) = run.summary(tmp_path).devices
         assert WEIGHTS <= (device.memory.peak_allocated_bytes or 0) <= WEIGHTS + 500 * MIB
 
 
@@ -263,7 +222,7 @@ def test_why_nothing_is_known(tmp_path: Path) -> None:
     run = FakeRun()
     run.text(Topic.ENVIRONMENT, {"no_device_memory": "torch tells nothing"})
     run.learn(run.optimizer())
-    found = summarize(run.write(tmp_path))
+    found = run.summary(tmp_path)
     assert found.devices is None
     assert found.not_observed["devices.memory"] == "torch tells nothing"
 
@@ -273,28 +232,26 @@ OUT_OF_MEMORY = {
     "device": 1,
     "place": ["/work/train.py", 42, "main"],
     "requested_bytes": GIB,
-    "total_bytes": 80 * GIB,
     "free_bytes": 5 * MIB,
-    "allocated_bytes": 78 * GIB,
-    "kept_bytes": GIB,
 }
 
 
-def test_how_a_device_ran_out(tmp_path: Path) -> None:
-    run = FakeRun()
-    run.text(Topic.OUT_OF_MEMORY, OUT_OF_MEMORY)
-    run.learn(run.optimizer())
-    found = summarize(run.write(tmp_path)).out_of_memory
-    assert (found.device, found.site) == ("cuda:1", "train.py:42")
-    assert (found.requested_bytes, found.free_bytes) == (GIB, 5 * MIB)
-
-
 @pytest.mark.parametrize(
-    "told", [[], {}, {"device": "x", "place": 7, "free_bytes": -1, "total_bytes": 1 << 80}]
+    ("note", "known"),
+    [
+        (OUT_OF_MEMORY, ("cuda:1", "train.py:42", GIB, 5 * MIB, None)),
+        ([], None),
+        ({}, ("GPU", None, None, None, None)),
+        (
+            {"device": "x", "place": 7, "free_bytes": -1, "total_bytes": 1 << 80},
+            ("GPU", "unknown", None, None, None),
+        ),
+    ],
 )
-def test_a_damaged_note_tells_nothing(tmp_path: Path, told: Any) -> None:
+def test_how_a_device_ran_out(tmp_path: Path, note: Any, known: tuple[Any, ...] | None) -> None:
     run = FakeRun()
-    run.text(Topic.OUT_OF_MEMORY, told)
+    run.text(Topic.OUT_OF_MEMORY, note)
     run.learn(run.optimizer())
-    found = summarize(run.write(tmp_path)).out_of_memory
-    assert found is None or (found.free_bytes, found.total_bytes) == (None, None)
+    names = ("device", "site", "requested_bytes", "free_bytes", "total_bytes")
+    end = run.summary(tmp_path).out_of_memory
+    assert (end and tuple(getattr(end, name) for name in names)) == known

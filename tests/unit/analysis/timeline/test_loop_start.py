@@ -11,8 +11,8 @@ from support.events import MS, US, FakeRun, seconds
 
 from trainprof.analysis.run.summarize import case_of
 from trainprof.analysis.timeline.events import nest
-from trainprof.analysis.timeline.loop_start import loop_start
 from trainprof.analysis.timeline.steps import step_boundaries
+from trainprof.analysis.timeline.timeline import loop_start
 from trainprof.record.schema import Kind
 
 

@@ -19,9 +19,9 @@ def is_ours(code: CodeType) -> bool:
 
 def found(dataset: Any = None, collate: Any = None, sampler: Any = None) -> dict[str, str]:
     functions = LoaderFunctions(is_ours)
-    functions.of_dataset(dataset)
-    functions.of_collate(collate)
-    functions.of_sampler(sampler)
+    functions.add_dataset(dataset)
+    functions.add_collate(collate)
+    functions.add_sampler(sampler)
     return {
         function.__qualname__.rpartition("<locals>.")[2]: why for function, why in functions.all()
     }

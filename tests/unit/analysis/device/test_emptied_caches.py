@@ -1,0 +1,114 @@
+"""Emptied caches of a device: what the calls take, and what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.device_run import DeviceRun
+from support.events import MS, US
+
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.record.schema import Kind
+
+STEPS = 120
+
+
+def trained(directory: Path, *, every: int, takes: int, again: int) -> RunSummary:
+    """Returns the summary of a training that gives memory back every few steps.
+
+    Args:
+        directory: Of the run.
+        every: How many steps.
+        takes: Each call, ns.
+        again: What the forward after it takes longer, ns.
+    """
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for number in range(STEPS):
+        run.next(50 * US)
+        is_after = number > 0 and number % every == 0
+        launch = 2 * MS + again * is_after
+        run.phase(Kind.FORWARD, launch, 500 * US, pieces=20)
+        run.phase(Kind.BACKWARD, 2 * MS, 500 * US, pieces=20)
+        run.phase(Kind.OPTIMIZER_STEP, 200 * US, 10 * US)
+        if number % every == every - 1:
+            with run.doing("host_s"):
+                run.stream.waits()
+                run.run.leaf(Kind.CACHE_EMPTIED, takes, site=here)
+    run.stop()
+    run.run.leaf(Kind.CACHE_EMPTIED, 900 * MS, site=run.run.site(99))
+    return run.run.summary(directory)
+
+
+def test_calls_in_each_step_are_found_and_explain_slow_launches(tmp_path: Path) -> None:
+    summary = trained(tmp_path, every=1, takes=2 * MS, again=3 * MS)
+    assert summary.emptied_caches[0].site == "train.py:80"
+    assert summary.emptied_caches[0].count == STEPS
+    assert summary.emptied_caches[0].seconds == pytest.approx(STEPS * 2e-3)
+    assert summary.emptied_caches[0].idle_s == pytest.approx(STEPS * 2e-3, rel=0.05)
+    first = summary.findings[0]
+    assert (first.id, first.site) == ("exposed_syncs", "train.py:80")
+    # Without the calls, and what they make later: 4.25 of 9.25 ms.
+    assert first.predicted_speedup[1] >= 9.25 / 4.25
+    assert first.also
+    assert {one.id for one in summary.findings}.isdisjoint({"launch_bound", "python_in_loop"})
+    assert [one.root for one in summary.passed_over if one.finding.id == "launch_bound"] == [
+        "exposed_syncs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("every", "calls", "ids"),
+    [
+        (40, 3, {"launch_bound"}),
+        # Each fifth step is slower for them, and all are for what is launched in pieces.
+        (5, 24, {"launch_bound", "exposed_syncs"}),
+    ],
+)
+def test_small_steps_stay_a_finding_where_calls_are_rarer(
+    tmp_path: Path, every: int, calls: int, ids: set[str]
+) -> None:
+    summary = trained(tmp_path, every=every, takes=2 * MS, again=3 * MS)
+    counts = {line.site: line.count for line in summary.emptied_caches}
+    assert counts["train.py:80"] == calls
+    assert {finding.id for finding in summary.findings} == ids
+
+
+def test_only_training_counts(tmp_path: Path) -> None:
+    """What comes after the loop, or in an evaluation, is not told."""
+    run = DeviceRun()
+    run.start()
+    for number in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        if number % 30 == 29:
+            run.evaluate(10, wait=100 * US, work=MS)
+            run.run.leaf(Kind.CACHE_EMPTIED, 50 * MS, site=run.run.site(80))
+    run.stop()
+    run.run.leaf(Kind.CACHE_EMPTIED, 900 * MS, site=run.run.site(99))
+    told = run.run.summary(tmp_path).emptied_caches
+    assert [(one.site, one.count) for one in told] == [("train.py:80", 4)]
+    assert [told[0].seconds, told[0].idle_s, told[0].between_s] == pytest.approx([0.2] * 3, rel=0.1)
+
+
+def test_what_a_call_waits_for_the_device_costs_nothing(tmp_path: Path) -> None:
+    """The host is ahead by several steps: the device works on meanwhile."""
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for number in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        if number % 5 == 4:
+            waits_ns = max(run.stream.idle_from - run.run.now, 0)
+            with run.doing("host_s"):
+                run.run.leaf(Kind.CACHE_EMPTIED, waits_ns + 50 * US, site=here)
+                run.stream.look()
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (told,) = summary.emptied_caches
+    assert told.seconds > 0.5 * summary.phases.training_s
+    assert told.idle_s < 0.02 * summary.phases.training_s
+    assert summary.findings == []

@@ -1,0 +1,252 @@
+"""The cores of a process that is bound behind trainprof's back, and of ranks beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.events import MS, FakeRun
+
+from trainprof.analysis.machine.cores import Cores, cores_of
+from trainprof.analysis.machine.free_cores import shared_cpu
+from trainprof.analysis.run.recording import read_recording
+from trainprof.analysis.run.summarize import case_of, summarize
+from trainprof.analysis.run.training_process import training_processes
+from trainprof.analysis.summary.run import System
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Topic
+
+# Eight processors on four cores.
+HOST = {
+    "name": "here",
+    "usable_cores": 8.0,
+    "physical_cores": 4.0,
+    "core_numbers": list(range(8)),
+    "core_of": [0, 1, 2, 3, 0, 1, 2, 3],
+}
+SEEN = Cores(8.0, 4.0, tuple(range(8)))
+
+
+def trainer(*bound: str | None, pid: int = 20, rank: int | None = None) -> FakeRun:
+    run = FakeRun(pid=pid, role="child", header={"rank": None if rank is None else str(rank)})
+    loader, optimizer = run.loader(num_workers=0), run.optimizer()
+    for numbers in bound:
+        run.text(Topic.ENVIRONMENT, {"torch_threads": 2, "cores": numbers})
+    run.iterate(loader)
+    for _ in range(40):
+        run.next(loader, 5 * MS)
+        run.learn(optimizer, forward=10 * MS, backward=10 * MS, update=MS)
+    run.stop(loader)
+    return run
+
+
+def worker(cores: str | None) -> FakeRun:
+    run = FakeRun(pid=30, role="child", header={"forked_from": 20, "ppid": 20})
+    run.text(Topic.ENVIRONMENT, {"cores": cores})
+    run.fetch(MS, 4)
+    return run
+
+
+def cores(directory: Path, *processes: FakeRun, host: dict[str, Any] | None = None) -> Cores:
+    for process in reversed(processes):
+        written = process.write(directory, host=HOST if host is None else host)
+    recording = read_recording(written)
+    return cores_of(recording.section("host"), training_processes(recording)[0])
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        ((), SEEN),
+        ((None,), SEEN),
+        (("0-7",), SEEN),
+        (("0,4",), Cores(2.0, 1.0, (0, 4))),
+        (("0-1",), Cores(2.0, 2.0, (0, 1))),
+        # The last one counts.
+        (("0-7", "2,3,6"), Cores(3.0, 2.0, (2, 3, 6))),
+        # More than the supervisor was let: which are of one core is not known.
+        (("0-9",), Cores(10.0, None, tuple(range(10)))),
+        # Damage.
+        (("0-",), SEEN),
+        (("-1",), SEEN),
+        (("7-3",), SEEN),
+        (("0-99999",), SEEN),
+        (("many",), SEEN),
+        ((17,), SEEN),
+        (([0, 1],), SEEN),
+    ],
+)
+def test_a_process_may_be_bound_to_fewer_cores(
+    tmp_path: Path, bound: tuple[Any, ...], expected: Cores
+) -> None:
+    assert cores(tmp_path, trainer(*bound)) == expected
+
+
+def host_without(*names: str, **changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in HOST.items() if name not in names} | changes
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "expected"),
+    [
+        # A quota stays.
+        (host_without(usable_cores=1.5, physical_cores=1.5), "0-3", Cores(1.5, 1.5, (0, 1, 2, 3))),
+        (host_without(usable_cores=4.0, physical_cores=4.0), "0,1,4", Cores(3.0, 2.0, (0, 1, 4))),
+        # A host that told less.
+        (host_without("core_of"), "0-1", Cores(2.0, None, (0, 1))),
+        ({}, "0-1", Cores(2.0, None, (0, 1))),
+        ({"usable_cores": 4.0}, "0-5", Cores(4.0, None, tuple(range(6)))),
+        ({}, None, Cores()),
+    ],
+)
+def test_what_a_host_tells_of_its_cores(
+    tmp_path: Path, host: dict[str, Any], bound: str | None, expected: Cores
+) -> None:
+    assert cores(tmp_path, trainer(bound), host=host) == expected
+
+
+def test_workers_may_have_let_themselves_loose(tmp_path: Path) -> None:
+    assert cores(tmp_path, trainer("0-1"), worker("0-3")).usable == 4.0
+    assert cores(tmp_path / "b", trainer("0-1"), worker(None)).usable == 2.0
+    # Of training nothing is known, and so nothing of all.
+    assert cores(tmp_path / "c", trainer(None), worker("0-3")) == SEEN
+
+
+def system_of(directory: RunDirectory) -> System:
+    system = summarize(directory).system
+    assert system is not None
+    return system
+
+
+def sampled(
+    directory: RunDirectory, run: FakeRun, *, cores_busy: Sequence[float], own_percent: float
+) -> None:
+    """Writes samples: how busy each of the host's cores is, and the run's tree; 1 is a core."""
+    host, tree = [], []
+    span_ns = run.now - run.start
+    for share in (0.0, 0.5, 1.0):
+        t_ns, passed = run.start + round(span_ns * share), span_ns * share
+        busy = [round(one * passed) for one in cores_busy]
+        cpu = {"user_ns": sum(busy), "idle_ns": round(len(busy) * passed) - sum(busy)}
+        host.append(
+            {
+                "t_ns": t_ns,
+                "cpu": cpu,
+                "cores_busy_ns": busy,
+                "pressure": {"cpu": {"some_us": 0.4 * passed / 1000}},
+            }
+        )
+        used = round(own_percent / 100 * passed)
+        one = {"pid": run.pid, "started_ns": 1, "user_ns": used, "system_ns": 0, "reaped_ns": 0}
+        tree.append({"t_ns": t_ns, "processes": [one | {"rss_bytes": 1 << 20, "threads": 1}]})
+    for name, lines in (("host", host), ("processes", tree)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (directory.samples / f"{name}.jsonl").write_text(text)
+
+
+def ranks_apart(
+    top: Path,
+    *,
+    busy: Sequence[float],
+    own: Sequence[float],
+    bound: Sequence[str | None],
+    **host: Any,
+) -> RunDirectory:
+    """Ranks with a trainprof each; all see the same host."""
+    for rank, (percent, cores) in enumerate(zip(own, bound, strict=True)):
+        run = trainer(cores, rank=rank)
+        manifest = {"rank": rank, "world_size": len(own), "host": HOST}
+        written = run.write(top / "written" / str(rank), **manifest)
+        if percent >= 0:
+            sampled(written, run, cores_busy=busy, own_percent=percent)
+        (top / "ranks").mkdir(parents=True, exist_ok=True)
+        written.path.rename(top / "ranks" / str(rank))
+    return RunDirectory(top)
+
+
+FREE = (None, None)
+
+
+def test_ranks_of_a_run_do_not_disturb_one_another(tmp_path: Path) -> None:
+    directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(360.0, 350.0), bound=FREE)
+    summary = summarize(directory)
+    cpu = summary.system.cpu
+    assert cpu["tree_percent"]["mean"] == pytest.approx(360.0)  # the first rank's, as ever
+    assert cpu["other_ranks_percent"] == pytest.approx(350.0)
+    shared = shared_cpu(cpu)
+    assert shared.others_share == pytest.approx(0.9 - 7.1 / 8)
+    assert not shared.is_disturbed
+    case = case_of(directory)  # what a rank's own findings rest on
+    assert shared_cpu(case.summary.system.cpu) == shared
+
+
+def test_what_is_of_no_rank_is_others(tmp_path: Path) -> None:
+    directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(100.0, 120.0), bound=FREE)
+    shared = shared_cpu(system_of(directory).cpu)
+    assert shared.others_share == pytest.approx(0.9 - 2.2 / 8)
+    assert shared.is_disturbed
+
+
+def test_a_rank_on_another_host_is_not_here(tmp_path: Path) -> None:
+    directory = ranks_apart(tmp_path, busy=[0.5] * 8, own=(400.0, 400.0), bound=FREE)
+    there = directory.path / "ranks" / "1" / "manifest.json"
+    manifest = json.loads(there.read_text())
+    manifest["host"]["name"] = "there"
+    there.write_text(json.dumps(manifest))
+    assert "other_ranks_percent" not in system_of(directory).cpu
+    shared = shared_cpu(system_of(directory).cpu)
+    assert shared.others_share == pytest.approx(0.0)
+
+
+def test_a_rank_that_was_not_sampled_leaves_it_unknown(tmp_path: Path) -> None:
+    directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(360.0, -1.0), bound=FREE)
+    cpu = system_of(directory).cpu
+    assert cpu["other_ranks_percent"] is None
+    assert shared_cpu(cpu) is None
+
+
+def test_of_a_rank_seen_alone_nobody_knows_who_is_beside_it(tmp_path: Path) -> None:
+    run = trainer(None, rank=0)
+    directory = run.write(tmp_path, rank=0, local_world_size=2, host=HOST)
+    sampled(directory, run, cores_busy=[0.9] * 8, own_percent=360.0)
+    assert shared_cpu(system_of(directory).cpu) is None
+
+
+def test_ranks_bound_to_their_own_cores_are_counted_there_alone(tmp_path: Path) -> None:
+    busy = [0.9] * 4 + [0.5] * 4
+    directory = ranks_apart(tmp_path, busy=busy, own=(360.0, 200.0), bound=("0-3", "4-7"))
+    cpu = system_of(directory).cpu
+    assert (cpu["cores_usable"], cpu["core_numbers"]) == (4.0, [0, 1, 2, 3])
+    assert "other_ranks_percent" not in cpu
+    shared = shared_cpu(cpu)
+    assert (shared.cores, shared.others_share) == (4, pytest.approx(0.0))
+
+
+def one_recording(tmp_path: Path, *bound: str | None) -> RunDirectory:
+    """Ranks that one trainprof recorded, together busy on the first four cores."""
+    runs = [trainer(cores, pid=20 + rank, rank=rank) for rank, cores in enumerate(bound)]
+    for run in runs:
+        directory = run.write(tmp_path, host=HOST, script_pid=9)
+    sampled(directory, runs[0], cores_busy=[0.9] * 4 + [0.0] * 4, own_percent=360.0)
+    return directory
+
+
+def test_ranks_that_a_launcher_binds_have_their_cores_to_themselves(tmp_path: Path) -> None:
+    directory = one_recording(tmp_path, "0-1", "2-3")
+    cpu = system_of(directory).cpu
+    assert (cpu["cores_usable"], cpu["core_numbers"]) == (2.0, [0, 1])
+    assert cpu["recorded_on"] == [0, 1, 2, 3]
+    shared = shared_cpu(cpu)
+    assert (shared.cores, shared.is_whole) == (4, True)
+    assert shared.others_share == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("bound", [(None, None), ("0-7", "0-7"), ()])
+def test_unbound_processes_have_the_hosts(tmp_path: Path, bound: tuple[str | None, ...]) -> None:
+    cpu = system_of(one_recording(tmp_path, *bound or (None,))).cpu
+    assert (cpu["cores_usable"], cpu["cores_physical"]) == (8.0, 4.0)
+    assert cpu["core_numbers"] == list(range(8))
+    assert not {"recorded_on", "other_ranks_percent"} & cpu.keys()

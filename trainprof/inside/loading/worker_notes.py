@@ -1,0 +1,135 @@
+"""Notes of a loader's worker: the first samples of its stream, who asks for it, torch's threads.
+
+Workers of one epoch that yield equal samples each read the whole stream.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.session import Session
+
+# Samples of a worker that are compared.
+COMPARED: Final = 8
+_MOST_BYTES: Final = 1 << 16
+_DEPTH: Final = 3
+# They ask where tensors of a batch go, and for a seed.
+_TORCHS: Final = ("torch.utils.data._utils.collate", "torch.random")
+_PLAIN: Final = frozenset(map(id, (bool, int, float, complex, type(None))))
+# A script that sets another number of threads for each batch does not fill the log.
+_MOST_THREAD_NOTES: Final = 8
+
+
+class StreamSamples:
+    """Computes a checksum of each of the first samples in a worker.
+
+    Args:
+        torch: The script's.
+        session: Where to note them.
+        base_seed: Of torch's WorkerInfo without the worker's number: equal for workers that one
+            iterator started.
+    """
+
+    def __init__(self, torch: ModuleType, session: Session, base_seed: int) -> None:
+        self._tensor, self._session, self._base_seed = torch.Tensor, session, base_seed
+        self._checksums: list[int] = []
+        self._is_done = False
+
+    def add(self, samples: Any) -> None:
+        """Takes the samples of a batch, a list of them, or one sample where nothing is batched."""
+        for sample in samples if type(samples) is list else [samples]:
+            if self._is_done:
+                return
+            checksum = self._of(sample, _DEPTH)
+            if checksum is None:
+                self._is_done = True
+                return
+            self._checksums.append(checksum)
+            if len(self._checksums) == COMPARED:
+                self._is_done = True
+                first = {"base_seed": self._base_seed, "checksums": self._checksums}
+                self._session.note_state({"first_samples": first})
+
+    def _of(self, thing: Any, depth: int) -> int | None:
+        """Returns a checksum; None of classes whose code would have to be called."""
+        kind = type(thing)
+        if id(kind) in _PLAIN:
+            return zlib.crc32(repr(thing).encode())
+        if kind is bytes or kind is str:
+            part = thing[:_MOST_BYTES]
+            return zlib.crc32(part if kind is bytes else part.encode(errors="replace"))
+        if kind is self._tensor:
+            if not thing.is_cpu or thing.is_sparse or thing.is_quantized:
+                return None
+            return self._of(thing.detach().numpy(), depth)
+        if kind.__module__ == "numpy" and hasattr(kind, "__array_interface__"):
+            return _of_array(thing)
+        if depth and kind in (tuple, list, dict):
+            items = [*thing.items()] if kind is dict else thing
+            inner = [self._of(item, depth - 1) for item in items[:COMPARED]]
+            return None if None in inner else zlib.crc32(repr((len(thing), inner)).encode())
+        return None
+
+
+def _of_array(array: Any) -> int | None:
+    """Returns the checksum of a numpy array or number, of a large one by every n-th element."""
+    if array.dtype.hasobject:
+        return None
+    if array.nbytes > _MOST_BYTES:
+        array = array.flat[:: -(-array.nbytes // _MOST_BYTES)]
+    return zlib.crc32(array.tobytes(), zlib.crc32(repr((array.dtype.str, array.shape)).encode()))
+
+
+def notes_who_asks(
+    patcher: Patcher, session: Session
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns what wraps torch's get_worker_info: the first call in each process is noted."""
+    noted_in = [0]
+
+    def note(caller: str) -> None:
+        if caller not in _TORCHS:
+            noted_in[0] = os.getpid()
+            session.note_state({"asked_for_worker": True})
+
+    note_safely = patcher.guarded(note)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_worker_info() -> Any:
+            if noted_in[0] != os.getpid():
+                note_safely(sys._getframe(1).f_globals.get("__name__"))
+            return original()
+
+        return get_worker_info
+
+    return make
+
+
+class WorkerThreads:
+    """Asks torch for its number of threads: a script may set it at any time.
+
+    A worker begins with one, whatever the environment says.
+    """
+
+    def __init__(self, torch: ModuleType, session: Session) -> None:
+        self._threads_of_torch, self._session = torch.get_num_threads, session
+        self._last: dict[str, Any] | None = None
+        self._notes_left = _MOST_THREAD_NOTES
+
+    def look(self) -> None:
+        """Notes the number where it has changed; to be called behind a fetch.
+
+        By then a function called as the worker starts, and the dataset, have set theirs.
+        """
+        if not self._notes_left:
+            return
+        note = {"torch": self._threads_of_torch(), "set_at": self._session.threads_set_at}
+        if note != self._last:
+            self._last = note
+            self._notes_left -= 1
+            self._session.note_state({"worker_threads": note})
