@@ -149,10 +149,7 @@ def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: boo
         return comparison.render_json(comparisons)
     if format is Format.MARKDOWN:
         return comparison.render_markdown(comparisons, verbose=verbose)
-    style = style_of(sys.stdout)
-    return comparison.render_page(
-        comparisons, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
+    return comparison.render_page(comparisons, **style_of(sys.stdout), verbose=verbose)
 
 
 def _judged(comparison: Comparison, percent: float | None) -> int:

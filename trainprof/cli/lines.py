@@ -222,9 +222,8 @@ def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -
     from trainprof.report.page.page import opening
 
     profile = read_line_profile(finished.directory)
-    style = style_of(sys.stderr)
     directory = summary.run.directory or str(finished.directory.path)
-    head = opening(summary, width=style.width, color=style.color, unicode=style.unicode)
+    head = opening(summary, **style_of(sys.stderr))
     notes = view.notes(profile, sys.stderr)
     if not profile.functions:
         report = shlex.join(["trainprof", "report", directory])
@@ -296,12 +295,9 @@ class LineView:
             return self._table(profile)
         from trainprof.report import line_page
 
-        style = style_of(stream)
         return line_page.render(
             profile,
-            width=style.width,
-            color=style.color,
-            unicode=style.unicode,
+            **style_of(stream),
             verbose=self.verbose,
             unit_s=self.unit_s,
             skip_zero=self.skip_zero,

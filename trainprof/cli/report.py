@@ -242,10 +242,7 @@ def rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
         return markdown.render(summary)
     from trainprof.report.page import page
 
-    style = style_of(sys.stdout)
-    return page.render(
-        summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
+    return page.render(summary, **style_of(sys.stdout), verbose=verbose)
 
 
 def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
@@ -259,10 +256,7 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
         return markdown.render_loader(summary, index)
     from trainprof.report.page import loading
 
-    style = style_of(sys.stdout)
-    return loading.render_loader(
-        summary, index, width=style.width, color=style.color, unicode=style.unicode
-    )
+    return loading.render_loader(summary, index, **style_of(sys.stdout))
 
 
 def _rule(name: str) -> Rule:
@@ -284,23 +278,17 @@ def _rule(name: str) -> Rule:
 def _explained(rule: Rule, asked: str) -> str:
     from trainprof.report.page import finding_page
 
-    style = style_of(sys.stdout)
-    page = finding_page.render_rule(
-        rule, width=style.width, color=style.color, unicode=style.unicode
-    )
+    page = finding_page.render_rule(rule, **style_of(sys.stdout))
     return page if asked == rule.id else f"{asked} went into {rule.id}.\n\n{page}"
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
     from trainprof.report.page import finding_page
 
-    style = style_of(sys.stdout)
     return finding_page.render_why(
         summary,
         rule,
-        width=style.width,
-        color=style.color,
-        unicode=style.unicode,
+        **style_of(sys.stdout),
         settings=settings,
     )
 

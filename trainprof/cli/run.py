@@ -118,10 +118,7 @@ def run_to_end(
 def _page(summary: RunSummary, *, verbose: bool) -> str:
     from trainprof.report.page import page as terminal
 
-    style = style_of(sys.stderr)
-    return terminal.render(
-        summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
+    return terminal.render(summary, **style_of(sys.stderr), verbose=verbose)
 
 
 def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None:

@@ -138,7 +138,7 @@ class TuneProgress:
     ) -> None:
         self._stream, self._clock = stream, clock
         self._is_live = is_terminal(stream)
-        self._style = style_of(stream)
+        self._width = style_of(stream)["width"]
         self._lock = threading.Lock()
         self._running: tuple[Progress, float] | None = None
         self._kept = 0  # and not told of yet
@@ -196,10 +196,10 @@ class TuneProgress:
             progress, began_s = self._running
             left_s = max(progress.left_s - (self._clock() - began_s), 0.0)
             line = f"{_at(progress)}: {progress.trial.name} ... {_left(left_s)} left"
-            write(self._stream, f"{self._cleared()}{line[: self._style.width - 1]}")
+            write(self._stream, f"{self._cleared()}{line[: self._width - 1]}")
 
     def _cleared(self) -> str:
-        return f"\r{' ' * (self._style.width - 1)}\r"
+        return f"\r{' ' * (self._width - 1)}\r"
 
     def _tick(self) -> None:
         try:

@@ -32,7 +32,6 @@ def opening_manifest(
     target: Target,
     options: RunOptions,
     environ: Mapping[str, str],
-    *,
     name: str,
     spawned_ns: int,
     spawned_time_ns: int,
@@ -57,7 +56,7 @@ def opening_manifest(
         "script_sha256": script_sha256(target, environ),
         "sources": _sources(target, environ, settings),
         "settings": settings,
-        "cwd": _cwd(),
+        "cwd": _cwd() if options.cwd is None else str(options.cwd),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "spawned_ns": spawned_ns,

@@ -76,23 +76,15 @@ class RunOptions:
         words: SCRIPT ARGS, or with `module` its ARGS.
         module: Module to run as `python -m` does, or None.
         output: The run directory; None makes one under trainprof-runs.
-        interval_s: The sampler's interval.
         wait_threshold_s: A wait for a batch over this is a slow one.
-        max_steps: Steps after which the run is to end, or None.
-        max_time_s: Seconds after which the run is to end, or None.
-        progress: Live lines are wanted.
-        lines: Lines are timed, and which; None times none.
+        lines: None times no lines.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
-        cuda_sync: Devices are waited for before and after each phase.
         rules: Thresholds of findings, by name.
-        find_syncs: torch's sync debug mode is on for some steps.
-        trial: What is changed in the script; None: nothing.
-        before: A command that ends by executing the script's, which it gets as its last arguments.
-        cwd: Where that command goes first, None: nowhere.
-        environment: Variables that the script gets besides ours.
-        keeps_console: The script's output goes to files of the run directory, and nothing can be
-            typed to it.
-        ended_after_s: The script is killed after so many seconds, however it hangs; None lets it.
+        before: A command that ends by executing the script's, which becomes its last arguments.
+        cwd: Where that command goes first.
+        environment: More variables for the script.
+        keeps_console: The script's output goes to files of the run directory, its stdin is empty.
+        ended_after_s: The script is killed after this time.
     """
 
     words: tuple[str, ...]
@@ -115,9 +107,7 @@ class RunOptions:
     keeps_console: bool = False
     ended_after_s: float | None = None
 
-    def for_tracee(
-        self, *, spawned_ns: int, supervisor_pid: int, cwd: str | None
-    ) -> dict[str, Any]:
+    def child_options(self, *, spawned_ns: int, cwd: str | None) -> dict[str, Any]:
         """Returns what the script process has to know, as JSON values.
 
         `cwd` is what paths are shown relative to: a script started by another may begin elsewhere.
@@ -131,7 +121,7 @@ class RunOptions:
             "max_time_s": self.max_time_s,
             "slow_samples": self.slow_samples,
             "spawned_ns": spawned_ns,
-            "supervisor_pid": supervisor_pid,
+            "supervisor_pid": os.getpid(),
             "trial": self.trial.to_json() if self.trial is not None else None,
         }
 

@@ -96,30 +96,21 @@ def run(
     with Supervisor(target) as supervisor, _orphans(directory, options, supervisor) as orphans:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
         manifest = opening_manifest(
-            target,
-            options,
-            environ,
-            name=run_name(directory),
-            spawned_ns=spawned_ns,
-            spawned_time_ns=spawned_time_ns,
+            target, options, environ, run_name(directory), spawned_ns, spawned_time_ns
         )
-        if options.cwd is not None:
-            manifest["cwd"] = str(options.cwd)
         _write_first(directory, manifest)
-        for_tracee = options.for_tracee(
-            spawned_ns=spawned_ns, supervisor_pid=os.getpid(), cwd=manifest["cwd"]
-        )
+        child_options = {
+            **options.child_options(spawned_ns=spawned_ns, cwd=manifest["cwd"]),
+            "throttle_file": recording.throttle_file(),
+            "profile": needs_profile(script_of(target, environ)),
+        }
         environment = script_environment(
             {**environ, **options.environment},
             directory=str(directory.path),
-            options={
-                **for_tracee,
-                "throttle_file": recording.throttle_file(),
-                "profile": needs_profile(script_of(target, environ)),
-            },
+            options=child_options,
             site_directory=site_directory(),
         )
-        pid = supervisor.spawn(environment, spawned_ns, console, before=options.before)
+        pid = supervisor.spawn(environment, console, before=options.before)
         watch = None if options.trial is None else _watch(pid, manifest["cwd"])
         deadline = _deadline(pid, directory, options, watch, recording.keep_stacks)
         recording.start(pid, manifest, environment)
@@ -135,15 +126,10 @@ def run(
             recording.mask(console, secret_values(target.words, environ))
         if at_end is not None:
             at_end(directory, outcome)
+    is_full = watch is not None and watch.is_full
     faults = tuple(recording.faults)
     return FinishedRun(
-        directory,
-        outcome,
-        manifest["rank"],
-        faults,
-        is_overdue,
-        left_running,
-        is_full=watch is not None and watch.is_full,
+        directory, outcome, manifest["rank"], faults, is_overdue, left_running, is_full
     )
 
 

@@ -48,7 +48,6 @@ class Supervisor:
         self._ignored_children = False
         self._witness: GroupWitness | None = None
         self._pid = 0
-        self._spawned_ns = 0
         self._received: list[int] = []
 
     def __enter__(self) -> Supervisor:
@@ -69,7 +68,6 @@ class Supervisor:
     def spawn(
         self,
         environment: Mapping[str, str],
-        spawned_ns: int,
         console: Path | None = None,
         *,
         before: tuple[str, ...] = (),
@@ -78,14 +76,12 @@ class Supervisor:
 
         Args:
             environment: All of the script's environment.
-            spawned_ns: `time.perf_counter_ns` of the start.
             console: A directory for its output; None: our own stdin, stdout and stderr.
             before: A command that executes the script's, which becomes its last arguments.
 
         Raises:
             ScriptNotRunnable: If the system refuses.
         """
-        self._spawned_ns = spawned_ns
         executable, argv = self._target.executable, self._target.argv
         if before:
             executable, argv = before[0], (*before, executable, *argv)
@@ -135,10 +131,8 @@ class Supervisor:
         # Without job control a shell starts background jobs deaf to Ctrl-C; the script is too.
         heard_interrupt = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         return outcome_of(
-            self._pid,
             status,
             usage,
-            spawned_ns=self._spawned_ns,
             ended_ns=ended_ns,
             signals_received=tuple(self._received),
             interrupted=heard_interrupt and signal.SIGINT in self._received,

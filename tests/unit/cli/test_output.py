@@ -22,25 +22,25 @@ def plain_environment(monkeypatch):
 
 
 def test_colour_is_for_terminals_that_do_not_forbid_it(monkeypatch):
-    assert style_of(Terminal()).color
-    assert not style_of(io.StringIO()).color
-    assert not style_of(None).color
+    assert style_of(Terminal())["color"]
+    assert not style_of(io.StringIO())["color"]
+    assert not style_of(None)["color"]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not style_of(Terminal()).color
+    assert not style_of(Terminal())["color"]
 
 
 def test_width_without_a_terminal(monkeypatch):
-    assert style_of(io.StringIO()).width == 80
+    assert style_of(io.StringIO())["width"] == 80
     monkeypatch.setenv("COLUMNS", "132")
-    assert style_of(io.StringIO()).width == 132
+    assert style_of(io.StringIO())["width"] == 132
     for nonsense in ("0", "-5", "wide", ""):
         monkeypatch.setenv("COLUMNS", nonsense)
-        assert style_of(None).width == 80
+        assert style_of(None)["width"] == 80
 
 
 def test_unicode_is_what_the_stream_encodes():
-    assert style_of(Terminal()).unicode
-    assert not style_of(io.TextIOWrapper(io.BytesIO(), "ascii")).unicode
+    assert style_of(Terminal())["unicode"]
+    assert not style_of(io.TextIOWrapper(io.BytesIO(), "ascii"))["unicode"]
 
 
 def test_what_a_stream_cannot_encode_is_escaped():

@@ -22,10 +22,8 @@ from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 
 ENDED = Outcome(
-    pid=7,
     status=0,
     signal=None,
-    spawned_ns=1_000,
     ended_ns=5_000,
     max_rss_bytes=1 << 20,
     user_s=1.5,

@@ -12,10 +12,8 @@ from trainprof.launch.outcome import outcome_of
 
 def outcome(wait_status, *received, interrupted=False):
     return outcome_of(
-        5,
         wait_status,
         resource.getrusage(resource.RUSAGE_SELF),
-        spawned_ns=1,
         ended_ns=2,
         signals_received=received,
         interrupted=interrupted,
@@ -49,7 +47,7 @@ import resource
 from trainprof.launch.outcome import mirror_exit, outcome_of
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print("kept")
-mirror_exit(outcome_of(1, {wait_status}, usage, spawned_ns=0, ended_ns=0,
+mirror_exit(outcome_of({wait_status}, usage, ended_ns=0,
                        signals_received=(), interrupted=False))
 """
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Starts the tracee: `@profile`, and probes as soon as the script has imported torch."""
+"""Starts the recording: `@profile`, and probes as soon as the script has imported torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Callback = Callable[[ModuleType, int, int], None]
 Callbacks = dict[str, Callback]
 
 
-class Tracee:
+class ScriptProcess:
     """This process's part in a run. There is one, made by `start`."""
 
     def __init__(self, directory: str, options: dict[str, object]) -> None:
@@ -169,7 +169,7 @@ class Tracee:
         """Its children end by `os._exit`, behind finalizers of their own."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
-            util.register_after_fork(self, Tracee._await_end_of_child)
+            util.register_after_fork(self, ScriptProcess._await_end_of_child)
 
     def _await_end_of_child(self) -> None:
         util = sys.modules["multiprocessing.util"]
@@ -215,13 +215,13 @@ def _fault(where: str, error: BaseException) -> dict[str, str]:
 
 
 def start() -> None:
-    """Installs the tracee once per process; a second call (two site directories) does nothing."""
+    """Installs the hooks once per process; a second call (two site directories) does nothing."""
     directory = os.environ.get(ENV_DIRECTORY)
-    if not directory or hasattr(start, "tracee"):
+    if not directory or hasattr(start, "process"):
         return
-    tracee = Tracee(directory, _options())
-    start.tracee = tracee  # type: ignore[attr-defined]
-    tracee.install()
+    process = ScriptProcess(directory, _options())
+    start.process = process  # type: ignore[attr-defined]
+    process.install()
 
 
 def _is_helper() -> bool:
