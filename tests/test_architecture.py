@@ -41,7 +41,6 @@ KNOTS = {
     "report/page/page.py": "findings",
     "report/page/untracked.py": "findings",
     "report/text/gain_words.py": "findings",
-    "report/text/units.py": "findings",
 }
 # launch starts the script's process; of what runs there it knows only where its hook lies.
 LAUNCH_SEES_OF_INSIDE = "trainprof.inside.start"

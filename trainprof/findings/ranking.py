@@ -16,7 +16,7 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
     may_lose,
 )
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN, MOST_NOISE
+from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE
 from trainprof.findings.run_context import Case
 
 # The halves of a run may differ so much by chance: a gain has to be so many times that.

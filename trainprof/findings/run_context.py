@@ -16,6 +16,7 @@ from trainprof.analysis.run.notes import Notes
 from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
@@ -23,7 +24,6 @@ from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.verdict.device_headline import DeviceEvidence
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.loading.waiting import Cause
 
 # A function that takes less of the making of a batch is not named with it.

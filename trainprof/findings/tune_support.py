@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.summary.finding import LOADER_ID, Finding
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.findings.loading.loader_cautions import needed_first, shards_of
 from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, most_workers
 from trainprof.findings.run_context import Case, LoaderCase

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.statistics.speedup import Pace, speed_up
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.summary.tune import BASELINE
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.tune.measured import Found
 from trainprof.tune.trial import FirstPass, Measured, Trial
 

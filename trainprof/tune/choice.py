@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.tune import BROKEN, CEILING
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.tune.candidate import Candidate, together
 from trainprof.tune.candidates import Plan
 from trainprof.tune.cautions import against

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.pipeline.bounds import Setting
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.findings.loading.loader_cautions import (
     NEW_PYTHON,
     cautions_of,

@@ -22,7 +22,7 @@ from trainprof.analysis.summary.bounds import (
     SAMPLER,
     STORAGE,
 )
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
+from trainprof.analysis.summary.levels import LEAST_GAIN
 
 Scenario: TypeAlias = Literal["low", "mid", "high"]
 

@@ -10,9 +10,9 @@ from trainprof.analysis.run.one_process import Shown
 from trainprof.analysis.run.ranks import across_ranks, common_evidence, rank_row
 from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.run.training_process import TrainingProcess
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.verdict.headline import verdict
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.diagnose import diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.rule import rule_in

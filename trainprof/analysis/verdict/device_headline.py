@@ -9,8 +9,8 @@ from typing import Final
 
 from trainprof.analysis.device.idle import KEEPS_UP_IN
 from trainprof.analysis.summary.device import AFTER_WARMUP, Device
+from trainprof.analysis.summary.levels import HIGH_SHARE, MODERATE_SHARE, pair, percent
 from trainprof.analysis.summary.run import Verdict
-from trainprof.analysis.verdict.levels import HIGH_SHARE, MODERATE_SHARE, pair, percent
 
 # From here on faster loading or less Python could gain a tenth at most.
 DEVICE_BOUND_SHARE: Final = 0.9

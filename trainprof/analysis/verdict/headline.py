@@ -8,19 +8,19 @@ from typing import Final
 from trainprof.analysis.loading.loader_cost import cost_s
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import Collective, PythonInModel
-from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.run import Training, Verdict
-from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.device_headline import DeviceEvidence, device_verdict
-from trainprof.analysis.verdict.levels import (
+from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
     MODERATE_SHARE,
     pair,
     percent,
     percent_apart,
 )
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import Training, Verdict
+from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.verdict.device_headline import DeviceEvidence, device_verdict
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5

@@ -33,6 +33,7 @@ from typing import Any, Final
 from trainprof.analysis.device.transfers import dearest_in_training, idle_meanwhile_s
 from trainprof.analysis.summary.device import Transfer
 from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.levels import size
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import outside_steps
@@ -41,7 +42,7 @@ from trainprof.findings.loading.loader_change import call_with
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case
-from trainprof.findings.wording import size, span
+from trainprof.findings.wording import span
 
 ID: Final = "blocking_copies"
 KEYS: Final[tuple[str, ...]] = ("transfer",)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import of_inputs, outside_steps
 from trainprof.findings.loading.loader_call import by_base, not_taken
 from trainprof.findings.loading.loader_cautions import (

@@ -8,8 +8,8 @@ from typing import Any, Final
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
 from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import Gain, of_setting
 from trainprof.findings.loading.loader_call import own_call
 from trainprof.findings.loading.loader_cautions import (

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps
 from trainprof.findings.loading.cheaper_samples import cheaper_samples
 from trainprof.findings.loading.crowding import crowding_of

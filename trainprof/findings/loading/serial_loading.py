@@ -48,7 +48,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.loading.loader_change import WAITED_FROM, of_cause
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import SERIAL

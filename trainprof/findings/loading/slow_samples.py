@@ -29,7 +29,7 @@ import numpy as np
 from trainprof.analysis.loading.loader_hazards import unusual_samples
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,

@@ -21,14 +21,14 @@ from typing import Final
 
 from trainprof.analysis.loading.worker_totals import worker_totals
 from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.findings.loading.model_inputs import not_read
 from trainprof.findings.loading.waiting import STORAGE, reading_share
 from trainprof.findings.run_context import Case
-from trainprof.findings.wording import size, waited_of_batch
+from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "storage_bound"
 KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")

@@ -23,8 +23,8 @@ from trainprof.analysis.pipeline.bounds import (
 )
 from trainprof.analysis.summary.bounds import BLOCKED, RECEIVE, SAMPLER
 from trainprof.analysis.summary.bounds import CPU as CPU_LIMIT
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import Fetch, Loader
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"

@@ -34,9 +34,9 @@ from typing import Any, Final
 from trainprof.analysis.pipeline.bounds import Prediction, predict, running_of
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import COMES_ONCE, Finding
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import EVALUATION
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import Gain, as_a_device_lets, outside_steps
 from trainprof.findings.loading.loader_cautions import (
     DRAWN_ANEW,

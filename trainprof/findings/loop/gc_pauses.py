@@ -19,7 +19,7 @@ from typing import Final
 
 from trainprof.analysis.stacks.lines_by_part import hottest
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold

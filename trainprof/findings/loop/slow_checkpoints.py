@@ -25,13 +25,13 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case
-from trainprof.findings.wording import size, span
+from trainprof.findings.wording import span
 from trainprof.record.schema import Writer
 
 ID: Final = "slow_checkpoints"

@@ -28,9 +28,9 @@ from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import Gain, outside_steps, start_of_workers
 from trainprof.findings.loading.loader_change import advised, finding, with_workers
 from trainprof.findings.loading.waiting import more_workers

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trainprof.analysis.run.metadata import share_in
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python, outside_steps
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.run_context import Case

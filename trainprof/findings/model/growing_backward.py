@@ -27,9 +27,9 @@ import numpy as np
 from trainprof.analysis.pipeline.model import Float64
 from trainprof.analysis.stacks.lines_by_part import hottest
 from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold

@@ -34,7 +34,7 @@ from typing import Final
 from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_looks, of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold

@@ -24,7 +24,7 @@ from typing import Final
 
 from trainprof.analysis.model.compilations import NUMBER
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold

@@ -30,7 +30,7 @@ from typing import Final
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.model.torch_settings import LoopedOptimizer
 from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python, outside_steps
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold

@@ -8,8 +8,8 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.summary.finding import IN_NOISE, MAY_LOSE, SYMPTOM, Finding, PassedOver
+from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN, MOST_NOISE
 from trainprof.findings.catalogue import RULES
 from trainprof.report.page.untracked import beside_findings, is_judged, not_judged
 from trainprof.report.text.gain_words import (

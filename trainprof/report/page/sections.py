@@ -14,11 +14,11 @@ from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.code import Collective, Compilation, UnsharedData
 from trainprof.analysis.summary.device import SyncPoint
+from trainprof.analysis.summary.levels import MODERATE_SHARE
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.outliers import MIN_EXCESS_NS, MIN_RATIO
-from trainprof.analysis.verdict.levels import MODERATE_SHARE
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
 from trainprof.report.text.ledger_table import label_of, waits_are_merged
 from trainprof.report.text.units import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import SLOWS_EVERYTHING
+from trainprof.analysis.summary.levels import MODERATE_SHARE, pair
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.levels import MODERATE_SHARE, pair
 from trainprof.findings.catalogue import rule_named
 from trainprof.findings.distributed import slow_rank
 from trainprof.report.text.units import percent

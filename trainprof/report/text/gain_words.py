@@ -11,8 +11,8 @@ from trainprof.analysis.summary.finding import (
     Finding,
     comes_once,
 )
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.findings.device import exposed_syncs, launch_bound
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.model import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.findings.wording import size
+from trainprof.analysis.summary.levels import size
 from trainprof.report.text.units import byte_count, count, counted, percent, seconds
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
 from trainprof.findings.make_finding import unmeasured_finding
 from trainprof.findings.rule import Threshold

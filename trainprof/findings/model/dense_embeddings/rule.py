@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
