@@ -31,10 +31,6 @@ ROOMS = {
 }
 # Doors that are to be closed: files, and the room that each of them still knows.
 KNOTS = {
-    "analysis/run/evidence.py": "findings",
-    "analysis/run/joined_ranks.py": "findings",
-    "analysis/run/one_process.py": "findings",
-    "analysis/run/summarize.py": "findings",
     "report/page/finding_page.py": "findings",
     "report/page/findings.py": "findings",
     "report/page/next_commands.py": "findings",

@@ -209,7 +209,7 @@ def _rebuilt_summary(
     steps: tuple[int, int] | None,
     rules: dict[str, float] | None,
 ) -> RunSummary:
-    from trainprof.analysis.run.summarize import summarize
+    from trainprof.findings.summarize import summarize
 
     if directory.trials.is_dir():
         known = f"{directory.path}/trials/baseline"

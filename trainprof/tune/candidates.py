@@ -15,8 +15,8 @@ from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.pipeline.trial_pace import fewest_alone
 from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
 from trainprof.findings.gain import FASTER_REST, times_without
 from trainprof.findings.loading.crowding import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.events import MS, US, FakeRun
 
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.run_context import Case
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.schema import Kind
 
 BATCHES = 60
@@ -54,7 +54,7 @@ class Script:
         self.pass_over(lambda: self.run.forward(1 * MS, flags=0), loader)
 
     def case(self, parent: Path) -> Case:
-        found = case_of(self.run.write(parent, host={"usable_cores": 4}))
+        found = context_of(self.run.write(parent, host={"usable_cores": 4}))
         assert found is not None
         return found
 

@@ -8,8 +8,8 @@ import pytest
 from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.tune import OK, TOO_FEW_STEPS
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import Kind
 from trainprof.tune.candidate import Candidate, interval_without
 from trainprof.tune.candidates import plan

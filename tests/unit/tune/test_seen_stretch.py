@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.tune import NOT_APPLIED, OK
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import Kind, Topic
 from trainprof.tune.trial import Measured, Trial, baseline, ceiling, loader_alone
 from trainprof.tune.trial_reading import read

@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from trainprof.analysis.run.evidence import called_for_at
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.loop.python_in_loop import python_line
-from trainprof.findings.loop.slow_validation import called_for_at
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case

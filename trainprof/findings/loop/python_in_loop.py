@@ -32,6 +32,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting, places_of_rest
 from trainprof.analysis.stacks.lines_by_part import hottest
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine
@@ -48,7 +49,7 @@ from trainprof.findings.library_loop import (
 )
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import NAMED_FROM_SHARE, Case
+from trainprof.findings.run_context import Case
 from trainprof.findings.wording import caller, span, takes_of_it
 
 ID: Final = "python_in_loop"
@@ -62,8 +63,6 @@ _UNNAMED_FROM_SHARE: Final = 0.15
 _LINE_FROM_SHARE: Final = 0.05
 # Of trainprof's own cost in a step, how much may stand in this part.
 _OWN_TIMES: Final = 2.0
-# Of the samples at a line.
-_WAITS_FROM_SHARE: Final = 0.5
 # Of the samples at a line that met torch computing, with the GIL free.
 _TORCH_FROM_SHARE: Final = 0.7
 # Likewise of those that met torch at work on what backward goes through: it makes a loss.
@@ -150,34 +149,12 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def places_of_rest(
-    places: Mapping[str, float], of_loss: Mapping[str, float], loss_s: float
-) -> dict[str, float]:
-    """Returns where in the loop what is no loss lies, in seconds.
-
-    Args:
-        places: Of all of it, as a ledger's `other_by_place` has them.
-        of_loss: Of the loss; empty where that is not known.
-        loss_s: What of that counts.
-    """
-    of_loss = of_loss or {BEFORE_BACKWARD: loss_s}
-    times = loss_s / max(sum(of_loss.values()), loss_s, 1e-9)
-    return {
-        name: max(spent_s - times * of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()
-    }
-
-
 def python_line(summary: RunSummary) -> HotLine | None:
     """Returns the line between the parts of a step that takes most.
 
     Calls to other ranks, and those that give a device's memory back, are apart.
     """
     return hottest(summary.part_lines, "other", _reported_apart(summary))
-
-
-def is_waiting(line: HotLine) -> bool:
-    """Whether a line mostly waits for another thread or process."""
-    return (line.waits_share or 0.0) >= _WAITS_FROM_SHARE
 
 
 def may_be_waiting(case: Case) -> bool:

@@ -21,15 +21,14 @@ logits for compute_metrics: keep less of them (preprocess_logits_for_metrics).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
-from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
+from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
+from trainprof.analysis.stacks.lines_by_part import hottest
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.levels import percent
-from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, start_of_workers
 from trainprof.findings.loading.loader_change import advised, finding, with_workers
@@ -47,8 +46,6 @@ THRESHOLDS: Final = {
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
 }
 
-# Of the evaluation, in passes over loaders: else what comes behind them is most of it.
-_OVER_LOADERS_FROM_SHARE: Final = 0.5
 # Of its forwards.
 _MOSTLY_WITH_GRADIENTS: Final = 0.5
 _CAUTION: Final = (
@@ -109,30 +106,6 @@ def find(case: Case) -> Finding | None:
         site=fed.loader.called_at,
         is_of_making=is_loading,
     )
-
-
-def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:
-    """Whether passes over loaders are most of what evaluation takes."""
-    return sum(one.evaluation_s for one in loaders) >= _OVER_LOADERS_FROM_SHARE * spent_s
-
-
-def called_for_at(lines: Sequence[HotLine]) -> str | None:
-    """Returns the outermost line that leads to evaluation, and to no other part of training.
-
-    Where nothing is known of the others that may be any of them: then it is the line itself. None
-    where samples met none of it.
-    """
-    most = hottest(lines, "evaluation")
-    if most is None:
-        return None
-    elsewhere = {
-        site
-        for line in lines
-        if line.part not in (most.part, MAKING)
-        for site in (line.site, *line.called_from)
-    }
-    leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]
-    return leading[-1] if leading and elsewhere else most.site
 
 
 def _fed(case: Case, spent_s: float) -> LoaderCase | None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.levels import percent
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.make_finding import unmeasured_finding
 from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case

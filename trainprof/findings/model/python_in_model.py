@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.run.evidence import NAMED_FROM_SHARE
 from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
 from trainprof.analysis.summary.finding import Finding
@@ -38,7 +39,7 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_looks, of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import NAMED_FROM_SHARE, Case
+from trainprof.findings.run_context import Case
 from trainprof.findings.wording import caller, place, span, takes_of_it
 
 ID: Final = "python_in_model"

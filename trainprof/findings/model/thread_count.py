@@ -35,7 +35,7 @@ from trainprof.analysis.machine.torch_cores import cores_for_threads
 from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.gain import of_python
 from trainprof.findings.loading.loader_cautions import ranks_of
 from trainprof.findings.make_finding import plain_finding, unmeasured_finding

@@ -8,8 +8,8 @@ from typing import Any, Final
 from rich.text import Text
 
 from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, comes_once
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
 from trainprof.findings.rule import Rule
 from trainprof.report.page.findings import why_passed_over
 from trainprof.report.text.gain_words import speedup_words, whole_of

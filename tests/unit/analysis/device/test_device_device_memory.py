@@ -11,10 +11,10 @@ import pytest
 from support.events import LEARNS, MS, US, FakeRun
 from support.fake_memory import GIB, MIB
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.memory import DeviceMemory
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
 STEPS = 120

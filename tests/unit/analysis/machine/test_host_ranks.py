@@ -12,8 +12,8 @@ from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
 from trainprof.analysis.pipeline.bounds import PipelineInputs
-from trainprof.analysis.run import summarize
 from trainprof.analysis.summary.finding import Finding
+from trainprof.findings import summarize
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import Case
 from trainprof.record.run_directory import RunDirectory
@@ -59,7 +59,7 @@ def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirector
 
 
 def inputs_of(directory: RunDirectory) -> PipelineInputs:
-    case = summarize.case_of(directory)
+    case = summarize.context_of(directory)
     assert case is not None
     inputs = case.feeding[0].inputs
     assert inputs is not None

@@ -10,9 +10,9 @@ import pytest
 from support.events import US, FakeRun, seconds
 
 from trainprof.analysis.run.part import NothingThere
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Exit
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import (
     HEADER_BYTES,

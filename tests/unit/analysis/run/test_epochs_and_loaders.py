@@ -50,7 +50,7 @@ def test_the_threshold_is_the_runs_own(tmp_path):
     run.train_pass(run.loader(), run.optimizer(), 5, wait=20 * MS)
     run.write(tmp_path)
     directory = run.write(tmp_path, options={"wait_threshold_s": 0.01})
-    from trainprof.analysis.run.summarize import summarize
+    from trainprof.findings.summarize import summarize
 
     found = summarize(directory)
     assert found.wait_threshold_s == 0.01
@@ -246,7 +246,7 @@ def test_fetches_of_workers_come_from_their_own_logs(tmp_path):
             worker.fetch(1050, 8, collate=50, site=loader, flags=number + 1)
         path = tmp_path / "run" / "events" / f"{worker.pid}-1.events"
         path.write_bytes(worker.log_bytes())
-    from trainprof.analysis.run.summarize import summarize
+    from trainprof.findings.summarize import summarize
     from trainprof.record.run_directory import RunDirectory
 
     fetch = summarize(RunDirectory(tmp_path / "run")).loaders[0].fetch

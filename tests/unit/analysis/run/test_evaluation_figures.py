@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.events import MS, US, FakeRun, seconds
 
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.schema import ForwardFlag
 from trainprof.report.text.ending import progress, steps_per_second
 
@@ -141,7 +141,7 @@ def test_an_iterator_that_gives_evaluation_a_few_batches_at_a_time(
 def test_its_loader_is_what_there_is_to_change(tmp_path: Path, ahead: bool) -> None:
     run, took = in_portions(ahead=ahead)
     directory = run.write(tmp_path, host={"usable_cores": 4})
-    case = case_of(directory)
+    case = context_of(directory)
     assert case is not None
     [one] = case.evaluating
     assert (one.loader.site, one.loader.iterations) == ("train.py:2", 50)

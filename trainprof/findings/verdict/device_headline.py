@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Final
 
-from trainprof.analysis.device.idle import KEEPS_UP_IN
-from trainprof.analysis.summary.device import AFTER_WARMUP, Device
+from trainprof.analysis.run.evidence import DeviceEvidence
+from trainprof.analysis.summary.device import AFTER_WARMUP
 from trainprof.analysis.summary.levels import HIGH_SHARE, MODERATE_SHARE, pair, percent
 from trainprof.analysis.summary.run import Verdict
 
 # From here on faster loading or less Python could gain a tenth at most.
 DEVICE_BOUND_SHARE: Final = 0.9
-# Of forwards, of backwards and of updates so many must leave the device without work.
-_RAN_DRY_SHARE: Final = 0.8
 # Of the training phase: from here on computing is most of it.
 _MOST: Final = 0.5
 # A bottleneck of the host's, with words of its own.
@@ -38,61 +34,6 @@ _NEXT_WORDS: Final = {
     _COMPILING: "torch.compile, which compiles again,",
 }
 _LAUNCHING: Final = "small pieces of work, given out too slowly"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceEvidence:
-    """What a device tells of the training phase; shares of that phase without warm-up.
-
-    Attributes:
-        busy: At work at least, and at most.
-        idle: By cause, as `Device.idle_because`.
-        keeps_up: It has next to nothing left at the end of nearly all forwards, backwards and
-            updates: the host's pace is its pace.
-        warmup: Of the whole phase, its warm-up.
-    """
-
-    busy: tuple[float, float]
-    idle: Mapping[str, float]
-    keeps_up: bool
-    warmup: float = 0.0
-
-    @property
-    def given_out(self) -> float:
-        """The share in which it may have waited for more, or worked, while work was given out.
-
-        0 where it does not keep up with the host, and is not known to wait most of that time.
-        """
-        waits_mostly = self.idle.get("launch_s", 0.0) > self.idle.get("unknown_s", 0.0)
-        return self.idle.get("unknown_s", 0.0) if self.keeps_up or waits_mostly else 0.0
-
-    @property
-    def launching(self) -> float:
-        """The share in which it waited for the host to give out work, at most."""
-        return self.idle.get("launch_s", 0.0) + self.given_out
-
-    @classmethod
-    def of(cls, device: Device, training_s: float) -> DeviceEvidence | None:
-        if device.busy_share is None:
-            return None
-        low, high = device.busy_share
-        settled_s = max(training_s - device.warmup_s, 0.0) or 1.0
-        idle_s = device.idle_because or {}
-        shares = {x: spent_s / settled_s for x, spent_s in idle_s.items() if x != "warmup_s"}
-        dry = [device.ran_dry.get(name, 0.0) for name in KEEPS_UP_IN]
-        warmup = device.warmup_s / (training_s or 1.0)
-        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE, warmup)
-
-    @classmethod
-    def common(cls, each: Sequence[DeviceEvidence]) -> DeviceEvidence:
-        """Returns the mean over ranks."""
-        lows, highs = zip(*(one.busy for one in each), strict=True)
-        return cls(
-            (min(lows), max(highs)),
-            {cause: fmean(one.idle.get(cause, 0.0) for one in each) for cause in each[0].idle},
-            all(one.keeps_up for one in each),
-            fmean(one.warmup for one in each),
-        )
 
 
 def device_verdict(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
-from trainprof.analysis.summary.code import Collective, PythonInModel
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
     MODERATE_SHARE,
@@ -16,11 +15,10 @@ from trainprof.analysis.summary.levels import (
     percent_apart,
 )
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.run import Training, Verdict
-from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.device_headline import DeviceEvidence, device_verdict
+from trainprof.findings.verdict.device_headline import device_verdict
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
@@ -37,61 +35,10 @@ _ALONE_SHARE: Final = 0.9
 _A_STEP: Final = " a step"
 
 
-COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
 _DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the verdict rests on.
-
-    Attributes:
-        wall_s: Of the run.
-        startup_s: Of the run.
-        training_s: Of the training phase.
-        training: Seconds per ledger key inside the training phase.
-        has_device: An accelerator was used.
-        has_timed_lines: Timing lines slowed the script.
-        was_synchronized: Devices were waited for around each phase.
-        device: What the device tells, None where it tells nothing.
-        transfer_site, sync_site: The lines whose copies and syncs cost the device most.
-        collectives: Calls of torch.distributed, most time first: part of "other".
-        waits_at: The line of "other" that takes most, where it waits for a thread or process.
-        python_in_model: What of the model's parts is Python code, where that is known.
-        loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
-        compiling_s: Of forward, backward and optimizer, in which torch compiled.
-        ranks: Whose loaders they are: times are means over so many.
-    """
-
-    wall_s: float
-    startup_s: float
-    training_s: float
-    training: dict[str, float]
-    has_device: bool
-    steps: Training
-    loaders: list[Loader]
-    checkpoints: Checkpoints
-    evaluation_site: str | None
-    evaluation_call: str | None
-    other_place: str | None
-    has_timed_lines: bool = False
-    was_synchronized: bool = False
-    device: DeviceEvidence | None = None
-    transfer_site: str | None = None
-    sync_site: str | None = None
-    collectives: list[Collective] = field(default_factory=list)
-    waits_at: str | None = None
-    python_in_model: PythonInModel | None = None
-    loss_in_loop_s: float = 0.0
-    compiling_s: float = 0.0
-    ranks: int = 1
-
-    @property
-    def communication_s(self) -> float:
-        return sum(one.seconds for one in self.collectives)
 
 
 def verdict(evidence: Evidence) -> Verdict:
