@@ -19,7 +19,6 @@ from support.styles import without_compiler
 from support.trials import sandbox_for
 
 from trainprof.analysis.summary.run import Exit
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import (
     BASELINE,
     BUDGET,
@@ -30,6 +29,7 @@ from trainprof.analysis.summary.tune import (
     OK,
     OUT_OF_MEMORY,
 )
+from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import context_of
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import plan

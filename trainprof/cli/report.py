@@ -198,7 +198,7 @@ def summary_of(directory: RunDirectory) -> RunSummary:
     Raises:
         RunDamaged: If a file of it cannot be read.
     """
-    from trainprof.analysis.summary.saved import saved_summary
+    from trainprof.findings.saved import saved_summary
 
     return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
 

@@ -1,74 +1,37 @@
-"""The rules, in the order in which they are named where nothing is found."""
+"""All rules: those that the modules below define."""
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
 from typing import Final
 
-from trainprof.analysis.summary.finding import MERGED
-from trainprof.findings.device import blocking_copies, exposed_syncs, launch_bound
-from trainprof.findings.distributed import slow_rank
-from trainprof.findings.distributed.needless_averaging import rule as needless_averaging
-from trainprof.findings.loading import (
-    batch_preparation,
-    duplicated_stream,
-    saturated_cpu,
-    serial_loading,
-    slow_receive,
-    slow_samples,
-    storage_bound,
-    too_few_workers,
-    worker_restart,
-)
-from trainprof.findings.loop import gc_pauses, python_in_loop, slow_checkpoints, slow_validation
-from trainprof.findings.model import (
-    anomaly_detection,
-    discarded_gradients,
-    double_precision,
-    growing_backward,
-    python_in_model,
-    recompiling,
-    slow_optimizer,
-    thread_count,
-    unused_gradients,
-)
-from trainprof.findings.model.dense_embeddings import rule as dense_embeddings
-from trainprof.findings.model.padded_batches import rule as padded_batches
-from trainprof.findings.rule import Rule, rule_in
+from trainprof import findings
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.rule import Rule
 
-_OF_MODULES: Final = tuple(
-    rule_in(module)
-    for module in (
-        serial_loading,
-        duplicated_stream,
-        too_few_workers,
-        saturated_cpu,
-        storage_bound,
-        slow_samples,
-        slow_receive,
-        worker_restart,
-        blocking_copies,
-        exposed_syncs,
-        launch_bound,
-        slow_validation,
-        slow_checkpoints,
-        python_in_loop,
-        python_in_model,
-        gc_pauses,
-        growing_backward,
-        unused_gradients,
-        discarded_gradients,
-        dense_embeddings,
-        padded_batches,
-        slow_optimizer,
-        double_precision,
-        slow_rank,
-        needless_averaging,
-        recompiling,
-        anomaly_detection,
-        thread_count,
-    )
-)
-RULES: Final[tuple[Rule, ...]] = (*_OF_MODULES, *batch_preparation.RULES)
+# It runs in the script's process, and imports what is there.
+_PROBE: Final = ".probe"
+
+
+def _rules() -> Iterator[Rule]:
+    for area in pkgutil.iter_modules(findings.__path__, f"{findings.__name__}."):
+        if not area.ispkg:
+            continue
+        package = import_module(area.name)
+        for module in pkgutil.walk_packages(package.__path__, f"{area.name}."):
+            if not module.name.endswith(_PROBE):
+                defined = vars(import_module(module.name))
+                yield from defined.get("RULES", ())
+                if "RULE" in defined:
+                    yield defined["RULE"]
+
+
+# In the order in which they are named where nothing is found.
+RULES: Final = tuple(sorted(_rules(), key=lambda rule: (rule.order, rule.id)))
+_NAMED: Final = {name: rule for rule in RULES for name in (rule.id, *rule.old_names)}
 
 _BY_LINE: Final = "the lines that take most of a step are under Hot lines on the page"
 # What were findings once: where they are seen now.
@@ -98,5 +61,10 @@ GONE: Final[dict[str, str]] = {
 
 def rule_named(name: str) -> Rule | None:
     """Returns the rule of a name, or that which finds now what a rule of that name found."""
-    name = MERGED.get(name, name)
-    return next((rule for rule in RULES if rule.id == name), None)
+    return _NAMED.get(name)
+
+
+def with_traits(finding: Finding) -> Finding:
+    """Returns a finding with what its rule says of all its findings."""
+    rule = rule_named(finding.id)
+    return finding if rule is None else replace(finding, traits=rule.traits)

@@ -10,27 +10,10 @@ from typing import Final
 from trainprof.analysis.pipeline.bounds import predict
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, comes_once
 from trainprof.findings.catalogue import rule_named
-from trainprof.findings.device import exposed_syncs, launch_bound
+from trainprof.findings.device.exposed_syncs import AFTER_S
 from trainprof.findings.gain import times_without
-from trainprof.findings.loading import duplicated_stream
-from trainprof.findings.loop import gc_pauses, python_in_loop, slow_validation
-from trainprof.findings.model import double_precision, python_in_model, slow_optimizer
-from trainprof.findings.model.dense_embeddings import rule as dense_embeddings
-from trainprof.findings.model.padded_batches import rule as padded_batches
 from trainprof.findings.run_context import Case, LoaderCase
 
-# What the training thread does in steps: without it they are shorter, and loaders have to keep up.
-_IN_STEPS: Final = (
-    python_in_loop.ID,
-    python_in_model.ID,
-    gc_pauses.ID,
-    double_precision.ID,
-    padded_batches.ID,
-)
-# What the second saves is among what the first does.
-_WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
-# While the host is at them a device idles, after syncs too.
-_WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
@@ -45,17 +28,17 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     findings = [one for one in findings if not comes_once(one)]
     if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
         return None
-    if any(one.id == duplicated_stream.ID for one in findings):
+    rules = {one.id: rule for one in findings if (rule := rule_named(one.id)) is not None}
+    if any(rule.changes_steps for rule in rules.values()):
         return None
-    counted_within = {_WITHIN[one.id] for one in findings if one.id in _WITHIN}
-    findings = [one for one in findings if one.id not in counted_within]
-    in_steps_s = sum(one.recoverable_s or 0.0 for one in findings if one.id in _IN_STEPS)
+    included = {rule.includes for rule in rules.values()}
+    findings = [one for one in findings if one.id not in included]
+    in_steps = [one for one in findings if rules[one.id].saves_in_steps]
+    in_steps_s = sum(one.recoverable_s or 0.0 for one in in_steps)
     fed = case.feeding[0] if case.feeding else None
     of_loader = [one for one in findings if fed is not None and _is_about_steps_of(one, fed)]
     outside = [
-        one
-        for one in findings
-        if one.id not in _IN_STEPS and not any(one is other for other in of_loader)
+        one for one in findings if not any(one is other for other in (*in_steps, *of_loader))
     ]
     in_evaluation_s = sum(
         one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, case)
@@ -88,7 +71,7 @@ def _parts_s(case: Case, findings: Sequence[Finding]) -> float:
     all_keys, beyond_s = set[str](), 0.0
     for finding in findings:
         rule = rule_named(finding.id)
-        keys = set() if rule is None else set(rule.keys)
+        keys = set() if rule is None else set(rule.traits.keys)
         own_s = sum(case.training.get(key, 0.0) for key in keys)
         beyond_s += max((finding.recoverable_s or 0.0) - own_s, 0.0)
         all_keys |= keys
@@ -102,8 +85,9 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
         outside: Findings that are about no steps of loaders.
         in_steps_s: What else is saved in steps.
     """
-    after_s = sum(one.evidence.get(exposed_syncs.AFTER_S) or 0.0 for one in outside)
-    others_s = sum(one.recoverable_s or 0.0 for one in outside if one.id in _WHILE_IDLE)
+    after_s = sum(one.evidence.get(AFTER_S) or 0.0 for one in outside)
+    idling = [one for one in outside if (rule := rule_named(one.id)) and rule.idles_device]
+    others_s = sum(one.recoverable_s or 0.0 for one in idling)
     return min(after_s, others_s + in_steps_s)
 
 
@@ -135,7 +119,9 @@ def _of_all_training(case: Case, finding: Finding) -> float:
 
 def _is_of_evaluation(finding: Finding, case: Case) -> bool:
     evaluating = {fed.loader.id for fed in case.evaluating}
-    return finding.id == slow_validation.ID or finding.evidence.get(LOADER_ID) in evaluating
+    rule = rule_named(finding.id)
+    is_evaluating = rule is not None and rule.of_evaluation
+    return is_evaluating or finding.evidence.get(LOADER_ID) in evaluating
 
 
 def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:

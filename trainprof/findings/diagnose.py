@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from trainprof.analysis.summary.finding import (
-    EXPLAINED_BY,
     EXPLAINS_S,
     SYMPTOM,
     Finding,
@@ -60,12 +59,12 @@ def diagnose(
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, case, failed) for rule in by_id.values())
     found = [told for told in asked if told is not None]
-    joined = [told_of_tune(one, case) for one in joined_by_line(found, case)]
-    judged = [(one, passed_over_for(one, by_id[one.id].keys, case)) for one in joined]
+    joined = [told_of_tune(one, case) for one in joined_by_line(found, by_id, case)]
+    judged = [(one, passed_over_for(one, by_id[one.id], case)) for one in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [one for one, why in judged if why is None]
     completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
-    told, symptoms = _without_symptoms(completed)
+    told, symptoms = _without_symptoms(completed, by_id)
     return Diagnosis(ranked(told), [*symptoms, *passed_over])
 
 
@@ -73,7 +72,8 @@ def _asked(
     rule: Rule, case: Case, failed: Callable[[str, Exception], None] | None
 ) -> Finding | None:
     try:
-        return rule.find(case)
+        found = rule.find(case)
+        return found and replace(found, traits=rule.traits)
     except Exception as error:
         if failed is None:
             raise
@@ -86,14 +86,15 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=_rank)
 
 
-def _without_symptoms(findings: list[Finding]) -> tuple[list[Finding], list[PassedOver]]:
+def _without_symptoms(
+    findings: list[Finding], rules: Mapping[str, Rule]
+) -> tuple[list[Finding], list[PassedOver]]:
     """Sets apart what comes of another finding, which then says so."""
-    there = {one.id for one in findings}
-    roots = {
-        of: why for of, each in EXPLAINED_BY.items() for why in each if of in there and why in there
-    }
-    if "thread_count" in there:
-        roots |= {one.id: "thread_count" for one in findings if _may_be_of_threads(one)}
+    there = {finding.id for finding in findings}
+    roots = {x: why for x in there for why in rules[x].explained_by if why in there}
+    for why in there:
+        if rules[why].explains_unsure_workers:
+            roots |= {finding.id: why for finding in findings if _may_want_cores(finding)}
     # Who kept training off for less than a finding costs is not why.
     by_id = {one.id: one for one in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
@@ -114,7 +115,7 @@ def _may_explain(root: Finding, finding: Finding) -> bool:
     return kept_s is None or kept_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
 
 
-def _may_be_of_threads(finding: Finding) -> bool:
+def _may_want_cores(finding: Finding) -> bool:
     """Whether more workers may as well cost something: threads without a core make any wait."""
     return bool(finding.change.get("num_workers")) and is_unsure(finding)
 
@@ -125,12 +126,9 @@ def _rank(finding: Finding) -> tuple[bool, float]:
 
 def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
     saved = (finding.recoverable_s or 0.0) / max(case.settled_s, 1e-9)
-    thresholds = {
-        name: case.threshold(rule.id, name, threshold.value)
-        for name, threshold in rule.thresholds.items()
-    }
+    thresholds = {name: rule.threshold(case.settings, name) for name in rule.thresholds}
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
     if leads(finding):
         severity = finding.severity or "warn"
-    steps = case.steps_with_most(rule.keys)
+    steps = case.steps_with_most(rule.traits.keys)
     return replace(finding, severity=severity, thresholds=thresholds, steps=steps)

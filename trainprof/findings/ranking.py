@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.summary.finding import (
@@ -10,13 +9,13 @@ from trainprof.analysis.summary.finding import (
     LIKELY,
     LITTLE,
     MAY_LOSE,
-    NO_MATTER_OF_NOISE,
     Finding,
     PassedOver,
     is_unsure,
     may_lose,
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 # The halves of a run may differ so much by chance: a gain has to be so many times that.
@@ -34,14 +33,14 @@ def least_gain(noise: float) -> float:
     return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
 
 
-def passed_over_for(finding: Finding, keys: Sequence[str], case: Case) -> PassedOver | None:
+def passed_over_for(finding: Finding, rule: Rule, case: Case) -> PassedOver | None:
     """Returns why a finding is not told, None where it is.
 
     What nobody can know the gain of is left to its rule.
 
     Args:
         finding: As its rule found it.
-        keys: Of the ledger, that the rule is about.
+        rule: That.
         case: The run.
     """
     if finding.recoverable_s is None:
@@ -52,9 +51,9 @@ def passed_over_for(finding: Finding, keys: Sequence[str], case: Case) -> Passed
     # Of a short run imports are most: one that is meant to go on is not.
     of_training = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
     bar = LEAST_GAIN
-    if finding.id not in NO_MATTER_OF_NOISE:
+    if rule.noise_matters:
         # What may lose has to stand out from all that makes steps differ.
-        bar = least_gain(case.noise if is_unsure(finding) else case.noise_of(keys))
+        bar = least_gain(case.noise if is_unsure(finding) else case.noise_of(rule.traits.keys))
         bar = max(bar, _UNSURE_GAIN) if is_unsure(finding) else bar
     if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
         return PassedOver(finding, LITTLE, LEAST_GAIN)

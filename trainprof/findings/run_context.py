@@ -163,10 +163,6 @@ class Case:
     def wall_s(self) -> float:
         return self.summary.run.wall_s
 
-    def threshold(self, rule: str, name: str, usual: float) -> float:
-        """Returns a rule's threshold: as the user has set it, else the usual one."""
-        return self.settings.get(f"{rule}.{name}", usual)
-
     def share(self, *keys: str) -> float:
         """Returns the share of training that some ledger keys take."""
         spent_s = sum(self.training.get(key, 0.0) for key in keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,29 +11,28 @@ import numpy as np
 from trainprof.analysis.summary.finding import LIKELY, Finding
 from trainprof.findings.gain import of_python, outside_steps
 from trainprof.findings.library_loop import LIBRARY_AT
-from trainprof.findings.loading import worker_restart
-from trainprof.findings.loop import gc_pauses, python_in_loop, slow_checkpoints
-from trainprof.findings.model import python_in_model
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
-# Who makes the objects that are collected stands where collecting begins; what a pass begins with
-# goes on, as objects that are given up again, when its first batch is there; a checkpoint that is
-# written is renamed, or brought to disk, by the lines that follow.
-_COMES_OF: Final = {
-    gc_pauses.ID: (worker_restart.ID, python_in_loop.ID, python_in_model.ID),
-    python_in_loop.ID: (worker_restart.ID, slow_checkpoints.ID),
-}
-# Lines from a checkpoint to what belongs to it; and what those have to be of the Python code.
-_NEAR: Final = 4
+# Of some Python code, what the lines behind a cause have to be.
 _MOST_OF_IT: Final = 0.75
 
 
-def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
-    """Joins to a finding what else its line is the cause of: its gain is that of both."""
+def joined_by_line(
+    findings: Iterable[Finding], rules: Mapping[str, Rule], case: Case
+) -> list[Finding]:
+    """Joins to a finding what else its line is the cause of: its gain is that of both.
+
+    Args:
+        findings: In the order of their rules.
+        rules: By id.
+        case: The run.
+    """
     left = list(findings)
-    for symptom, roots in _COMES_OF.items():
+    # What is asked last comes of what is asked first, which may come of others in turn.
+    for symptom in [one.id for one in reversed(left) if rules[one.id].comes_of]:
         there = next((one for one in left if one.id == symptom and one.site), None)
-        root = next((one for one in left if one.id in roots and _is_at(one, there, case)), None)
+        root = next((one for one in left if there and _is_root(one, there, rules, case)), None)
         if there is None or root is None:
             continue
         joined = _with_its_symptom(root, there, case)
@@ -41,28 +40,28 @@ def joined_by_line(findings: Iterable[Finding], case: Case) -> list[Finding]:
     return left
 
 
-def _is_at(finding: Finding, other: Finding | None, case: Case) -> bool:
-    if other is None or finding is other:
+def _is_root(finding: Finding, symptom: Finding, rules: Mapping[str, Rule], case: Case) -> bool:
+    if finding is symptom or finding.id not in rules[symptom.id].comes_of:
         return False
     # All of a step is called at that line, whatever causes what.
-    if any(one.evidence.get(LIBRARY_AT) is not None for one in (finding, other)):
+    if any(one.evidence.get(LIBRARY_AT) is not None for one in (finding, symptom)):
         return False
-    if finding.site == other.site:
+    if finding.site == symptom.site:
         return True
-    is_near = finding.id == slow_checkpoints.ID and _is_near(finding, other)
-    return is_near and _comes_with_saves(other, case)
+    behind = rules[finding.id].lines_behind
+    return _is_near(finding, symptom, behind) and _comes_with_saves(symptom, case)
 
 
-def _is_near(checkpoint: Finding, python: Finding) -> bool:
+def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
     """Whether most of some Python code is at a line that follows where a checkpoint is written."""
-    if (python.evidence.get("line_share") or 0.0) < _MOST_OF_IT:
+    if not lines or (python.evidence.get("line_share") or 0.0) < _MOST_OF_IT:
         return False
     (file, _, line), (other, _, following) = (
         (one.site or "").rpartition(":") for one in (checkpoint, python)
     )
     if file != other or not (line.isdigit() and following.isdigit()):
         return False
-    return 0 <= int(following) - int(line) <= _NEAR
+    return 0 <= int(following) - int(line) <= lines
 
 
 def _comes_with_saves(python: Finding, case: Case) -> bool:

@@ -12,12 +12,12 @@ from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_nu
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.catalogue import RULES
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.loop import slow_validation
 from trainprof.findings.ranking import least_gain
-from trainprof.findings.rule import rule_in
 from trainprof.findings.run_context import Case, build_case
 from trainprof.findings.thresholds import rule_settings
 from trainprof.findings.verdict.headline import verdict
@@ -51,6 +51,7 @@ def summarize(
         findings=first.findings,
         passed_over=first.passed_over,
         findings_from=first.findings_from,
+        rules=[rule.id for rule in RULES],
         together=first.together,
         faults=first.faults,
         verdict=verdict(_with_evaluation_call(run.evidence, settings)),
@@ -118,8 +119,7 @@ def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:
 
 def _with_evaluation_call(evidence: Evidence, settings: Mapping[str, float]) -> Evidence:
     """Leaves out where evaluation is called, where its loader is what it mostly waits for."""
-    usual = slow_validation.THRESHOLDS["loading_share"].value
-    of_loading = settings.get(f"{slow_validation.ID}.loading_share", usual)
+    of_loading = slow_validation.RULE.threshold(settings, "loading_share")
     is_waiting = evidence.evaluation_wait_share >= of_loading
     return replace(evidence, evaluation_call=None) if is_waiting else evidence
 
@@ -143,7 +143,7 @@ def _with_slow_rank(
     if worst is None or context is None:
         return summary
     own = replace(worst.summary, stragglers=summary.stragglers)
-    findings = diagnose(replace(context, summary=own), [rule_in(slow_rank)]).findings
+    findings = diagnose(replace(context, summary=own), [slow_rank.RULE]).findings
     headline = summary.verdict
     if findings and headline.bottleneck in ("compute", "none"):
         share = percent(findings[0].evidence["held_up_share"])

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from trainprof.analysis.run.recording import manifest_of_first
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import BASELINE, BROKEN, INTERRUPTED
 from trainprof.compare.comparability import ground_of
 from trainprof.compare.compared_run import ComparedRun
+from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import summarize
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import BASELINE
+from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import context_of, summarize
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions

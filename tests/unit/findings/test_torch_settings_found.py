@@ -11,6 +11,7 @@ from support.found import found, only
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import Numerics
+from trainprof.findings.catalogue import RULES
 from trainprof.findings.diagnose import _without_symptoms, diagnose
 
 
@@ -86,7 +87,8 @@ def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) 
     case = case_of(Planted(fetch_s=0.01, compute_s=0.01))
     (serial,) = diagnose(case).findings
     threads = replace(serial, id="thread_count", change={}, predicted_speedup=None)
-    told, _ = _without_symptoms([replace(serial, predicted_speedup=[low, 1.7]), threads])
+    unsure = replace(serial, predicted_speedup=[low, 1.7])
+    told, _ = _without_symptoms([unsure, threads], {rule.id: rule for rule in RULES})
     assert ("serial_loading" in [one.id for one in told]) == (low > 1)
 
 

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from trainprof.analysis.device.transfers import dearest_in_training, idle_meanwhile_s
 from trainprof.analysis.summary.device import Transfer
-from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import size
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
@@ -40,12 +40,11 @@ from trainprof.findings.gain import outside_steps
 from trainprof.findings.loading.loader_cautions import OFF_DEVICE
 from trainprof.findings.loading.loader_change import call_with
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "blocking_copies"
-KEYS: Final[tuple[str, ...]] = ("transfer",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
@@ -69,7 +68,7 @@ _OWN_STREAM: Final = (
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     spent_s = case.idle_s("copy_s") or 0.0
     if case.settled_s <= 0 or spent_s < least * case.settled_s:
         return None
@@ -131,7 +130,7 @@ def _of_batches(
     case: Case, worst: Transfer, spent_s: float, *, in_loader: bool
 ) -> tuple[str, float, dict[str, Any]]:
     """Returns what makes copies of batches, or of as large tensors, faster."""
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     pageable, blocking, wait_s = _is_pageable(worst), _is_blocking(worst), _waited_s(case)
     is_waited_for = blocking and wait_s >= least * case.settled_s
     if not pageable and not is_waited_for:
@@ -201,3 +200,13 @@ def _pinned(case: Case, loaders: list[Loader]) -> str:
     if len(builders) != 1 or None in builders:
         return "DataLoader(..., pin_memory=True)"
     return call_with(case.feeding[0].loader, {"pin_memory": True})
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=90,
+    traits=RuleTraits(keys=["transfer"]),
+)

@@ -36,17 +36,16 @@ from typing import Final
 
 from trainprof.analysis.device.transfers import dearest_in_training, idle_for_s
 from trainprof.analysis.summary.device import SyncPoint
-from trainprof.analysis.summary.finding import EXPLAINS_S, Finding
+from trainprof.analysis.summary.finding import EXPLAINS_S, Finding, RuleTraits, Threshold
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.library_loop import advice_for, is_called_at
 from trainprof.findings.loop.python_in_loop import may_be_waiting
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import number_of, span
 
 ID: Final = "exposed_syncs"
-KEYS: Final[tuple[str, ...]] = ("sync", "device_wait", "other")
 # Of all that is told.
 _NOTICEABLE: Final = 0.1
 # Of a line's calls.
@@ -98,11 +97,11 @@ def find(case: Case) -> Finding | None:
 
 
 def _of_emptied_caches(case: Case) -> Finding | None:
-    told, least = case.summary.emptied_caches, THRESHOLDS["emptying_share"].value
+    told = case.summary.emptied_caches
     spent_s = sum(one.idle_s for one in told)
     if not told or not case.is_on_device or case.settled_s <= 0:
         return None
-    if spent_s < case.threshold(ID, "emptying_share", least) * case.settled_s:
+    if spent_s < RULE.threshold(case.settings, "emptying_share") * case.settled_s:
         return None
     calls, steps = sum(one.count for one in told), max(case.summary.training.steps, 1)
     # The device is idle then for what the host does; nobody knows for how long.
@@ -126,7 +125,7 @@ def _of_emptied_caches(case: Case) -> Finding | None:
 
 
 def _of_values(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     needed_s = sum(one.needed_s for one in case.summary.sync_points)
     inside_s = max((case.idle_s("sync_s") or 0.0) - needed_s, 0.0)
     # Else what the device idles may be for whom the loop waits next.
@@ -198,3 +197,14 @@ def _held_back_s(case: Case) -> tuple[float, float]:
     least_s, most_s = (sum(one[bound] for one in told) for bound in (0, 1))
     surely_s = (case.idle_s("host_s") or 0.0) + (case.idle_s("launch_s") or 0.0)
     return min(least_s, surely_s), min(most_s, surely_s + (case.idle_s("unknown_s") or 0.0))
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=100,
+    traits=RuleTraits(keys=["sync", "device_wait", "other"], gain="estimate"),
+    old_names=("emptied_cache",),
+)

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.make_finding import plain_finding
@@ -37,12 +37,11 @@ from trainprof.findings.model.slow_optimizer import (
     minded_when_fused,
     waiting_for_updates_s,
 )
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "launch_bound"
-KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
 THRESHOLDS: Final = {
     "share": Threshold(0.15, "of training (XProf: kernel launch, highly bound)"),
 }
@@ -75,7 +74,7 @@ def find(case: Case) -> Finding | None:
     apart_s += waiting_for_updates_s(case)
     spent_s = max(waited_s - apart_s, 0.0)
     share = spent_s / case.settled_s
-    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if share < RULE.threshold(case.settings, "share"):
         return None
     parts_s = {name: case.training.get(name, 0.0) for name in COMPUTE_KEYS}
     host_s = sum(parts_s.values())
@@ -123,3 +122,16 @@ def _joined(case: Case) -> str:
     if builder is None or builder.compiles is None:
         return _JOINED
     return _JOINED_BY.format(call=builder.call, argument=builder.compiles)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=110,
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
+    # Memory that was given back has to be asked for again, while kernels are launched.
+    explained_by=("exposed_syncs",),
+    idles_device=True,
+)

@@ -29,18 +29,17 @@ from typing import Any, Final
 
 from trainprof.analysis.run.evidence import called_for_at
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.loop.python_in_loop import python_line
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span, takes_of_it
 
 ID: Final = "slow_rank"
-KEYS: Final[tuple[str, ...]] = ()
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training: as for other waits (XProf)"),
 }
@@ -63,7 +62,7 @@ _WORDS: Final = {
 
 def find(case: Case) -> Finding | None:
     """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     by_cause: dict[str, list[dict[str, Any]]] = {}
     passes_on = any(one.function in _FROM_ONE_TO_ONE for one in case.summary.collectives)
     for row in case.summary.stragglers:
@@ -170,3 +169,13 @@ def _evaluated_at(case: Case) -> str | None:
     if longest is None:
         return called_for_at(case.summary.part_lines)
     return longest.called_at or longest.site
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=240,
+    traits=RuleTraits(gain_if="all ranks took as long", of_all_parts=True),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.gain import of_inputs, outside_steps
@@ -27,14 +27,14 @@ from trainprof.findings.loading.waiting import (
     collate_share,
 )
 from trainprof.findings.loading.worker_restart import WITHOUT
-from trainprof.findings.rule import Rule, Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import place, share_of, span, waited_of_batch
 
 _BY_SAMPLE: Final = "sample_by_sample"
-SLOW_COLLATE: Final = "slow_collate"
+_SLOW_COLLATE: Final = "slow_collate"
 _SLOW_SAMPLER: Final = "slow_sampler"
-_KEYS: Final = ("data_wait", "first_batch")
+_TRAITS: Final = RuleTraits(keys=["data_wait", "first_batch"])
 
 # torch's own samplers: that of shuffle=True, and that without it.
 _SHUFFLES: Final = "RandomSampler"
@@ -143,7 +143,7 @@ def _slow_sampler(case: Case) -> Finding | None:
 
 
 def _slow_collate(case: Case) -> Finding | None:
-    fed = of_cause(case, SLOW_COLLATE, COLLATING)
+    fed = of_cause(case, _SLOW_COLLATE, COLLATING)
     if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
         return None
     part, made, worked_s = (
@@ -158,7 +158,7 @@ def _slow_collate(case: Case) -> Finding | None:
     return finding(
         case,
         fed,
-        SLOW_COLLATE,
+        _SLOW_COLLATE,
         f"putting samples together takes {span(part * made.mean)} of the {span(made.mean)} that a "
         f"batch is made in, {percent(part)}; training waits {percent(fed.wait_share)} of its time",
         gain,
@@ -182,8 +182,8 @@ def _site_of_collate(fed: LoaderCase) -> str | None:
 
 RULES: Final = (
     Rule(
-        _BY_SAMPLE,
-        {
+        id=_BY_SAMPLE,
+        thresholds={
             "wait_share": Threshold(
                 SAMPLE_BY_SAMPLE_SHARE, "of training: TraceML warns from there on"
             ),
@@ -193,9 +193,11 @@ RULES: Final = (
                 is_upper=True,
             ),
         },
-        _KEYS,
-        _sample_by_sample,
-        """Batches are put together from cheap samples, each of which is asked for by itself.
+        find=_sample_by_sample,
+        order=290,
+        traits=_TRAITS,
+        explanation="""\
+Batches are put together from cheap samples, each of which is asked for by itself.
 
 What it means: the data lies in memory. torch asks the dataset for each sample of a batch, and puts
 them together again: what that takes of Python is nearly all that a batch takes. Tensors and arrays
@@ -216,11 +218,16 @@ beside a sampler: the named ones do that. A sampler that has set_epoch (Distribu
 the epoch by itself from then on.""",
     ),
     Rule(
-        SLOW_COLLATE,
-        {**WAITED_FROM, "collate_share": Threshold(COLLATE_SHARE, "most of making a batch")},
-        _KEYS,
-        _slow_collate,
-        """Putting samples together into a batch takes longer than making the samples.
+        id=_SLOW_COLLATE,
+        thresholds={
+            **WAITED_FROM,
+            "collate_share": Threshold(COLLATE_SHARE, "most of making a batch"),
+        },
+        find=_slow_collate,
+        order=300,
+        traits=replace(_TRAITS, lines="always"),
+        explanation="""\
+Putting samples together into a batch takes longer than making the samples.
 
 What it means: the loader's own collate function (padding, stacking, tokenizing in Python) is most
 of the work on a batch. It runs where the batch is made: in the workers, or without them between the
@@ -239,11 +246,13 @@ store what comes out the same each epoch.
 trainprof tune tries whether more workers help as well.""",
     ),
     Rule(
-        _SLOW_SAMPLER,
-        WAITED_FROM,
-        _KEYS,
-        _slow_sampler,
-        """Drawing the indices of a batch costs the training process: workers do not draw.
+        id=_SLOW_SAMPLER,
+        thresholds=WAITED_FROM,
+        find=_slow_sampler,
+        order=310,
+        traits=_TRAITS,
+        explanation="""\
+Drawing the indices of a batch costs the training process: workers do not draw.
 
 What it means: the sampler's own code (weights, shuffling a huge list, a batch sampler that sorts)
 runs in the training process at each batch, whatever the number of workers.

@@ -21,22 +21,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.loading.loader_cautions import SHARE_THE_STREAM
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "duplicated_stream"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "equal_workers": Threshold(2, "workers with the same samples in one epoch"),
 }
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "equal_workers", THRESHOLDS["equal_workers"].value)
+    least = RULE.threshold(case.settings, "equal_workers")
     for context in case.feeding:
         loader = context.loader
         equal = loader.equal_workers or 1
@@ -58,3 +57,14 @@ def find(case: Case) -> Finding | None:
         )
         return replace(finding, severity="high")
     return None
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=20,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], slows_everything=True),
+    changes_steps=True,
+)

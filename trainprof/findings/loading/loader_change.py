@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
-from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.finding import LOADER_ID, Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.gain import Gain, of_setting
@@ -21,7 +21,6 @@ from trainprof.findings.loading.waiting import (
     collate_share,
 )
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import (
     around,
@@ -40,7 +39,7 @@ WAITED_FROM: Final = {
 
 def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
-    least = case.threshold(rule, "wait_share", WAIT_SHARE)
+    least = case.settings.get(f"{rule}.wait_share", WAIT_SHARE)
     return next(
         (
             fed

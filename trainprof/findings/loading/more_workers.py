@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +25,7 @@ from trainprof.findings.loading.loader_change import (
 )
 from trainprof.findings.loading.waiting import ASLEEP_SHARE, asleep_share, reading_share
 from trainprof.findings.ranking import passed_over_for
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.tune_support import rerun_words
 
@@ -40,9 +40,7 @@ _HARDLY_ASLEEP: Final = 0.2
 _MOST: Final = 0.5
 
 
-def more_workers(
-    case: Case, fed: LoaderCase, rule: str, keys: Sequence[str], title: str
-) -> Finding | None:
+def more_workers(case: Case, fed: LoaderCase, rule: Rule, title: str) -> Finding | None:
     """Returns the finding that a loader should have the workers that its cause names.
 
     Where they may as well lose, and do not promise enough to be told, or little where one function
@@ -52,7 +50,6 @@ def more_workers(
         case: The run.
         fed: The loader.
         rule: Who finds it.
-        keys: Of the ledger, that the rule is about.
         title: What was measured.
     """
     assert fed.cause is not None
@@ -70,7 +67,7 @@ def more_workers(
     found = finding(
         case,
         fed,
-        rule,
+        rule.id,
         title,
         gain,
         advice=workers,
@@ -80,9 +77,9 @@ def more_workers(
     )
     if not is_unsure(found):
         return found
-    is_little = passed_over_for(found, keys, case) is not None
+    is_little = passed_over_for(found, rule, case) is not None
     is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(fed)
-    return (_by_cheaper_samples(case, fed, rule, title, setting) if is_little else None) or found
+    return (_by_cheaper_samples(case, fed, rule.id, title, setting) if is_little else None) or found
 
 
 def _by_cheaper_samples(

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trainprof.analysis.machine.other_programs import shared_cpu
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps
 from trainprof.findings.loading.cheaper_samples import cheaper_samples
@@ -34,12 +34,11 @@ from trainprof.findings.loading.loader_change import (
 )
 from trainprof.findings.loading.model_inputs import without_running
 from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import number_of, waited_of_batch
 
 ID: Final = "saturated_cpu"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     # Cores cannot be had by changing a line: less than that is not worth the words.
     "wait_share": Threshold(0.1, "as `share`"),
@@ -52,7 +51,7 @@ _OTHERS_SHARE: Final = 0.1
 
 def find(case: Case) -> Finding | None:
     fed = of_cause(case, ID, CPU)
-    least = case.threshold(ID, "wait_share", THRESHOLDS["wait_share"].value)
+    least = RULE.threshold(case.settings, "wait_share")
     if fed is not None and fed.wait_share >= least:
         return _of_waits(case, fed)
     # A device computes on no core.
@@ -88,10 +87,10 @@ def _of_computing(case: Case, fed: LoaderCase) -> Finding | None:
     is_explained = fed.cause is not None and fed.cause.name != UNKNOWN
     if not workers or is_explained or fed.inputs is None or fed.measured is None:
         return None
-    if waits < case.threshold(ID, "runnable_share", THRESHOLDS["runnable_share"].value):
+    if waits < RULE.threshold(case.settings, "runnable_share"):
         return None
     gain = _gain(case, fed, waits)
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     if gain is None or 1 - 1 / gain.likely < least:
         return None
     crowding = crowding_of(fed.inputs)
@@ -137,3 +136,16 @@ def _told(
 def _cores(case: Case) -> str:
     cores = case.cores()
     return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=40,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], lines="always"),
+    # Cores that are full of waiting threads are not left for the making of batches.
+    explained_by=("thread_count",),
+    old_names=("crowded_cores",),
+)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.findings.loading.model_inputs import received_at_once
@@ -29,12 +29,11 @@ from trainprof.findings.loading.waiting import (
     RECEIVE_SHARE,
     RECEIVING,
 )
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "slow_receive"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 # Of torchdata.
 _STATEFUL: Final = "StatefulDataLoader"
 _WITHOUT_STATE: Final = (
@@ -85,3 +84,13 @@ def find(case: Case) -> Finding | None:
             "batch_bytes": loader.fetch.batch_bytes if loader.fetch else None,
         },
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=70,
+    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+)

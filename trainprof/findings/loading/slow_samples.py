@@ -28,7 +28,7 @@ import numpy as np
 
 from trainprof.analysis.loading.loader_hazards import unusual_samples
 from trainprof.analysis.run.metadata import known
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import (
@@ -44,12 +44,11 @@ from trainprof.findings.loading.waiting import (
     SLOW_SAMPLES_SHARE,
     UNEVEN,
 )
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "slow_samples"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     **WAITED_FROM,
     "excess_share": Threshold(
@@ -121,3 +120,15 @@ def _name_of(case: Case) -> str:
     """Returns how a command names the run."""
     run = case.summary.run
     return shlex.quote(run.directory or run.name)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=60,
+    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+    explained_by=("thread_count",),
+    old_names=("uneven_batches",),
+)

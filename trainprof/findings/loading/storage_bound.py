@@ -20,18 +20,18 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.loading.worker_totals import worker_totals
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.findings.loading.model_inputs import not_read
 from trainprof.findings.loading.waiting import STORAGE, reading_share
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "storage_bound"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = WAITED_FROM
 # So many files are small (datapath-doctor: 16 to 64 KiB a read).
 _SMALL_READ_BYTES: Final = 64 << 10
@@ -82,3 +82,13 @@ def _bytes_a_read(fetch: Fetch) -> float | None:
         for name in ("read_bytes_per_s", "read_calls_per_s")
     )
     return read / calls if read > 0 and calls > 0 else None
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=50,
+    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, gain_of_cause, of_cause
 from trainprof.findings.loading.more_workers import more_workers
@@ -34,12 +34,11 @@ from trainprof.findings.loading.waiting import (
     TOO_FEW_WORKERS,
     batches_by_worker,
 )
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "too_few_workers"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     **WAITED_FROM,
     "fair_shares": Threshold(FAIR_SHARES, "of the batches, made by one worker"),
@@ -82,4 +81,16 @@ def _of_workers(case: Case) -> Finding | None:
         f"{waited_of_batch(fed.measured, fed.wait_share)}, "
         f"{percent(fed.wait_share)} of training"
     )
-    return more_workers(case, fed, ID, KEYS, title)
+    return more_workers(case, fed, RULE, title)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=30,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], lines="without_change"),
+    explained_by=("thread_count",),
+    old_names=("idle_workers",),
+)

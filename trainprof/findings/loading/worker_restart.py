@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from trainprof.analysis.pipeline.bounds import Prediction, predict, running_of
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.summary.finding import COMES_ONCE, Finding
+from trainprof.analysis.summary.finding import COMES_ONCE, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import EVALUATION
@@ -46,12 +46,11 @@ from trainprof.findings.loading.loader_cautions import (
 from trainprof.findings.loading.loader_change import WAITED_FROM, advised, finding
 from trainprof.findings.loading.model_inputs import like_the_usual
 from trainprof.findings.loading.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import caller, place, share_of, span, waited_of_batch
 
 ID: Final = "worker_restart"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", "loader_start")
 THRESHOLDS: Final = {
     **WAITED_FROM,
     "share": Threshold(0.03, "of training: what starts are worth a change"),
@@ -273,7 +272,11 @@ def _line_of_starts(case: Case, fed: LoaderCase, *, is_of_sampler: bool) -> HotL
         return fed.hot_line()  # the training thread only waits
     if fed.loader.role == EVALUATION:
         return None
-    known = [line for part in KEYS[1:] if (line := case.hot_line(part)) is not None]
+    known = [
+        line
+        for part in ("first_batch", "loader_start")
+        if (line := case.hot_line(part)) is not None
+    ]
     return max(known, key=lambda one: one.seconds or 0.0, default=None)
 
 
@@ -289,8 +292,8 @@ def _of_first_batch(case: Case, fed: LoaderCase) -> Finding | None:
     # A stream that shuffles saves later on for what it read ahead.
     back_s = (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
     spent_s = first_s - max(usual_s, later_s) - back_s
-    least_share = case.threshold(ID, "once_share", THRESHOLDS["once_share"].value)
-    least_s = case.threshold(ID, "once_s", THRESHOLDS["once_s"].value)
+    least_share = RULE.threshold(case.settings, "once_share")
+    least_s = RULE.threshold(case.settings, "once_s")
     if spent_s < max(least_s, least_share * case.wall_s):
         return None
     made = loader.fetch.wall_s if loader.fetch is not None else None
@@ -313,6 +316,18 @@ def _of_first_batch(case: Case, fed: LoaderCase) -> Finding | None:
 
 def _worth(case: Case, fed: LoaderCase, seconds: float) -> float | None:
     """Returns what of some seconds of the host's training felt, None where that is too little."""
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     spent_s = fed.exposed * seconds
     return spent_s if spent_s > 0 and spent_s >= least * case.training_s else None
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=80,
+    traits=RuleTraits(keys=["data_wait", "first_batch", "loader_start"]),
+    noise_matters=False,
+    old_names=("needless_workers", "slow_pass_starts", "slow_first_batch"),
+)

@@ -18,16 +18,15 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.stacks.lines_by_part import hottest
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "gc_pauses"
-KEYS: Final[tuple[str, ...]] = ("gc",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 %"),
 }
@@ -47,7 +46,7 @@ _CALLED: Final = "take gc.collect() out of the loop: nothing but a call walks ev
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     spent_s = case.held_up_s("gc", "host_s")
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     is_rare = 0 < case.full_collections < _ENOUGH_FULL
@@ -72,3 +71,16 @@ def find(case: Case) -> Finding | None:
             "full_collections": case.full_collections,
         },
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=160,
+    traits=RuleTraits(keys=["gc"]),
+    # Who makes the objects that are collected stands where collecting begins.
+    comes_of=("worker_restart", "python_in_loop", "python_in_model"),
+    saves_in_steps=True,
+)

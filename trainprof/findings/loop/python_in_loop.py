@@ -36,7 +36,7 @@ from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting, places
 from trainprof.analysis.stacks.lines_by_part import hottest
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
@@ -48,12 +48,11 @@ from trainprof.findings.library_loop import (
     library_called_at,
 )
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import caller, span, takes_of_it
 
 ID: Final = "python_in_loop"
-KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training (TraceML, gpuprof); 0.05 that one line takes by itself"),
 }
@@ -86,7 +85,7 @@ _LEARNED_FROM: Final = (
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
     # Calls that other rules report.
     spent_s -= sum(call.seconds for call in case.summary.collectives)
@@ -299,3 +298,17 @@ def _is_beside_model(case: Case, line: HotLine | None, spent_s: float) -> bool:
         return False
     is_python = line.torch_share < _TORCH_FROM_SHARE
     return is_python and case.training.get("backward", 0.0) < _GRAPH_SHARE * spent_s
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=140,
+    traits=RuleTraits(keys=["other"], lines="always"),
+    # What an epoch begins with goes on, as objects that are given up, when its first batch is
+    # there; a checkpoint that is written is renamed, or brought to disk, by the next lines.
+    comes_of=("worker_restart", "slow_checkpoints"),
+    saves_in_steps=True,
+)

@@ -27,7 +27,7 @@ from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.stacks.lines_by_part import hottest
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, start_of_workers
@@ -35,12 +35,11 @@ from trainprof.findings.loading.loader_change import advised, finding, with_work
 from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import its_share, number_of, place, span
 
 ID: Final = "slow_validation"
-KEYS: Final[tuple[str, ...]] = ()
 THRESHOLDS: Final = {
     "share": Threshold(0.2, "of training"),
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
@@ -55,8 +54,8 @@ _CAUTION: Final = (
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    of_loading = case.threshold(ID, "loading_share", THRESHOLDS["loading_share"].value)
+    least = RULE.threshold(case.settings, "share")
+    of_loading = RULE.threshold(case.settings, "loading_share")
     spent_s = case.training.get("evaluation", 0.0)
     if case.share("evaluation") < least or spent_s <= 0:
         return None
@@ -183,3 +182,14 @@ def _with_workers(
     of_run = (run[0], run[2])
     gain = Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False)
     return gain, with_workers(fed, setting)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=120,
+    noise_matters=False,
+    of_evaluation=True,
+)

@@ -16,22 +16,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.make_finding import unmeasured_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "anomaly_detection"
-KEYS: Final[tuple[str, ...]] = ("forward", "backward")
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, in forward and backward: what it slows"),
 }
 
 
 def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     part = case.share(*COMPUTE_KEYS)
     if not case.torch.detects_anomalies or part < least:
         return None
@@ -43,3 +42,13 @@ def find(case: Case) -> Finding | None:
         advice="take out torch.autograd.set_detect_anomaly(True) or detect_anomaly()",
         evidence={"computing_share": part},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=270,
+    traits=RuleTraits(keys=["forward", "backward"], slows_everything=True),
+)

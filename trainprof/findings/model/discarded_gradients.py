@@ -19,13 +19,12 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.run.metadata import share_in
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.model.backward_gain import needless_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "discarded_gradients"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
 _CLIPPED: Final = "gradients are clipped: where these are in that norm, updates change"
 
@@ -43,7 +42,7 @@ def find(case: Case) -> Finding | None:
     return needless_finding(
         case,
         ID,
-        case.threshold(ID, "share", THRESHOLDS["share"].value),
+        RULE.threshold(case.settings, "share"),
         case.torch.discarded,
         f"this backward also computes gradients of {model}, which are thrown away unused",
         site=first["at"],
@@ -51,3 +50,13 @@ def find(case: Case) -> Finding | None:
         cautions=[_CLIPPED] if case.clips_gradients else [],
         also=[f"so it is at {one['at'] or 'another line'}, of {one['model']}" for one in others],
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=190,
+    traits=RuleTraits(keys=["backward"], gain="estimate"),
+)

@@ -28,16 +28,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.gain import Gain, of_python
 from trainprof.findings.make_finding import plain_finding, unmeasured_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "double_precision"
-KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, computing: on a GPU, at work"),
 }
@@ -61,7 +60,7 @@ def find(case: Case) -> Finding | None:
     if case.torch.decomposes_in_float64:
         return None
     part = _computing(case)
-    if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if part is None or part < RULE.threshold(case.settings, "share"):
         return None
     title = f"the model computes in float64: {percent(part)} of {case.summary.time_of_devices}"
     evidence = {"computing_share": part}
@@ -103,4 +102,15 @@ def _gain(case: Case, part: float) -> Gain | None:
 
 def _computing(case: Case) -> float | None:
     """Returns the share of training in which the model computes; None where it is not known."""
-    return case.summary.device_busy_share if case.is_on_device else case.share(*KEYS)
+    return case.summary.device_busy_share if case.is_on_device else case.share(*COMPUTE_KEYS)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=230,
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
+    saves_in_steps=True,
+)

@@ -26,18 +26,17 @@ import numpy as np
 
 from trainprof.analysis.pipeline.model import Float64
 from trainprof.analysis.stacks.lines_by_part import hottest
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.gain import outside_steps
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "growing_backward"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {
     "times": Threshold(2.5, "its longest tenth of the shortest; noise stays under 2"),
 }
@@ -66,7 +65,7 @@ def find(case: Case) -> Finding | None:
         return None
     short_s, long_s = (float(x) / 1e9 for x in np.percentile(took, (10, 90)))
     times = long_s / short_s if short_s > 0 else 0.0
-    least = case.threshold(ID, "times", THRESHOLDS["times"].value)
+    least = RULE.threshold(case.settings, "times")
     if times < max(least, _TIMES_FORWARD * _spread(_smoothed(case.steps, _FORWARD))):
         return None
     whole, spent_s = case.steps.per_step["backward"], case.training.get("backward", 0.0)
@@ -132,3 +131,14 @@ def _spread(took: Float64) -> float:
         return 1.0
     short, long = np.percentile(took, (10, 90)).tolist()
     return long / short if short > 0 else 1.0
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=170,
+    traits=RuleTraits(keys=["backward"], gain="estimate"),
+    noise_matters=False,
+)

@@ -34,16 +34,15 @@ from typing import Final
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE
 from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_looks, of_python
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import caller, place, span, takes_of_it
 
 ID: Final = "python_in_model"
-KEYS: Final = PARTS
 THRESHOLDS: Final = {
     "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)"),
 }
@@ -60,7 +59,7 @@ def find(case: Case) -> Finding | None:
 
 def _by_elements(case: Case, reads: ElementReads) -> Finding | None:
     share = reads.seconds / case.training_s if case.training_s > 0 else 0.0
-    if case.is_on_device or share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if case.is_on_device or share < RULE.threshold(case.settings, "share"):
         return None
     gain = of_python(case, reads.seconds)
     if gain is None:
@@ -90,7 +89,7 @@ def _by_looks(case: Case) -> Finding | None:
     if case.is_on_device:
         spent_s = min(spent_s, case.launching_s() or 0.0)
     share = spent_s / case.training_s if case.training_s > 0 else 0.0
-    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if share < RULE.threshold(case.settings, "share"):
         return None
     gain = of_looks(case, spent_s, told.held, told.looks)
     if gain is None:
@@ -123,3 +122,14 @@ def _by_looks(case: Case) -> Finding | None:
             "function_share": line.share if line is not None else None,
         },
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=150,
+    traits=RuleTraits(keys=[*PARTS], gain="samples", lines="always"),
+    saves_in_steps=True,
+)

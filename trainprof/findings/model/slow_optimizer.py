@@ -29,16 +29,21 @@ from typing import Final
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.model.torch_settings import LoopedOptimizer
-from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.summary.finding import (
+    OPTIMIZER_BUILDERS,
+    OTHER_OPTIMIZERS,
+    Finding,
+    RuleTraits,
+    Threshold,
+)
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python, outside_steps
 from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import number_of, span
 
 ID: Final = "slow_optimizer"
-KEYS: Final[tuple[str, ...]] = ("optimizer",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training: half of it gone would be worth a change"),
 }
@@ -82,7 +87,7 @@ def waiting_for_updates_s(case: Case) -> float:
     """
     spent_s = sum(one.spent_s for one in _told_to_loop(case))
     waited_s = min(_SAVED_ON_DEVICE * spent_s, case.launching_s() or 0.0)
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     return waited_s if waited_s >= least * case.settled_s else 0.0
 
 
@@ -130,7 +135,7 @@ def _on_device(case: Case) -> Finding | None:
 
 
 def _is_enough(case: Case, spent_s: float) -> bool:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(case.settings, "share")
     return spent_s > 0 and spent_s >= least * case.training_s
 
 
@@ -241,3 +246,14 @@ def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
     if looped.spent_s <= 0 or (is_plain and looped.tensors < _FEW):
         return None
     return _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES.get(looped.name)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=220,
+    traits=RuleTraits(keys=["optimizer"], gain="estimate"),
+    idles_device=True,
+)

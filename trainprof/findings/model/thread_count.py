@@ -32,7 +32,7 @@ from typing import Final
 
 from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.machine.torch_cores import cores_for_threads
-from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding
+from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.analysis.summary.run import COMPUTE_KEYS
@@ -40,12 +40,11 @@ from trainprof.findings.gain import of_python
 from trainprof.findings.loading.loader_cautions import ranks_of
 from trainprof.findings.make_finding import plain_finding, unmeasured_finding
 from trainprof.findings.model import growing_backward
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import number_of, place, span
 
 ID: Final = "thread_count"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", *COMPUTE_KEYS)
 THRESHOLDS: Final = {
     "share": Threshold(0.5, "of training, computing on the CPU"),
     "operator_s": Threshold(200e-6, "an operator of the backward pass: smaller ones hardly gain"),
@@ -205,8 +204,24 @@ def _free_cores(case: Case, threads: int) -> float | None:
 
 
 def _least(case: Case, name: str) -> float:
-    return case.threshold(ID, name, THRESHOLDS[name].value)
+    return RULE.threshold(case.settings, name)
 
 
 def _cores(cores: float) -> str:
     return f"{cores:.3g} core{'' if cores == 1 else 's'}"
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=280,
+    traits=RuleTraits(
+        keys=["data_wait", "first_batch", *COMPUTE_KEYS],
+        gain_if="the cores could share all of it evenly",
+        slows_everything=True,
+    ),
+    explains_unsure_workers=True,
+    old_names=("torch_threads", "few_threads", "worker_threads"),
+)

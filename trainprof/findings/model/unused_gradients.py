@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.model.backward_gain import needless_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "unused_gradients"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
 _CAUTIONS: Final = (
     "where these gradients are clipped together with others, or logged, that changes",
@@ -40,7 +39,7 @@ def find(case: Case) -> Finding | None:
     return needless_finding(
         case,
         ID,
-        case.threshold(ID, "share", THRESHOLDS["share"].value),
+        RULE.threshold(case.settings, "share"),
         [unused],
         f"backward computes the gradients of parameters{whose}, which no optimizer updates",
         site=unused["model_at"],
@@ -48,3 +47,13 @@ def find(case: Case) -> Finding | None:
         "were meant to learn, give them to the optimizer",
         cautions=[*_CAUTIONS[: 2 if case.recomputes_forwards else 1]],
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=180,
+    traits=RuleTraits(keys=["backward"], gain="estimate"),
+)

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, comes_once
+from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, RuleText, comes_once
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.rule import Rule
 from trainprof.report.page.findings import why_passed_over
 from trainprof.report.text.gain_words import speedup_words, whole_of
 from trainprof.report.text.layout import Page, written
@@ -36,10 +35,10 @@ _LOOKED_AT_ENOUGH_STEPS: Final = 100
 _LIKELY_WORDS: Final = "most likely"
 
 
-def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) -> str:
+def render_rule(rule: RuleText, *, width: int, color: bool, unicode: bool = True) -> str:
     """Returns what a rule means, how it is measured, when it is wrong, and what to do."""
     page = Page(width=width, unicode=unicode, verbose=True)
-    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation, page), *BLANK]
+    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation or "", page), *BLANK]
     if rule.thresholds:
         lines.append(Text("Thresholds, changed by --rule NAME=VALUE:"))
     for name, threshold in rule.thresholds.items():
@@ -50,7 +49,7 @@ def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) ->
 
 def render_why(
     summary: RunSummary,
-    rule: Rule,
+    rule: RuleText,
     *,
     width: int,
     color: bool,
@@ -102,7 +101,7 @@ def _told(found: Finding) -> str:
 
 def _passed_over(
     passed: PassedOver,
-    rule: Rule,
+    rule: RuleText,
     looked_for: Mapping[str, float],
     page: Page,
     summary: RunSummary,
@@ -121,7 +120,7 @@ def _passed_over(
 
 
 def _not_found(
-    summary: RunSummary, rule: Rule, looked_for: Mapping[str, float], page: Page
+    summary: RunSummary, rule: RuleText, looked_for: Mapping[str, float], page: Page
 ) -> list[Text]:
     """That a rule found nothing, beside what the run spent where it looks."""
     is_judged = summary.verdict.bottleneck != "unknown"
@@ -138,11 +137,11 @@ def _not_found(
     ]
 
 
-def _spent(summary: RunSummary, rule: Rule, page: Page) -> list[Text]:
+def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
     """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
     step_s = sum((summary.training.per_step_s or {}).values())
     told = []
-    for part in parts_of(summary, rule.keys):
+    for part in parts_of(summary, rule.traits.keys):
         shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
         if part.per_step_s:
             shares.append((share_of(part.per_step_s, step_s), "a step"))
@@ -173,7 +172,7 @@ def _is_known(value: Any) -> bool:
     return bool(value) if isinstance(value, (list, dict)) else value is not None
 
 
-def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]:
+def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[Text]:
     told = []
     for name, value in thresholds.items():
         known, figure = rule.thresholds.get(name), _figure(name, value)
@@ -195,8 +194,8 @@ def _gain(found: Finding, page: Page, summary: RunSummary) -> list[Text]:
     return page.labelled("Gain", told)
 
 
-def _steps(found: Finding, rule: Rule, page: Page) -> list[Text]:
-    part = _part_words(rule.keys)
+def _steps(found: Finding, rule: RuleText, page: Page) -> list[Text]:
+    part = _part_words(rule.traits.keys)
     told = [
         f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
         f"{seconds(step['part_s'])} of it {part}"

@@ -10,7 +10,6 @@ from rich.text import Text
 from trainprof.analysis.summary.finding import IN_NOISE, MAY_LOSE, SYMPTOM, Finding, PassedOver
 from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.catalogue import RULES
 from trainprof.report.page.untracked import beside_findings, is_judged, not_judged
 from trainprof.report.text.gain_words import (
     known_range,
@@ -117,11 +116,6 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     return f" Too little to show in this run, which is uneven: {', '.join(named)}."
 
 
-def checked_words() -> str:
-    """Returns what is looked for in every run."""
-    return ", ".join(rule.id.replace("_", " ") for rule in RULES)
-
-
 def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     lines = _opening(number, finding, page)
     lines += _labelled("Change", finding.advice, page)
@@ -191,7 +185,7 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
         told += "show)"
     told += f".{_in_noise(summary, page, more)}"
     if page.verbose:
-        told += f" Looked for: {checked_words()}."
+        told += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
     return told + not_judged(summary)
 
 

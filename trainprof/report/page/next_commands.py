@@ -7,27 +7,11 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import ALWAYS, WITHOUT_CHANGE, Finding
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.loading import (
-    batch_preparation,
-    saturated_cpu,
-    serial_loading,
-    too_few_workers,
-)
-from trainprof.findings.loop import python_in_loop
-from trainprof.findings.model import python_in_model
 from trainprof.report.page.untracked import is_judged, not_judged
 from trainprof.report.text.layout import Page
 
-# Findings that send their reader to lines; of workers those that name a line, or nothing else.
-_OF_LINES: Final = (
-    python_in_loop.ID,
-    python_in_model.ID,
-    saturated_cpu.ID,
-    batch_preparation.SLOW_COLLATE,
-)
-_OF_WORKERS: Final = (serial_loading.ID, too_few_workers.ID)
 _TIMING: Final = "time each line:"
 _TRYING: Final = "measure that:"
 
@@ -59,6 +43,5 @@ def _sends_to_lines(summary: RunSummary) -> bool:
 
 
 def _is_of_lines(finding: Finding) -> bool:
-    if finding.id in _OF_LINES:
-        return True
-    return finding.id in _OF_WORKERS and not finding.change
+    lines = finding.traits.lines
+    return lines == ALWAYS or (lines == WITHOUT_CHANGE and not finding.change)

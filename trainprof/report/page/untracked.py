@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from trainprof.analysis.summary.finding import SLOWS_EVERYTHING
+from trainprof.analysis.summary.finding import RuleTraits
 from trainprof.analysis.summary.levels import MODERATE_SHARE, pair
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.findings.catalogue import rule_named
-from trainprof.findings.distributed import slow_rank
 from trainprof.report.text.units import percent
 
 # Of training: with so much of it at work, what a device computes is what takes the time.
@@ -21,8 +20,6 @@ _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _RECOMPUTED_FROM: Final = 0.05
 _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
-# What takes longer because of one of these may be any part of a step.
-_OF_ALL_PARTS: Final = (*SLOWS_EVERYTHING, slow_rank.ID)
 _FORWARD: Final = "forward"
 _BACKWARD: Final = "backward"
 _PYTHON: Final = "python between"
@@ -46,12 +43,11 @@ def beside_findings(summary: RunSummary) -> str:
     Not on a device, of which the host's times say little. Loading is left to its own rules.
     """
     step_s = summary.training.per_step_s or {}
-    whole_s, found = sum(step_s.values()), {one.id for one in summary.findings}
+    whole_s, traits = sum(step_s.values()), [finding.traits for finding in summary.findings]
     recomputed = _recomputed(summary).strip()
-    if summary.run.is_on_device or whole_s <= 0 or found.intersection(_OF_ALL_PARTS):
+    if summary.run.is_on_device or whole_s <= 0 or _may_be_any_part(traits):
         return recomputed
-    rules = [rule for rule in map(rule_named, found) if rule is not None]
-    keys = {key for rule in rules for key in rule.keys}
+    keys = {key for one in traits for key in one.keys}
     left = {
         name: sum(step_s.get(key, 0.0) for key in of)
         for name, of in _PARTS.items()
@@ -68,6 +64,11 @@ def beside_findings(summary: RunSummary) -> str:
         if part_s >= _MUCH_OF_A_STEP * whole_s
     ]
     return f"Not judged: {'; '.join(told)}. {recomputed}".rstrip() if told else recomputed
+
+
+def _may_be_any_part(traits: Iterable[RuleTraits]) -> bool:
+    """Whether what takes longer because of a finding may be any part of a step."""
+    return any(one.slows_everything or one.of_all_parts for one in traits)
 
 
 def not_judged(summary: RunSummary) -> str:

@@ -24,15 +24,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
 from trainprof.findings.make_finding import unmeasured_finding
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "needless_averaging"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {
     "batches": Threshold(1.5, "of an update: fewer are no accumulation"),
     "share": Threshold(0.1, "of training, in backward: what averaging is a part of"),
@@ -44,9 +43,9 @@ def find(case: Case) -> Finding | None:
     if not notes or (case.summary.run.world_size or 1) < 2:
         return None
     first, share = max(notes, key=lambda note: note.batches), case.share("backward")
-    if first.batches < case.threshold(ID, "batches", THRESHOLDS["batches"].value):
+    if first.batches < RULE.threshold(case.settings, "batches"):
         return None
-    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if share < RULE.threshold(case.settings, "share"):
         return None
     batches = round(first.batches)
     before = "the first" if batches == 2 else f"the first {batches - 1:,}"
@@ -63,3 +62,13 @@ def find(case: Case) -> Finding | None:
         ],
         evidence={"batches_of_an_update": first.batches, "backward_share": share},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=250,
+    traits=RuleTraits(keys=["backward"]),
+)

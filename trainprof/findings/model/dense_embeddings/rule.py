@@ -19,17 +19,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span
 
 ID: Final = "dense_embeddings"
-KEYS: Final[tuple[str, ...]] = ("backward", "optimizer", "zero_grad")
 THRESHOLDS: Final = {
     "looked_up_share": Threshold(0.1, "of a table's rows, by a step", is_upper=True),
     "share": Threshold(0.05, "of training: what its update takes"),
@@ -43,7 +42,7 @@ _CAUTIONS: Final = (
 
 
 def find(case: Case) -> Finding | None:
-    most = case.threshold(ID, "looked_up_share", THRESHOLDS["looked_up_share"].value)
+    most = RULE.threshold(case.settings, "looked_up_share")
     note = case.notes.last(EmbeddingTablesNote)
     tables = [x for x in note.tables if 0 < x.indices <= most * x.rows] if note else []
     if note is None or not tables or case.clips_gradients or case.is_on_device:
@@ -56,7 +55,7 @@ def find(case: Case) -> Finding | None:
     part = spent_s / case.training_s if case.training_s > 0 else 0.0
     looked_up = max(one.indices / one.rows for one in tables)
     gain = of_python(case, spent_s * (1 - _ROWS_TIMES * looked_up))
-    if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or gain is None:
+    if part < RULE.threshold(case.settings, "share") or gain is None:
         return None
     is_plain = all(one.is_plain for one in tables)
     first = max(tables, key=lambda one: one.numbers)
@@ -74,3 +73,14 @@ def find(case: Case) -> Finding | None:
         cautions=[*_CAUTIONS[: 1 if is_plain else 2]],
         evidence={"update_s": spent_s, "share": part, "looked_up_share": looked_up},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=200,
+    traits=RuleTraits(keys=["backward", "optimizer", "zero_grad"]),
+    includes="slow_optimizer",
+)

@@ -21,17 +21,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python
 from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.model.backward_gain import spent_in
 from trainprof.findings.model.padded_batches.probe import PaddingNote
-from trainprof.findings.rule import Threshold
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 
 ID: Final = "padded_batches"
-KEYS: Final[tuple[str, ...]] = ("forward", "backward")
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training, computing for padding that no row of a batch needs"),
 }
@@ -65,7 +64,7 @@ def find(case: Case) -> Finding | None:
     part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
     gain = of_python(case, spent_s, with_warmup=False)
     most = of_python(case, computing_s * (1 - (longest / places) ** _GROWS_WITH), with_warmup=False)
-    if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or not (gain and most):
+    if part < RULE.threshold(case.settings, "share") or not (gain and most):
         return None
     asked_at = (case.notes.sites.known(site) for site in note.sites)
     collated_at = (x.loader.collate_site or x.loader.site for x in case.feeding[:1])
@@ -81,3 +80,14 @@ def find(case: Case) -> Finding | None:
         cautions=[_CAUTIONS],
         evidence={**of_rows, "computing_s": computing_s, "needless_s": spent_s},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=210,
+    traits=RuleTraits(keys=["forward", "backward"], gain="estimate"),
+    saves_in_steps=True,
+)
