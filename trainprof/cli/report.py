@@ -309,7 +309,7 @@ def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str
 
 def _rules_of(directory: RunDirectory) -> dict[str, float]:
     """Returns the thresholds that a run was started with."""
-    from trainprof.findings.thresholds import rule_settings
+    from trainprof.findings.catalogue import rule_settings
 
     manifest = read_run_json(directory.manifest)
     options = manifest.get("options") if isinstance(manifest, dict) else None

@@ -1,9 +1,10 @@
-"""What a change would give: of training's steps, and of the whole run."""
+"""What a change would give, of training's steps and of the whole run, and a finding made of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,8 +15,22 @@ from trainprof.analysis.pipeline.bounds import (
     Setting,
     predict,
 )
+from trainprof.analysis.run.metadata import share_in
+from trainprof.analysis.summary.finding import (
+    IN_NOISE,
+    LIKELY,
+    LITTLE,
+    MAY_LOSE,
+    Finding,
+    PassedOver,
+    is_unsure,
+    may_lose,
+)
+from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
 from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.wording import span
 
 # What remains for the host may get faster once the thread no longer waits in between (caches, clock
 # rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host
@@ -23,6 +38,15 @@ from trainprof.findings.run_context import Case, LoaderCase
 FASTER_REST: Final = 0.25
 # Nobody can say more of a part that would be nearly all of the time.
 _MOST_REMOVED: Final = 0.99
+_COMPARED: Final = "run it again with the change: trainprof compare BASE OTHER tells the two apart"
+# What of their time went once parameters were frozen, at least, likely, at most: of what such
+# gradients alone need, and of what computes them beside used ones (torch 2.13 on one core).
+_UNUSED_SAVES: Final = (0.9, 1.0, 1.1)
+_MIXED_SAVES: Final = (0.3, 0.45, 0.55)
+# The halves of a run may differ so much by chance: a gain has to be so many times that.
+NOISE_TIMES: Final = 2.0
+# What may as well lose has to promise more.
+_UNSURE_GAIN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +317,142 @@ def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
         likely=min(gain.likely, most.likely),
         saved_s=min(gain.saved_s, most.saved_s),
     )
+
+
+def unmeasured_finding(
+    rule: str,
+    title: str,
+    *,
+    site: str | None,
+    advice: str,
+    evidence: Mapping[str, Any],
+    also: Sequence[str] = (),
+    cautions: Sequence[str] = (),
+    unknown: str = "what it costs",
+) -> Finding:
+    """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell."""
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence=dict(evidence),
+        site=site,
+        advice=advice,
+        change={},
+        recoverable_s=None,
+        predicted_speedup=None,
+        run_speedup=None,
+        is_at_most=False,
+        cautions=[*cautions],
+        also=[*also, f"{unknown} only a rerun tells"],
+        verify=f"{unknown} only a rerun tells: trainprof compare BASE OTHER",
+    )
+
+
+def plain_finding(
+    rule: str,
+    title: str,
+    gain: Gain,
+    *,
+    site: str | None,
+    advice: str,
+    evidence: Mapping[str, Any],
+    change: dict[str, Any] | None = None,
+    cautions: list[str] | None = None,
+    also: list[str] | None = None,
+) -> Finding:
+    """Returns a finding; its severity and thresholds are the catalogue's to add."""
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence={**evidence, LIKELY: gain.likely},
+        site=site,
+        advice=advice,
+        change=change or {},
+        recoverable_s=gain.saved_s,
+        predicted_speedup=list(gain.training),
+        run_speedup=list(gain.run),
+        is_at_most=gain.is_at_most,
+        of_steps=gain.of_steps,
+        cautions=cautions or [],
+        also=also or [],
+        verify=_COMPARED,
+    )
+
+
+def spent_in(case: Case, phase: str) -> float:
+    """Returns the seconds of training in a phase: of the device, where that computes it."""
+    devices = case.summary.devices
+    spent = devices[0].seconds if case.is_on_device and devices else case.training
+    return spent.get(phase, 0.0)
+
+
+def needless_finding(
+    case: Case,
+    rule: str,
+    least_share: float,
+    gradients: Sequence[dict[str, Any]],
+    title: str,
+    **of: Any,
+) -> Finding | None:
+    """Returns a finding of gradients that nobody uses; None where they cost under `least_share`.
+
+    On a device, and where it was otherwise for a part of the run, what is gained is the most.
+    """
+    unused, mixed = (
+        min(sum(share_in(one.get(name)) for one in gradients), 1.0)
+        for name in ("unused_share", "mixed_share")
+    )
+    mixed, backward_s = min(mixed, 1 - unused), spent_in(case, "backward")
+    saved_s = [
+        (alone * unused + beside * mixed) * backward_s
+        for alone, beside in zip(_UNUSED_SAVES, _MIXED_SAVES, strict=True)
+    ]
+    part = saved_s[1] / case.training_s if case.training_s > 0 else 0.0
+    low, likely, high = (of_python(case, seconds) for seconds in saved_s)
+    if part < least_share or low is None or likely is None or high is None:
+        return None
+    training, run = (low.likely, high.likely), (low.run[1], high.run[1])
+    gain = replace(likely, training=training, run=run, is_at_most=False)
+    if case.is_on_device or not all(one.get("from_start") is True for one in gradients):
+        gain = outside_steps(case, saved_s[2], with_warmup=True)
+    evidence = {"unused_share_of_backward": unused, "mixed_share_of_backward": mixed}
+    title = f"{title}: about {span(saved_s[1])}, {percent(part)} of training"
+    return plain_finding(rule, title, gain, evidence=evidence, **of)
+
+
+def least_gain(noise: float) -> float:
+    """Returns from which gain of training on a finding in steady steps is reported.
+
+    Args:
+        noise: By how much the halves of the run differ, as a share of the pace.
+    """
+    return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
+
+
+def passed_over_for(finding: Finding, rule: Rule, case: Case) -> PassedOver | None:
+    """Returns why a finding is not told, None where it is.
+
+    What nobody can know the gain of is left to its rule.
+
+    Args:
+        finding: As its rule found it.
+        rule: That.
+        case: The run.
+    """
+    if finding.recoverable_s is None:
+        return None
+    gain = float(finding.evidence[LIKELY]) - 1
+    if may_lose(finding):
+        return PassedOver(finding, MAY_LOSE)
+    # Of a short run imports are most: one that is meant to go on is not.
+    of_training = (finding.recoverable_s or 0.0) / max(case.training_s, 1e-9)
+    bar = LEAST_GAIN
+    if rule.noise_matters:
+        # What may lose has to stand out from all that makes steps differ.
+        bar = least_gain(case.noise if is_unsure(finding) else case.noise_of(rule.traits.keys))
+        bar = max(bar, _UNSURE_GAIN) if is_unsure(finding) else bar
+    if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
+        return PassedOver(finding, LITTLE, LEAST_GAIN)
+    return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)

@@ -12,15 +12,14 @@ from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_nu
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.catalogue import RULES
+from trainprof.findings.catalogue import RULES, rule_settings
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose, ranked
 from trainprof.findings.distributed import slow_rank
+from trainprof.findings.gain import least_gain
 from trainprof.findings.loop import slow_validation
-from trainprof.findings.ranking import least_gain
 from trainprof.findings.run_context import Case, build_case
-from trainprof.findings.thresholds import rule_settings
-from trainprof.findings.verdict.headline import verdict
+from trainprof.findings.verdict import verdict
 from trainprof.record.run_directory import RunDirectory
 
 

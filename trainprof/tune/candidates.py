@@ -18,7 +18,7 @@ from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.gain import FASTER_REST, times_without
-from trainprof.findings.loading.crowding import crowding_of
+from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.tune_support import may_fuse, waited_for

@@ -12,17 +12,17 @@ from support.found import found, handed_over
 
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.finding import Finding
-from trainprof.findings.catalogue import RULES
-from trainprof.findings.combined_speedup import together
-from trainprof.findings.diagnose import diagnose
-from trainprof.findings.ranking import least_gain
-from trainprof.findings.run_context import Case
-from trainprof.findings.thresholds import (
+from trainprof.findings.catalogue import (
+    RULES,
     UnknownThreshold,
     parsed_settings,
     rule_settings,
     threshold_names,
 )
+from trainprof.findings.combined_speedup import together
+from trainprof.findings.diagnose import diagnose
+from trainprof.findings.gain import least_gain
+from trainprof.findings.run_context import Case
 
 
 def test_a_rule_that_fails_ends_no_other() -> None:

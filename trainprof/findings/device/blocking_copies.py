@@ -36,10 +36,9 @@ from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, T
 from trainprof.analysis.summary.levels import size
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.gain import outside_steps
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.loading.loader_cautions import OFF_DEVICE
 from trainprof.findings.loading.loader_change import call_with
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span

@@ -37,10 +37,9 @@ from typing import Final
 from trainprof.analysis.device.transfers import dearest_in_training, idle_for_s
 from trainprof.analysis.summary.device import SyncPoint
 from trainprof.analysis.summary.finding import EXPLAINS_S, Finding, RuleTraits, Threshold
-from trainprof.findings.gain import outside_steps
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.library_loop import advice_for, is_called_at
 from trainprof.findings.loop.python_in_loop import may_be_waiting
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import number_of, span

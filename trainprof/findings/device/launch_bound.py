@@ -30,8 +30,7 @@ from typing import Final
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run import COMPUTE_KEYS
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.model.slow_optimizer import (
     FUSED_ON_DEVICES,
     minded_when_fused,

@@ -32,9 +32,8 @@ from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
-from trainprof.findings.gain import outside_steps
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.loop.python_in_loop import python_line
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span, takes_of_it

@@ -9,13 +9,18 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.gain import of_inputs, outside_steps
-from trainprof.findings.loading.loader_call import by_base, not_taken
 from trainprof.findings.loading.loader_cautions import (
     DRAWN_ANEW,
     needed_first,
     others_of_line,
 )
-from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    by_base,
+    finding,
+    not_taken,
+    of_cause,
+)
 from trainprof.findings.loading.model_inputs import drawn_at_once, without_collate
 from trainprof.findings.loading.waiting import (
     CHEAP_SAMPLE_S,

@@ -22,9 +22,8 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
-from trainprof.findings.gain import outside_steps
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.loading.loader_cautions import SHARE_THE_STREAM
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 

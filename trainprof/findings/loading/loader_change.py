@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,8 +11,7 @@ from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
-from trainprof.findings.gain import Gain, of_setting
-from trainprof.findings.loading.loader_call import own_call
+from trainprof.findings.gain import Gain, of_setting, plain_finding
 from trainprof.findings.loading.loader_cautions import (
     cautions_of,
     needed_first,
@@ -20,7 +20,6 @@ from trainprof.findings.loading.waiting import (
     WAIT_SHARE,
     collate_share,
 )
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import (
     around,
@@ -187,3 +186,35 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
         f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
         "which of its lines take it"
     ]
+
+
+def own_call(loader: Loader, given: Mapping[str, str]) -> str:
+    """Returns the call that gives a loader arguments which the user's own code gives it.
+
+    A class of the user's own may not take all that torch's does: what it lacks is given where its
+    constructor calls its base's.
+
+    Args:
+        loader: Built by the user's own code.
+        given: The arguments as one writes them, by name.
+    """
+    lacking = not_taken(loader, given)
+    taken = [f"{name}={value}" for name, value in given.items() if name not in lacking]
+    told = [f"{loader.kind}(..., {', '.join(taken)})"] if taken else []
+    if lacking:
+        others = ", ".join(f"{name}={given[name]}" for name in lacking)
+        told.append(f"{others} {by_base(loader)}")
+    return ", and ".join(told)
+
+
+def not_taken(loader: Loader, names: Collection[str]) -> list[str]:
+    """Returns which arguments a loader's class does not take; none where that is not known."""
+    takes = loader.call.takes if loader.call is not None else ["**"]
+    return [] if "**" in takes else [name for name in names if name not in takes]
+
+
+def by_base(loader: Loader) -> str:
+    """Returns where a loader's base is given what its class does not take."""
+    if loader.call is None or not loader.call.constructors:
+        return f"for this loader, by another way than {loader.kind}(...), which does not take it"
+    return f"where the constructor at {loader.call.constructors[-1]} calls its base's"

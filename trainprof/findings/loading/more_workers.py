@@ -1,4 +1,4 @@
-"""More workers for a loader, or what is left where they may as well lose."""
+"""What is advised where workers are too few: more of them, or cheaper samples."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.pipeline.bounds import Setting
+from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import (
     MODELLED_WORKERS,
     Finding,
     is_unsure,
 )
-from trainprof.findings.loading.cheaper_samples import (
-    cheaper_samples,
-    gain_of_cheaper_samples,
-    own_share,
-)
+from trainprof.analysis.summary.loader import Loader
+from trainprof.findings.gain import Gain, of_inputs, passed_over_for
 from trainprof.findings.loading.loader_change import (
     advised,
     call_with,
@@ -23,11 +21,17 @@ from trainprof.findings.loading.loader_change import (
     gain_of_cause,
     with_workers,
 )
-from trainprof.findings.loading.waiting import ASLEEP_SHARE, asleep_share, reading_share
-from trainprof.findings.ranking import passed_over_for
+from trainprof.findings.loading.model_inputs import without_part
+from trainprof.findings.loading.waiting import (
+    ASLEEP_SHARE,
+    asleep_share,
+    collate_share,
+    reading_share,
+)
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.tune_support import rerun_words
+from trainprof.findings.wording import place
 
 # Of the fetch time: a disk that takes this share of it may have no more to give.
 _READING_SHARE: Final = 0.2
@@ -38,6 +42,9 @@ _NEARLY_ALL: Final = 0.8
 _HARDLY_ASLEEP: Final = 0.2
 # Likewise: a line that takes so much of it by itself is named ahead of all else.
 _MOST: Final = 0.5
+_HALF: Final = 0.5
+# Hugging Face's, where no line of the user's makes samples: it decodes what is in all columns.
+_OF_COLUMNS: Final = "Dataset"
 
 
 def more_workers(case: Case, fed: LoaderCase, rule: Rule, title: str) -> Finding | None:
@@ -112,3 +119,43 @@ def _is_one_function(fed: LoaderCase) -> bool:
     if line is None or line.share < _NEARLY_ALL:
         return False
     return asleep_share(fed.loader.fetch) <= _HARDLY_ASLEEP
+
+
+def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
+    """Returns the advice to make samples cheaper, with the line to begin at."""
+    if line is None:
+        columns = ""
+        if loader.dataset == _OF_COLUMNS:
+            columns = (
+                "of a datasets.Dataset only the columns that are used (with_format(columns=)); "
+            )
+        return (
+            f"cheaper samples: {columns}what comes out the same each time (decoded and resized "
+            "pictures, tokens, encodings) made once and stored"
+        )
+    return f"cheaper samples: {place(line)} first"
+
+
+def own_share(line: HotLine) -> float:
+    """Returns what of its part a line takes by itself, as far as anybody could look."""
+    return line.share if line.line_share is None else line.line_share
+
+
+def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
+    """Returns what it would give at most if batches cost nothing to make.
+
+    With what computing takes longer beside workers, which then have nothing to do. None where that
+    is neither a line of the user's nor a library's dataset, or it is not known.
+    """
+    if fed.inputs is None or (fed.hot_line() is None and not _is_made_by_library(case, fed)):
+        return None
+    return None if fed.inputs is None else of_inputs(case, fed, without_part(fed.inputs, 1.0))
+
+
+def _is_made_by_library(case: Case, fed: LoaderCase) -> bool:
+    """Whether training waits in its own thread for what a library's dataset computes."""
+    if fed.loader.num_workers or fed.loader.holds_tensors:
+        return False
+    waiting = (line for line in case.summary.part_lines if line.part == "data_wait")
+    is_seen = any(line.share >= _HALF for line in waiting)
+    return is_seen and collate_share(fed.loader.fetch) < _HALF

@@ -40,14 +40,13 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.findings.gain import Gain, of_python, outside_steps
+from trainprof.findings.gain import Gain, of_python, outside_steps, plain_finding
 from trainprof.findings.library_loop import (
     LIBRARY_AT,
     advice_for,
     is_library,
     library_called_at,
 )
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import caller, span, takes_of_it

@@ -30,11 +30,10 @@ from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.gain import Gain, outside_steps, start_of_workers
+from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
 from trainprof.findings.loading.loader_change import advised, finding, with_workers
 from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
-from trainprof.findings.make_finding import plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase
 from trainprof.findings.wording import its_share, number_of, place, span

@@ -20,7 +20,7 @@ from typing import Final
 
 from trainprof.analysis.run.metadata import share_in
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.findings.model.backward_gain import needless_finding
+from trainprof.findings.gain import needless_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 

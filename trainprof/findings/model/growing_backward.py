@@ -30,8 +30,7 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span

@@ -36,8 +36,7 @@ from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_looks, of_python
-from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.gain import of_looks, of_python, plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import caller, place, span, takes_of_it

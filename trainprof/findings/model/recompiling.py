@@ -25,8 +25,7 @@ from typing import Final
 from trainprof.analysis.model.compilations import NUMBER
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import span

@@ -37,8 +37,7 @@ from trainprof.analysis.summary.finding import (
     Threshold,
 )
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python, outside_steps
-from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.gain import of_python, outside_steps, plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 from trainprof.findings.wording import number_of, span

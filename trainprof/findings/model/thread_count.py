@@ -36,9 +36,8 @@ from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding, R
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.analysis.summary.run import COMPUTE_KEYS
-from trainprof.findings.gain import of_python
+from trainprof.findings.gain import of_python, plain_finding, unmeasured_finding
 from trainprof.findings.loading.loader_cautions import ranks_of
-from trainprof.findings.make_finding import plain_finding, unmeasured_finding
 from trainprof.findings.model import growing_backward
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case, LoaderCase

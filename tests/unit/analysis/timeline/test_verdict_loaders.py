@@ -13,7 +13,7 @@ from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.ranks import common_evidence
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.findings.verdict.headline import verdict
+from trainprof.findings.verdict import verdict
 from trainprof.record.schema import Kind
 
 

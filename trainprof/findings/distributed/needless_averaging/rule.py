@@ -27,7 +27,7 @@ from typing import Final
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
-from trainprof.findings.make_finding import unmeasured_finding
+from trainprof.findings.gain import unmeasured_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case
 

@@ -21,8 +21,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python
-from trainprof.findings.make_finding import plain_finding
+from trainprof.findings.gain import of_python, plain_finding
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case

@@ -23,9 +23,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.model.backward_gain import spent_in
+from trainprof.findings.gain import of_python, plain_finding, spent_in
 from trainprof.findings.model.padded_batches.probe import PaddingNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Case

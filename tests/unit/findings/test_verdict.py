@@ -8,7 +8,7 @@ import pytest
 
 from trainprof.analysis.run.evidence import DeviceEvidence
 from trainprof.analysis.summary.run import Verdict
-from trainprof.findings.verdict.device_headline import device_verdict
+from trainprof.findings.verdict import device_verdict
 
 SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"}
 
