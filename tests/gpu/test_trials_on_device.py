@@ -12,7 +12,7 @@ from support.session import read_recordings, run_hooked
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, TransferFlag
-from trainprof.tune.notes import read_trial_notes
+from trainprof.tune.trial_output import read_trial_notes
 
 pytestmark = pytest.mark.gpu
 

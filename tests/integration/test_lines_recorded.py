@@ -124,7 +124,7 @@ def test_hits_are_kernprofs(tmp_path: Path) -> None:
     # kernprof puts its own where this guard does not look.
     (tmp_path / "script.py").write_text(DECORATED.replace(GUARD, "#\n#\n"))
     theirs = kernprof_hits(tmp_path, tmp_path / "script.py")
-    ours = {name: run.script.hits(name) for name in run.script.facts}
+    ours = {name: run.script.hits(name) for name in run.script.metadata}
     assert ours == theirs
     assert ours["fibonacci"] == {16: 25, 17: 13, 18: 12}
     assert set(run.script.why().values()) == {"profile"}
@@ -192,7 +192,7 @@ def test_functions_are_timed_while_enabled_as_by_kernprof(tmp_path: Path) -> Non
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
     run = read_lines(tmp_path / "run")
     theirs = kernprof_hits(tmp_path, tmp_path / "script.py")
-    assert {name: run.script.hits(name) for name in run.script.facts} == theirs
+    assert {name: run.script.hits(name) for name in run.script.metadata} == theirs
     assert theirs["added"] == {3: 1, 4: 1}
 
 
@@ -442,7 +442,7 @@ def test_lines_of_workers(tmp_path: Path, methods: list[str], is_decorated: bool
     script = SLEEPING.format(guard=guard, profile=profile)
     run = time_lines_alone(tmp_path, script, *methods)
     took, workers = json.loads(run.stdout)
-    first = run.script.facts["Sleeping.__getitem__"]["line"] + is_decorated
+    first = run.script.metadata["Sleeping.__getitem__"]["line"] + is_decorated
     hits_of = {
         str(log.header["pid"]): lines.hits("Sleeping.__getitem__")
         for log, lines in run.processes[1:]
@@ -577,7 +577,7 @@ def test_functions_by_name(tmp_path: Path, pattern: str) -> None:
     assert {name for name in run.script.rows if run.script.hits(name)} >= NAMES[pattern] - {
         "Thing.go_off"
     }
-    assert run.script.facts.keys() == NAMES[pattern]
+    assert run.script.metadata.keys() == NAMES[pattern]
     assert set(run.script.why().values()) <= {"-f"}
 
 
@@ -709,7 +709,7 @@ def test_compiled_functions_compile_to_the_same_and_are_called_so(tmp_path: Path
     functions = ["script:named*", "script:main"]
     run = time_lines(tmp_path, COMPILED, functions=functions)
     for name in ("named", "named_scripted", "decorated", "decorated_scripted"):
-        assert run.script.facts[name]["kind"] == "compiled"
+        assert run.script.metadata[name]["kind"] == "compiled"
         assert run.script.hits(name) == {}
     assert sum(run.script.hits("main").values()) == 7
 
@@ -752,9 +752,9 @@ def test_the_text_is_kept_as_it_ran(tmp_path: Path) -> None:
         ["script.py"], tmp_path, tmp_path / "run", options={"lines": {"functions": []}}
     )
     assert done.returncode == 0, done.stderr
-    facts = read_lines(tmp_path / "run").script.facts["<module>"]
-    saved = tmp_path / "run" / "sources" / facts["source"]
-    assert (facts["file"], saved.read_text()) == (str(tmp_path / "script.py"), script)
+    metadata = read_lines(tmp_path / "run").script.metadata["<module>"]
+    saved = tmp_path / "run" / "sources" / metadata["source"]
+    assert (metadata["file"], saved.read_text()) == (str(tmp_path / "script.py"), script)
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     assert stat.S_IMODE(saved.parent.stat().st_mode) == 0o700
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]

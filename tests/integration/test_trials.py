@@ -16,7 +16,7 @@ from trainprof.analysis.pipeline.trial_pace import alone_pace
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
-from trainprof.tune.notes import read_trial_notes
+from trainprof.tune.trial_output import read_trial_notes
 
 # A batch takes 8 ms, a step 4 ms and what it computes. Prints what both took, one by one.
 SCRIPT = without_compiler("""\

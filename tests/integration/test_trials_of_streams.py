@@ -11,8 +11,8 @@ from support.trials import sandbox_for
 from trainprof.analysis.summary.tune import OK
 from trainprof.findings.saved import saved_summary
 from trainprof.record.run_directory import RunDirectory
-from trainprof.tune.cautions import against
-from trainprof.tune.measured import Found
+from trainprof.tune.choice import against
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.trial import FirstPass, Limits, Trial, baseline, loader_alone
 
@@ -68,7 +68,7 @@ def test_workers_that_repeat_a_stream_are_told_from_those_that_share_it(
     assert (base.outcome, changed.outcome) == (OK, OK)
     assert base.passes == {SITE: FirstPass(30, is_ended=True)}
     assert changed.passes == {SITE: FirstPass(with_workers, is_ended=True)}
-    assert bool(against(Found([base, changed]), trial)) is (how == "repeats")
+    assert bool(against(Measurements([base, changed]), trial)) is (how == "repeats")
     summary = saved_summary(RunDirectory(tmp_path / "tune" / base.directory))
     assert summary is not None
     # That it asks is no proof.
@@ -81,7 +81,7 @@ def test_last_batches_of_workers_that_are_not_full_speak_against_them(
     """Of 30 samples three workers make 8 and 2 each: six batches, where there are four."""
     runner = runner_of(tmp_path, monkeypatch, "shares", "12", "8")
     trial = Trial("num_workers=3", {"num_workers": 3}, sites=(SITE,))
-    found = Found([runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)])
+    found = Measurements([runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)])
     assert [one.passes[SITE].batches for one in found.runs] == [4, 6]
     assert len(against(found, trial)) == 1
 

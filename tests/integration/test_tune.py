@@ -33,11 +33,11 @@ from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import context_of
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import plan
-from trainprof.tune.measured import Found
-from trainprof.tune.notes import read_trial_notes
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.trial import Limits, Trial, baseline, ceiling, loader_alone
+from trainprof.tune.trial_output import read_trial_notes
 
 # A batch sleeps for 30 ms in the loader, training for 10: workers can hide nearly all of it.
 SCRIPT = without_compiler("""
@@ -215,7 +215,7 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     workers = first.overrides["num_workers"]
     assert min(workers.values()) >= 1
     assert read_trial_notes(trial).applied["num_workers"] == workers
-    found = Found([base, changed], planned, best=first.trial())
+    found = Measurements([base, changed], planned, best=first.trial())
     told = summary_of_tune(summary, found, name="tune", directory="tune", budget_s=60.0)
     assert told.recommended is not None
     assert told.recommended.speedup.mid > 1.5

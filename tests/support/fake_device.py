@@ -1,7 +1,7 @@
 """A pure-Python accelerator: tensors of device "fakegpu", whose work takes no time.
 
 Private API of torch (a PrivateUse1 backend made in Python): for tests only. Register once per
-process, and hand `FakeTensor` to `TransferProbe.plain_types`.
+process.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from trainprof.inside.spans.transfer import TransferProbe
 
 aten = torch.ops.aten
 
@@ -108,3 +110,10 @@ def register() -> None:
     library.impl("empty.memory_format", empty, "PrivateUse1")
     library.impl("empty_strided", empty_strided, "PrivateUse1")
     _registered.append(library)
+
+
+def transfer_probe() -> TransferProbe:
+    """Returns a probe that knows the fake device's tensors."""
+    probe = TransferProbe()
+    probe.plain_types.add(FakeTensor)
+    return probe

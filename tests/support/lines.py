@@ -26,18 +26,18 @@ class TimedLines:
     """What one process, or all of them together, recorded of lines.
 
     Attributes:
-        facts: Of each function, by its qualified name.
+        metadata: Of each function, by its qualified name.
         rows: Line to (hits, ns), by the same.
     """
 
-    facts: dict[str, dict[str, Any]]
+    metadata: dict[str, dict[str, Any]]
     rows: dict[str, dict[int, Times]]
 
     def hits(self, function: str) -> dict[int, int]:
         return {line: hits for line, (hits, _) in sorted(self.rows.get(function, {}).items())}
 
     def why(self) -> dict[str, str]:
-        return {name: facts["why"] for name, facts in self.facts.items()}
+        return {name: metadata["why"] for name, metadata in self.metadata.items()}
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class LinesRun:
         return [lines for _, lines in self.processes[1:]]
 
     def together(self) -> TimedLines:
-        facts: dict[str, dict[str, Any]] = {}
+        metadata: dict[str, dict[str, Any]] = {}
         rows: dict[str, dict[int, Times]] = {}
         for _, lines in self.processes:
-            facts |= lines.facts
+            metadata |= lines.metadata
             for name, of_function in lines.rows.items():
                 total = rows.setdefault(name, {})
                 for line, (hits, ns) in of_function.items():
                     before = total.get(line, (0, 0))
                     total[line] = (before[0] + hits, before[1] + ns)
-        return TimedLines(facts, rows)
+        return TimedLines(metadata, rows)
 
     def notes(self, topic: Topic) -> list[Any]:
         return [note for log, _ in self.processes for note in log.texts_of(topic).values()]
@@ -86,7 +86,7 @@ def _timed(log: ProcessLog) -> TimedLines:
         assert record["start"] > 0
         times = (int(record["value"]), int(record["end"] - record["start"]))
         rows.setdefault(told[int(record["site"])]["name"], {})[line] = times
-    return TimedLines({facts["name"]: facts for _, facts in sorted(told.items())}, rows)
+    return TimedLines({metadata["name"]: metadata for _, metadata in sorted(told.items())}, rows)
 
 
 def time_lines(

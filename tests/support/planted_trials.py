@@ -55,11 +55,23 @@ class Planted:
     seed: int = 0
 
 
-class FakeRunner:
-    """Answers at once, and advances its clock; `ran` lists the names of the trials in order."""
+def as_it_is(trial: Trial, number: int) -> dict[str, Any]:
+    return {}
 
-    def __init__(self, planted: Planted) -> None:
+
+class FakeRunner:
+    """Answers at once, and advances its clock; `ran` lists the names of the trials in order.
+
+    Args:
+        planted: What steps take.
+        alter: Fields of `Measured` that a run of a trial shows otherwise, by trial and number.
+    """
+
+    def __init__(
+        self, planted: Planted, alter: Callable[[Trial, int], Mapping[str, Any]] = as_it_is
+    ) -> None:
         self.planted = planted
+        self.alter = alter
         self.ran: list[str] = []
         self.limits: list[Limits] = []
         self.clock_s = 0.0
@@ -101,7 +113,7 @@ class FakeRunner:
         with_starts = pace and replace(
             pace, mean_s=pace.mean_s + starts_s, steps_s=steps_s + starts_s
         )
-        return Measured(
+        measured = Measured(
             trial=trial,
             number=number,
             directory=f"trials/{trial.name}.{number}",
@@ -116,6 +128,7 @@ class FakeRunner:
             was_cut=was_cut,
             seen=None if planted.later is None or trial.data == "alone" else seen_steps(steps_s),
         )
+        return replace(measured, **self.alter(trial, number))
 
     def _in_time(self, steps_s: Floats, start_up_s: float, limits: Limits) -> tuple[Floats, bool]:
         """Returns the steps until the one behind which the time was over, and whether it was."""

@@ -143,18 +143,14 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
 
 
 def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: bool) -> str:
+    from trainprof.report import comparison
+
     if format is Format.JSON:
-        from trainprof.report.compare import json_text
-
-        return json_text.render(comparisons)
+        return comparison.render_json(comparisons)
     if format is Format.MARKDOWN:
-        from trainprof.report.compare import markdown
-
-        return markdown.render(comparisons, verbose=verbose)
-    from trainprof.report.compare import page
-
+        return comparison.render_markdown(comparisons, verbose=verbose)
     style = style_of(sys.stdout)
-    return page.render(
+    return comparison.render_page(
         comparisons, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
     )
 

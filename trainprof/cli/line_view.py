@@ -46,10 +46,10 @@ class LineView:
         profile = arranged(profile, by_time=self.by_time, top=self.top)
         if not is_terminal(stream):
             return self._table(profile)
-        from trainprof.report.lines import page
+        from trainprof.report import line_page
 
         style = style_of(stream)
-        return page.render(
+        return line_page.render(
             profile,
             width=style.width,
             color=style.color,
@@ -65,7 +65,7 @@ class LineView:
         """Returns the sentences that a page has, and a table or no page at all lacks."""
         if is_terminal(stream) and profile.functions:
             return []
-        from trainprof.report.lines.notes import line_notes, unseen_notes
+        from trainprof.report.line_page import line_notes, unseen_notes
         from trainprof.report.text.safe_text import one_line
 
         unseen = [] if self.skip_zero else unseen_notes(profile)
@@ -74,14 +74,14 @@ class LineView:
 
     def _table(self, profile: LineProfile) -> str:
         from trainprof.analysis.lines.times import of_process
-        from trainprof.report.lines import table
+        from trainprof.report import kernprof_table
 
-        unit_s = table.KERNPROF_UNIT_S if self.unit_s is None else self.unit_s
+        unit_s = kernprof_table.KERNPROF_UNIT_S if self.unit_s is None else self.unit_s
         if not self.per_process:
-            return table.render(profile, unit_s=unit_s, skip_zero=self.skip_zero)
+            return kernprof_table.render(profile, unit_s=unit_s, skip_zero=self.skip_zero)
         tables = [
             f"Process: {process.label}\n\n"
-            + table.render(of_process(profile, process), unit_s=unit_s)
+            + kernprof_table.render(of_process(profile, process), unit_s=unit_s)
             for process in profile.processes()
         ]
         return "".join(tables)

@@ -236,11 +236,10 @@ def rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
 
         return json_text.render(summary)
     if format is Format.MARKDOWN:
-        from trainprof.report import markdown
-        from trainprof.report.tune import markdown as tune_markdown
+        from trainprof.report import markdown, tune
 
         if summary.tuning is not None:
-            return tune_markdown.render(summary)
+            return tune.render_markdown(summary)
         return markdown.render(summary)
     from trainprof.report.page import page
 
@@ -259,10 +258,10 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
         from trainprof.report import markdown
 
         return markdown.render_loader(summary, index)
-    from trainprof.report.page import loader_page
+    from trainprof.report.page import loading
 
     style = style_of(sys.stdout)
-    return loader_page.render(
+    return loading.render_loader(
         summary, index, width=style.width, color=style.color, unicode=style.unicode
     )
 

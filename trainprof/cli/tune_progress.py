@@ -12,7 +12,7 @@ from trainprof.report.text.units import counted, three_digits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainprof.tune.measured import Progress
+    from trainprof.tune.measurements import Progress
 
 _EVERY_S: Final = 1.0
 

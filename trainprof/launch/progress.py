@@ -122,10 +122,10 @@ class Progress:
     def _loader(self, number: int) -> LoaderProgress:
         loader = self._loaders.get(number)
         if loader is None:
-            facts: Any = self.log.text(number, Topic.LOADER)
-            facts = facts if isinstance(facts, dict) else {}
-            place = self.log.text(facts.get("site", 0), Topic.SITE)
-            length = facts.get("length")
+            metadata: Any = self.log.text(number, Topic.LOADER)
+            metadata = metadata if isinstance(metadata, dict) else {}
+            place = self.log.text(metadata.get("site", 0), Topic.SITE)
+            length = metadata.get("length")
             loader = self._loaders[number] = LoaderProgress(
                 number, site_name(place, self.cwd), length if isinstance(length, int) else None
             )

@@ -158,7 +158,7 @@ class EventLog:
 
     def header(self) -> bytes:
         """Returns the page that a log of this process begins with, HEADER_BYTES long."""
-        facts = {
+        metadata = {
             "pid": os.getpid(),
             "ppid": os.getppid(),
             "ancestors": ancestors(),
@@ -170,7 +170,7 @@ class EventLog:
             "argv0": _argv0(),
             "rank": os.environ.get("RANK"),
         }
-        text = json.dumps(facts, ensure_ascii=True).encode("ascii")
+        text = json.dumps(metadata, ensure_ascii=True).encode("ascii")
         return (HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(text)) + text).ljust(
             HEADER_BYTES, b"\0"
         )

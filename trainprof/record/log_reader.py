@@ -162,10 +162,10 @@ def _size_for_good(descriptor: int, size: int) -> int:
 
 def _header(text: bytes) -> dict[str, Any]:
     try:
-        facts = json.loads(text)
+        metadata = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def join_texts(records: Iterable[bytes]) -> dict[int, tuple[Topic, str]]:

@@ -9,11 +9,14 @@ from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.device import idle_columns, idle_table
-from trainprof.report.page.device_memory import ran_out
-from trainprof.report.page.findings import FINDINGS_SHOWN, nothing_words
+from trainprof.report.page.findings import (
+    FINDINGS_SHOWN,
+    beside_findings,
+    next_commands,
+    nothing_words,
+)
 from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
-from trainprof.report.page.memory import memory_sentences
-from trainprof.report.page.next_commands import next_commands
+from trainprof.report.page.memory import memory_sentences, ran_out
 from trainprof.report.page.sections import (
     outlier_sentence,
     price_of_measuring,
@@ -22,7 +25,6 @@ from trainprof.report.page.sections import (
     why_not_measured,
     worked_beside,
 )
-from trainprof.report.page.untracked import beside_findings
 from trainprof.report.text.ending import (
     cause,
     ending,
@@ -33,8 +35,7 @@ from trainprof.report.text.ending import (
 )
 from trainprof.report.text.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger_table import LedgerTable, ledger_table
-from trainprof.report.text.loader_bound import UNKNOWN, limit_words
+from trainprof.report.text.ledger import ledger_table
 from trainprof.report.text.loader_tables import (
     LEGEND,
     batch_groups,
@@ -45,8 +46,14 @@ from trainprof.report.text.loader_tables import (
     totals,
     worker_columns,
 )
-from trainprof.report.text.loader_warnings import faults, warnings
-from trainprof.report.text.loader_words import makers, needs_words
+from trainprof.report.text.loader_words import (
+    UNKNOWN_LIMIT,
+    faults,
+    limit_words,
+    makers,
+    needs_words,
+    warnings,
+)
 from trainprof.report.text.safe_text import one_line, with_safe_text
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
@@ -89,7 +96,7 @@ def render(summary: RunSummary) -> str:
         _gpus(summary),
         *(_loading(loader, summary) for loader in summary.loaders if needs_words(loader, summary)),
     ]
-    return _joined(blocks)
+    return joined(blocks)
 
 
 def _shared(summary: RunSummary) -> str:
@@ -150,12 +157,12 @@ def render_loader(summary: RunSummary, index: int) -> str:
     loader = summary.loaders[index]
     fetch = loader.fetch
     told = [
-        [] if loader.bound else [f"what bounds it is {UNKNOWN}"],
+        [] if loader.bound else [f"what bounds it is {UNKNOWN_LIMIT}"],
         facts(loader),
         totals(loader),
         making(fetch) if fetch else [],
     ]
-    return _joined(
+    return joined(
         [
             _loading(loader, summary),
             escaped(f"{ending(summary)}."),
@@ -195,36 +202,32 @@ def _standstill(summary: RunSummary) -> str:
         return ""
     sentence, rows = places
     titles = ["process", "line", "where it stood"]
-    table = _table(titles, [list(map(escaped, row)) for row in rows], words=3)
-    return f"{escaped(sentence)}\n\n{table}"
+    stood = table(titles, [list(map(escaped, row)) for row in rows], words=3)
+    return f"{escaped(sentence)}\n\n{stood}"
 
 
 def _ledger(summary: RunSummary) -> str:
-    table = ledger_table(summary)
-    if table is None:
+    ledger = ledger_table(summary)
+    if ledger is None:
         return escaped(f"Where the time went: {why_not_measured(summary, 'ledger')}.")
-    rows = [*table.rows, table.total]
-    of_ranks = f", mean of {table.ranks} ranks" if table.ranks > 1 else ""
+    rows = [*ledger.rows, ledger.total]
+    of_ranks = f", mean of {ledger.ranks} ranks" if ledger.ranks > 1 else ""
     columns = [
         (f"where the time went{of_ranks}", [escaped(row.label) for row in rows]),
-        (table.run_unit, [row.seconds for row in rows]),
+        (ledger.run_unit, [row.seconds for row in rows]),
         ("% of wall time", [row.percent for row in rows]),
     ]
-    if table.step_unit:
-        columns.append((_step_title(table), [row.per_step for row in rows]))
-    if table.has_device:
-        columns.append((f"{table.run_unit} on the device", [row.on_device for row in rows]))
+    if ledger.step_unit:
+        columns.append((f"{ledger.step_unit} a step", [row.per_step for row in rows]))
+    if ledger.has_device:
+        columns.append((f"{ledger.run_unit} on the device", [row.on_device for row in rows]))
     titles, cells = zip(*columns, strict=True)
-    return _table(titles, zip(*cells, strict=True))
+    return table(titles, zip(*cells, strict=True))
 
 
 def _idle(summary: RunSummary) -> str:
-    table = idle_table(summary)
-    return _columns(idle_columns(table)) if table is not None else ""
-
-
-def _step_title(table: LedgerTable) -> str:
-    return f"{table.step_unit} a step" if table.step_unit else ""
+    idle = idle_table(summary)
+    return _columns(idle_columns(idle)) if idle is not None else ""
 
 
 def _steps(summary: RunSummary) -> str:
@@ -262,9 +265,9 @@ def _loaders(summary: RunSummary) -> str:
         for loader in summary.loaders[:LOADERS_SHOWN]
     ]
     titles = ["loader", "used for", "workers", "batches", "wait mean", "p95", "first batch, mean"]
-    table = _table(titles, rows, words=2)
+    shown = table(titles, rows, words=2)
     hidden = len(summary.loaders) - LOADERS_SHOWN
-    return f"{table}\n\nand {hidden} more." if hidden > 0 else table
+    return f"{shown}\n\nand {hidden} more." if hidden > 0 else shown
 
 
 def _gpus(summary: RunSummary) -> str:
@@ -306,7 +309,7 @@ def _batch_time(loader: Loader) -> str:
         for part in group.parts
     ]
     titles = ["where a batch's time goes", "", "a batch", "of that"]
-    return _table(titles, rows, words=2) if rows else ""
+    return table(titles, rows, words=2) if rows else ""
 
 
 def _columns(columns: Sequence[Column]) -> str:
@@ -315,14 +318,14 @@ def _columns(columns: Sequence[Column]) -> str:
         return ""
     words = sum(not column.is_number for column in columns)
     rows = zip(*(map(escaped, column.cells) for column in columns), strict=True)
-    return _table([escaped(column.header) for column in columns], rows, words=words)
+    return table([escaped(column.header) for column in columns], rows, words=words)
 
 
-def _joined(blocks: Iterable[str]) -> str:
+def joined(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """Returns a table whose first `words` columns are words, the others numbers."""
-    rules = ["---" if index < words else "---:" for index in range(len(titles))]
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """Returns a table; its first `words` columns and those without a title are no numbers."""
+    rules = ["---" if at < words or not title else "---:" for at, title in enumerate(titles)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows))

@@ -1,21 +1,34 @@
-"""Which of the changes that were measured to take, to put together and to repeat."""
+"""Which measured changes to take, put together and repeat; and what speaks against one."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
-from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN
+from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN, Pace, speed_up
 from trainprof.analysis.summary.levels import LEAST_GAIN
-from trainprof.analysis.summary.tune import BROKEN, CEILING
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.tune import BASELINE, BROKEN, CEILING
 from trainprof.tune.candidate import Candidate, together
 from trainprof.tune.candidates import Plan
-from trainprof.tune.cautions import against
 from trainprof.tune.loader_candidates import WORKERS
-from trainprof.tune.measured import Found
-from trainprof.tune.trial import Trial, workers_of
+from trainprof.tune.measurements import Measurements
+from trainprof.tune.trial import FirstPass, Measured, Trial, workers_of
+
+# Runs of steps that differ by less differ by less than counts (LEAST_GAIN).
+_SAME_STEPS: Final = 0.02
+# Workers whose last batches are not full make a pass over a stream a little longer; those that each
+# give all of it, or make many small batches of it, by more.
+_OTHER_PASS: Final = 0.1
+_SHARED: Final = (
+    "{}: that each worker gives only its share is taken from its code's asking get_worker_info(); "
+    "no trial saw a pass end: count the batches of an epoch before you take it"
+)
 
 
-def best(found: Found) -> Trial | None:
+def best(found: Measurements) -> Trial | None:
     """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
     None where none was visibly faster, by as much as is worth a change, with nothing against it.
@@ -38,7 +51,7 @@ def best(found: Found) -> Trial | None:
     return min(near, key=_size)
 
 
-def winners(found: Found, plan: Plan) -> list[Candidate]:
+def winners(found: Measurements, plan: Plan) -> list[Candidate]:
     """Returns of each subject the change that was fastest, where that was visible.
 
     Without those that something else speaks against.
@@ -59,7 +72,7 @@ def winners(found: Found, plan: Plan) -> list[Candidate]:
     return [one for _, one in sorted(fastest.values(), key=lambda pair: -pair[0])]
 
 
-def untried_together(found: Found) -> list[str]:
+def untried_together(found: Measurements) -> list[str]:
     """Returns the changes that were visibly faster, as one; [] if each was tried beside one."""
     fastest = winners(found, found.plan) if found.plan is not None else []
     tried = [set(run.trial.overrides) for run in found.runs if run.trial.overrides]
@@ -67,7 +80,7 @@ def untried_together(found: Found) -> list[str]:
     return [] if len(fastest) < 2 or is_tried else [together(fastest).name]
 
 
-def variants(found: Found, taken: Sequence[Candidate], plan: Plan) -> list[list[Candidate]]:
+def variants(found: Measurements, taken: Sequence[Candidate], plan: Plan) -> list[list[Candidate]]:
     """Returns the changes, and those with one of them replaced by more of the same.
 
     That of which alone there was as much to be had.
@@ -82,7 +95,7 @@ def variants(found: Found, taken: Sequence[Candidate], plan: Plan) -> list[list[
     return all_of_them
 
 
-def contenders(found: Found, at_most: int) -> list[Trial]:
+def contenders(found: Measurements, at_most: int) -> list[Trial]:
     """Returns what was measured fastest, and the ceiling.
 
     Args:
@@ -104,7 +117,7 @@ def contenders(found: Found, at_most: int) -> list[Trial]:
     return [*fastest, *(one for one in trials if one.name == CEILING and may_tell)]
 
 
-def is_decided(found: Found, trial: Trial) -> bool:
+def is_decided(found: Measurements, trial: Trial) -> bool:
     """Whether repeated runs tell it from the baseline, by less than what it gains."""
     speed = found.speedup(trial)
     runs = [one for one in found.of(trial.name) if one.is_ok]
@@ -116,16 +129,101 @@ def is_decided(found: Found, trial: Trial) -> bool:
     return speed.high < 1 + LEAST_GAIN
 
 
-def speed_of(found: Found, candidate: Candidate) -> float | None:
+def speed_of(found: Measurements, candidate: Candidate) -> float | None:
     """Returns how many times as fast as the baseline a change was, None where that is not known."""
     speed = found.speedup(candidate.trial())
     return None if speed is None else speed.mid
 
 
-def _ok_trials(found: Found) -> list[Trial]:
+def _ok_trials(found: Measurements) -> list[Trial]:
     """Returns each trial that was measured, once."""
     return list({one.trial.name: one.trial for one in found.runs if one.is_ok}.values())
 
 
 def _size(trial: Trial) -> tuple[int, int]:
     return len(trial.overrides), workers_of(trial.overrides)
+
+
+def against(found: Measurements, trial: Trial) -> list[str]:
+    """Returns why a trial is not to be recommended; [] where nothing speaks against it."""
+    told = []
+    for site in trial.sites if trial.loader_arguments() else ():
+        base, other = (_passes(found, name, site) for name in (BASELINE, trial.name))
+        if _are_longer(other, base) or _are_longer(base, other):
+            told.append(
+                f"a pass over {site} has {_told(other)} batches with it, and {_told(base)} in the "
+                "script as it is: an epoch is another one then, whatever a step takes; look at how "
+                "its __iter__ shares the data out among workers"
+            )
+    slower = _slower_whole_runs(found, trial) if trial.overrides else None
+    if slower is not None:
+        told.append(f"the whole script was {slower:.2f} times as fast from start to end")
+    return told
+
+
+def to_be_minded(found: Measurements, trial: Trial, loaders: Sequence[Loader]) -> list[str]:
+    """Returns which streams a recommended trial takes to be shared out, though no pass ended.
+
+    Args:
+        found: What was measured.
+        trial: That is recommended.
+        loaders: That it changes, as the script has them.
+    """
+    return [
+        _SHARED.format(one.site)
+        for one in loaders
+        if one.is_iterable and one.shares_samples and "num_workers" in trial.arguments_at(one.site)
+        if not all(
+            any(seen.is_ended for seen in _passes(found, name, one.site))
+            for name in (BASELINE, trial.name)
+        )
+    ]
+
+
+def _passes(found: Measurements, name: str, site: str) -> list[FirstPass]:
+    return [run.passes[site] for run in found.of(name) if run.is_ok and site in run.passes]
+
+
+def _are_longer(some: Sequence[FirstPass], others: Sequence[FirstPass]) -> bool:
+    """Whether the passes of each of some runs are longer than those of all others that ended."""
+    ended = [one.batches for one in others if one.is_ended]
+    if not some or not ended:
+        return False
+    return min(one.batches for one in some) > (1 + _OTHER_PASS) * max(ended)
+
+
+def _told(passes: Sequence[FirstPass]) -> str:
+    """Returns how many batches a pass has, or that it has more than were seen."""
+    ended = [one.batches for one in passes if one.is_ended]
+    if ended:
+        return f"{statistics.fmean(ended):,.0f}"
+    return f"over {max(one.batches for one in passes):,}"
+
+
+def _slower_whole_runs(found: Measurements, trial: Trial) -> float | None:
+    """Returns how many times as fast whole runs were that surely took longer, by what counts.
+
+    Of runs with other numbers of steps, as of a script that stops early by a loss, it tells none.
+    """
+    base, other = (
+        [one for one in found.comparable(name) if one.run_s is not None]
+        for name in (BASELINE, trial.name)
+    )
+    if not base:
+        return None
+    usual = statistics.median_low(one.steps for one in base)
+    paces = [
+        [_whole(one) for one in side if abs(one.steps - usual) <= _SAME_STEPS * usual]
+        for side in (base, other)
+    ]
+    whole = speed_up(*paces, took_turns=True) if all(paces) else None
+    if whole is None or whole.mid is None or whole.high is None or whole.high >= 1:
+        return None
+    return whole.mid if whole.mid < 1 - LEAST_GAIN else None
+
+
+def _whole(run: Measured) -> Pace:
+    """Returns how long a run took, as uncertain as its steps."""
+    assert run.pace is not None
+    assert run.run_s is not None
+    return replace(run.pace, mean_s=run.run_s, steps_s=None, starts_s=None)

@@ -25,9 +25,9 @@ from trainprof.analysis.summary.tune import (
 )
 from trainprof.findings.loading.loader_change import call_with
 from trainprof.tune.candidates import Plan
-from trainprof.tune.cautions import against, to_be_minded
-from trainprof.tune.measured import (
-    Found,
+from trainprof.tune.choice import against, to_be_minded
+from trainprof.tune.measurements import (
+    Measurements,
     cold_runs,
     held_up_runs,
     runs_on_other_batches,
@@ -45,7 +45,7 @@ _FEWEST_LOSSES: Final = 3
 
 def summary_of_tune(
     base: RunSummary,
-    found: Found,
+    found: Measurements,
     *,
     name: str,
     directory: str,
@@ -96,14 +96,14 @@ def summary_of_tune(
     )
 
 
-def trials_of(found: Found) -> list[TrialSummary]:
+def trials_of(found: Measurements) -> list[TrialSummary]:
     """Returns one row for each trial, in the order in which they were first run."""
     runs = [one for one in found.runs if one.outcome != INTERRUPTED]
     trials = {one.trial.name: one.trial for one in runs if one.trial.name != WARM_UP}
     return [_row(found, trial) for trial in trials.values()]
 
 
-def _row(found: Found, trial: Trial) -> TrialSummary:
+def _row(found: Measurements, trial: Trial) -> TrialSummary:
     runs = _results(found.of(trial.name))
     good = [one for one in runs if one.is_ok]
     worst = next((one for one in runs if one.outcome != OK), runs[0])
@@ -168,7 +168,7 @@ def _steps_per_s(runs: Sequence[Measured]) -> float | None:
     return 1 / statistics.fmean(means) if means else None
 
 
-def _losses(found: Found, runs: Sequence[Measured]) -> str | None:
+def _losses(found: Measurements, runs: Sequence[Measured]) -> str | None:
     """None where losses are not known, or the script itself gives other ones each time."""
     base = [one.losses for one in found.of(BASELINE) if len(one.losses) >= _FEWEST_LOSSES]
     other = [one.losses for one in runs if len(one.losses) >= _FEWEST_LOSSES]
@@ -187,7 +187,7 @@ def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def recommended_of(
-    found: Found, rows: Sequence[TrialSummary], base: RunSummary
+    found: Measurements, rows: Sequence[TrialSummary], base: RunSummary
 ) -> Recommended | None:
     """Returns the setting to take, None where none was visibly faster."""
     if found.best is None:
@@ -233,7 +233,7 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
     return lines
 
 
-def _of_builders(found: Found) -> list[str]:
+def _of_builders(found: Measurements) -> list[str]:
     """Returns what to mind where a package builds an optimizer that the best trial changed."""
     if found.best is None or found.plan is None or not _OF_OPTIMIZERS & found.best.overrides.keys():
         return []
@@ -252,7 +252,7 @@ _SETTINGS: Final = {
 _OF_OPTIMIZERS: Final = frozenset({"fused", "foreach"})
 
 
-def _left_out(found: Found) -> list[str]:
+def _left_out(found: Measurements) -> list[str]:
     reasons = {
         "read from disk what the other trials had in memory": cold_runs(found.runs),
         "took over twice as long as another run of the same": held_up_runs(found.runs),
@@ -263,7 +263,7 @@ def _left_out(found: Found) -> list[str]:
     return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
 
 
-def _failed_after(found: Found) -> list[str]:
+def _failed_after(found: Measurements) -> list[str]:
     """Says how the script as it is fails behind a training that a limit ended, where it does."""
     return [
         f"once its training was ended at the limit, the script failed ({why}): what it trained "
@@ -272,7 +272,7 @@ def _failed_after(found: Found) -> list[str]:
     ]
 
 
-def _unlike(found: Found) -> list[str]:
+def _unlike(found: Measurements) -> list[str]:
     """Says of which trials only the steps count that the script as it is made too."""
     trials = dict.fromkeys(run.trial.name for run in found.runs if run.is_ok)
     counted: dict[int, list[str]] = {}

@@ -12,15 +12,15 @@ from trainprof.analysis.summary.tune import FAILED
 from trainprof.launch.options import RunOptions, TrialOptions
 from trainprof.launch.run import run
 from trainprof.record.run_directory import RunDirectory
-from trainprof.tune.error_output import end_of_errors, refusal_in
 from trainprof.tune.sandbox.sandbox import (
     CACHES,
     Sandbox,
     remove_tree,
+    scratch_directory,
     words_without_sandbox,
 )
-from trainprof.tune.sandbox.unsandboxed import scratch_directory
 from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial
+from trainprof.tune.trial_output import end_of_errors, refusal_in
 from trainprof.tune.trial_reading import Ended, measured
 
 WOULD_FILL: Final = "ended before its files would have filled the disk"

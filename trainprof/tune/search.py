@@ -42,7 +42,7 @@ from trainprof.tune.choice import (
     winners,
 )
 from trainprof.tune.loader_candidates import KEPT, PREFETCHING, WORKERS
-from trainprof.tune.measured import Found, Progress
+from trainprof.tune.measurements import Measurements, Progress
 from trainprof.tune.trial import (
     WARM_UP,
     Limits,
@@ -136,7 +136,7 @@ class Search:
         is_known: Callable[[Trial, int], bool] = lambda trial, number: False,
         tell: Callable[[Progress], None] = lambda progress: None,
         announce: Callable[[str], None] = lambda sentence: None,
-        keep: Callable[[Found], None] = lambda found: None,
+        keep: Callable[[Measurements], None] = lambda found: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
@@ -158,9 +158,9 @@ class Search:
         self._made: Counter[str] = Counter()  # runs by name
         self._waiting: list[str] = []
         self._left_out: list[str] = []
-        self.found = Found()
+        self.found = Measurements()
 
-    def run(self) -> Found:
+    def run(self) -> Measurements:
         """Returns what was found; also when it was interrupted or the budget is spent.
 
         Raises:

@@ -25,22 +25,25 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.masking import masked_argv, masked_text
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import Plan, plan
-from trainprof.tune.environment_fingerprint import (
+from trainprof.tune.journal import (
+    Asked,
     CannotResume,
+    Journal,
+    RememberingRunner,
     check_alike,
     check_ground,
     check_variables,
     ground_now,
+    read_journal,
     variables_of_pace,
 )
-from trainprof.tune.journal import Asked, Journal, RememberingRunner, read_journal
-from trainprof.tune.measured import Found, Progress
+from trainprof.tune.measurements import Measurements, Progress
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.runner import SCRATCH, Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
-from trainprof.tune.saving import save_json
 from trainprof.tune.search import Search
 from trainprof.tune.trial import Measured
+from trainprof.tune.trial_reading import save_json
 
 DEFAULT_BUDGET_S: Final = 600.0
 _LOCK: Final = "tune.lock"
@@ -247,7 +250,7 @@ def tune(
     base: RunSummary | None = None
     summary: RunSummary | None = None
 
-    def keep(found: Found) -> None:
+    def keep(found: Measurements) -> None:
         nonlocal base, summary
         if found.plan is None:
             return

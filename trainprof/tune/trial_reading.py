@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import lexists
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from trainprof.analysis.pipeline.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.run.metadata import number_at
@@ -36,13 +36,11 @@ from trainprof.compare.compared_run import ComparedRun, without_saves
 from trainprof.findings.summarize import summarize
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
+from trainprof.record.errors import TrainprofError
 from trainprof.record.names import MAX_TIME
-from trainprof.record.run_directory import RunDirectory
-from trainprof.tune.cautions import first_passes
-from trainprof.tune.error_output import last_words
-from trainprof.tune.notes import TrialNotes, read_trial_notes
-from trainprof.tune.saving import save_json
-from trainprof.tune.trial import Measured, Trial
+from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.tune.trial import FirstPass, Measured, Trial
+from trainprof.tune.trial_output import TrialNotes, last_words, read_trial_notes
 
 _NEVER_ALONE: Final = "it was never drawn without training"
 DID_NOT_END: Final = "it did not end, and was killed"
@@ -305,3 +303,40 @@ def _batches(summary: RunSummary) -> dict[str, float]:
     """Returns how large the batches of training were, by the line that builds their loader."""
     told = ((one.site, one.fetch) for one in summary.loaders if one.role == TRAINING)
     return {site: f.batch_bytes for site, f in told if f is not None and f.batch_bytes}
+
+
+class CannotSave(TrainprofError):
+    slug: ClassVar[str] = "cannot-save"
+    exit_code: ClassVar[int] = 2
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Writes a file of a `tune` run as `write_json` does.
+
+    Raises:
+        CannotSave: If the system refuses, or something else is in the file's place.
+    """
+    try:
+        write_json(path, value)
+    except OSError as error:
+        why = "a directory is in its place" if path.is_dir() else error.strerror or str(error)
+        raise CannotSave(
+            f"{path.name} cannot be written: {why}",
+            hint=f"make room for {path}, then go on with --resume",
+        ) from error
+
+
+def first_passes(summary: RunSummary) -> Mapping[str, FirstPass]:
+    """Returns the first pass over each stream, by the line that builds its loader.
+
+    How long that is is for each worker to say; elsewhere a sampler, which workers do not change.
+    """
+    found: dict[str, FirstPass] = {}
+    for one in sorted(summary.loaders, key=lambda loader: loader.id):
+        if one.role != TRAINING or not one.is_iterable:
+            continue
+        if one.ended_batches:
+            found.setdefault(one.site, FirstPass(one.ended_batches[0], is_ended=True))
+        elif one.passes == 1 and not one.ended:
+            found.setdefault(one.site, FirstPass(one.iterations, is_ended=False))
+    return found

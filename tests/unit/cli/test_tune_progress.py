@@ -11,7 +11,7 @@ from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.tune import FAILED, OK, TOO_FEW_STEPS
 from trainprof.cli import tune_progress
 from trainprof.cli.tune_progress import TuneProgress
-from trainprof.tune.measured import Progress
+from trainprof.tune.measurements import Progress
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 CHANGE = Trial("num_workers=4", {"num_workers": 4})

@@ -37,7 +37,6 @@ def of_training(**fields: Any) -> Change:
 
 def of_cpu(**fields: Any) -> Change:
     def change(summary: RunSummary) -> RunSummary:
-        assert summary.system is not None
         return replace(summary, system=replace(summary.system, cpu=summary.system.cpu | fields))
 
     return change
@@ -71,7 +70,6 @@ def on_gpus(*names: str | None, is_used: bool | None = True, is_told: bool = Tru
 
 def reading(mib: int, batches: int = 1) -> ComparedRun:
     fetch = summaries.healthy().loaders[0].fetch
-    assert fetch is not None
     return run(of_feeder(fetch=replace(fetch, read_bytes=mib << 20, n=batches * fetch.n)))
 
 
@@ -296,7 +294,6 @@ def test_batches_of_another_size_are_other_work_where_samples_are_not_counted(
     assert not comparison.comparable
     assert (comparison.verdict, comparison.measured_by) == (UNKNOWN, "sample")
     assert "samples_per_s" not in {metric.name for metric in comparison.metrics}
-    assert comparison.gate is not None
     assert comparison.gate.outcome == NOT_JUDGED
 
 

@@ -34,7 +34,7 @@ from trainprof.compare.comparison import (
     Metric,
     compare,
 )
-from trainprof.report.compare.json_text import to_jsonable
+from trainprof.report.comparison import to_jsonable
 
 # Of a step as `recorded` makes it, besides the forward and the wait.
 REST = 300 * US + 50 * US
@@ -51,7 +51,6 @@ def parts(comparison: Comparison) -> list[Metric]:
 
 
 def gate_of(comparison: Comparison) -> str:
-    assert comparison.gate is not None
     return comparison.gate.outcome
 
 
@@ -164,7 +163,6 @@ def test_what_comes_once_is_no_later_start(tmp_path: Path) -> None:
     """Workers that live on take longer to start for the first pass."""
     many, few = (run_of(tmp_path, f"{n}", n, passes=n) for n in (20, 3))
     for run in (many, few):
-        assert run.series is not None
         run.series.starts_s[0] += 2.0
     comparison = compare([many], [few], limit=0.05)
     assert (comparison.verdict, gate_of(comparison)) == (NO_VISIBLE_DIFFERENCE, PASSED)
@@ -178,7 +176,6 @@ def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float)
     sides = []
     for seed in (1, 2):
         run = run_of(tmp_path, f"{seed}", seed)
-        assert run.series is not None
         of_passes = np.full_like(run.series.steps_of_passes, steps)
         starts_s = -np.abs(run.series.starts_s) - faster_s
         series = replace(run.series, starts_s=starts_s, steps_of_passes=of_passes)
@@ -189,7 +186,6 @@ def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float)
 def test_steps_that_save_are_left_out(tmp_path: Path) -> None:
     def saving(name: str, seed: int, each: int) -> ComparedRun:
         run = run_of(tmp_path, name, seed, passes=1, steps=240)
-        assert run.series is not None
         saves_s = np.where(np.arange(239) % each == 0, 0.5, 0.0)
         series = replace(
             run.series,

@@ -153,9 +153,7 @@ def test_of_ranks_with_a_trainprof_each_a_failure_comes_before_a_limit(tmp_path:
 def starts_of(directory: RunDirectory) -> int:
     summary: RunSummary = summarize(directory)
     pace = read_compared_run(directory, summary).training_pace()
-    assert pace is not None
     steady = read_compared_run(directory, summary).pace()
-    assert steady is not None
     assert pace.starts_s is not None
     added_s = pace.mean_s - steady.mean_s
     return round(60 * MS / 1e9 / added_s)

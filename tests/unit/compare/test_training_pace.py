@@ -44,7 +44,6 @@ def test_starts_of_passes_are_spread_over_their_steps(tmp_path: Path) -> None:
     run = run_of(tmp_path, steps=120, passes=10)
     assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
     steady = run.pace()
-    assert steady is not None
     assert steady.mean_s == pytest.approx(STEP_S)
 
 
@@ -99,7 +98,6 @@ def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path: Pat
     cut = recorded(tmp_path, "run", forwards=forwards, wait=2 * MS, passes=4, start=60 * MS, cut=11)
     run = ended_early(read(cut), length=12)
     for pace in (run.later_pace(), run.training_pace()):
-        assert pace is not None
         assert pace.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
 
 

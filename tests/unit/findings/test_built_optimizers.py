@@ -10,7 +10,7 @@ from support.cases import Planted, case_of, on_device
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of
 from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettings, torch_settings
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, Finding
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import Case
@@ -133,8 +133,8 @@ def test_what_a_recording_tells_of_it(built: Any, expected: str | None) -> None:
     texts: dict[Topic, dict[int, Any]] = {topic: {} for topic in Topic}
     texts[Topic.ENVIRONMENT] = {1: note}
     texts[Topic.SITE] = {1: ["/work/train.py", 2, "f"], 2: ["/lib/loops.py", 7, "g"]}
-    facts = Facts(texts)
-    found = torch_settings(facts, facts.sites("/work"), {})
+    metadata = Metadata(texts)
+    found = torch_settings(metadata, metadata.sites("/work"), {})
     assert [x.built_by for x in found.looped] == [expected]
     assert [x.built_by for x in found.unfused] == [expected]
     assert found.looped[0].has_hooks

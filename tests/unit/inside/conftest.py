@@ -41,6 +41,7 @@ OWNERS: tuple[Any, ...] = (
     torch.amp.GradScaler,
     torch.distributed,
     torch.distributed.distributed_c10d,
+    torch.distributed.distributed_c10d.Work,
     torch.distributed.device_mesh,
     torch.optim.Optimizer,
     torch.optim.lr_scheduler,
@@ -145,6 +146,15 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     made = Recorder(directory, torch)
     yield made
     made.close()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """This process is a group of one rank."""
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 Outcome = tuple[str, Any]

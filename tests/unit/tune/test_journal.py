@@ -1,8 +1,10 @@
-"""tune.json, read back: nothing in it is trusted."""
+"""tune.json, read back: nothing in it is trusted; and what trials that go on need to be alike."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,17 +14,31 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.planted_trials import FakeRunner, Planted
+from support import summaries
+from support.compared_runs import made_up
+from support.events import FakeRun
+from support.planted_trials import FakeRunner, Planted, workers
 
+from trainprof.analysis.summary.tune import BASELINE, FAILED
+from trainprof.compare.comparability import ground_of
+from trainprof.launch.installed_torch import installed_torch
+from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.journal import (
     FILE,
     Asked,
+    CannotResume,
     Journal,
     JournalDamaged,
+    RememberingRunner,
+    check_ground,
+    check_variables,
+    ground_now,
     read_journal,
+    variables_of_pace,
 )
-from trainprof.tune.trial import Limits, Measured, Trial
+from trainprof.tune.session import AlreadyTuning, alone_in
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, baseline
 
 ASKED = Asked(
     words=("train.py", "--lr", "1"),
@@ -37,11 +53,11 @@ ASKED = Asked(
     variables={"OMP_NUM_THREADS": "2"},
     is_sandboxed=False,
 )
+TRIAL = Trial("num_workers=2", {"num_workers": {"a.py:1": 2}})
 
 
 def measured(trial: Trial, **changes: object) -> Measured:
-    run = FakeRunner(Planted(lambda _: 0.01)).run(trial, 1, Limits(30, 60.0))
-    return replace(run, **changes)  # type: ignore[arg-type]
+    return FakeRunner(Planted(lambda _: 0.01), lambda *_: changes).run(trial, 1, Limits(30, 60.0))
 
 
 @pytest.fixture
@@ -49,39 +65,55 @@ def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def text_of(directory: RunDirectory) -> str:
-    return (directory.path / FILE).read_text()
-
-
 def test_what_was_asked_for_and_done_is_read_as_it_was_saved(directory: RunDirectory) -> None:
-    trial = Trial("num_workers=2", {"num_workers": {"a.py:1": 2}})
-    journal = Journal(directory, ASKED)
-    journal.add(
-        measured(
-            trial,
-            seconds=12.5,
-            left_running=("tensorboard",),
-            failed_after="exit status 1",
-        )
-    )
-    saved = text_of(directory)
-    read = read_journal(directory)
-    assert (read.asked, read.spent_s) == (ASKED, 12.5)
-    read.save()
-    assert text_of(directory) == saved
+    run = measured(TRIAL, seconds=12.5, left_running=("tensorboard",), failed_after="exit status 1")
+    Journal(directory, ASKED).add(run)
+    saved = (directory.path / FILE).read_text()
+    journal = read_journal(directory)
+    assert (journal.asked, journal.spent_s) == (ASKED, 12.5)
+    journal.save()
+    assert (directory.path / FILE).read_text() == saved
+
+
+def test_how_a_run_ended_and_what_it_left_is_remembered(directory: RunDirectory) -> None:
+    run = measured(baseline(), failed_after="OSError", left_running=("tensorboard",))
+    Journal(directory, ASKED).add(run)
+    FakeRun().write(directory.trials).path.rename(directory.trials / BASELINE)
+    again = read_journal(directory).remembered(baseline(), 1)
+    assert (again.failed_after, again.left_running) == ("OSError", ("tensorboard",))
 
 
 def test_a_run_is_known_by_its_name_number_and_changes_while_its_directory_is_there(
     directory: RunDirectory,
 ) -> None:
-    trial = Trial("num_workers=2", {"num_workers": 2})
-    Journal(directory, ASKED).add(measured(trial))
-    read = read_journal(directory)
-    assert not read.knows(trial, 1)
+    Journal(directory, ASKED).add(measured(TRIAL))
+    journal = read_journal(directory)
+    assert not journal.knows(TRIAL, 1)
+    (directory.trials / TRIAL.name).mkdir(parents=True)
+    assert journal.knows(TRIAL, 1)
+    assert not journal.knows(TRIAL, 2)
+    assert not journal.knows(replace(TRIAL, overrides={"num_workers": 3}), 1)
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_kept"),
+    [(Trial(WARM_UP), False), (baseline(), False), (workers(2).trial(), True)],
+)
+def test_what_all_stands_on_is_tried_again_when_it_failed(
+    trial: Trial, is_kept: bool, directory: RunDirectory
+) -> None:
+    journal = Journal(directory, ASKED)
+    planted = Planted(lambda _: 0.01, failing={trial.name: FAILED})
+    RememberingRunner(FakeRunner(planted), journal).run(trial, 1, Limits(60, 60.0))
     (directory.trials / trial.name).mkdir(parents=True)
-    assert read.knows(trial, 1)
-    assert not read.knows(trial, 2)
-    assert not read.knows(replace(trial, overrides={"num_workers": 3}), 1)
+    assert journal.knows(trial, 1) is is_kept
+
+
+def test_a_single_tune_at_a_time_is_at_work_in_a_directory(directory: RunDirectory) -> None:
+    with alone_in(directory), pytest.raises(AlreadyTuning), alone_in(directory):
+        raise AssertionError("two at work")
+    with alone_in(directory):
+        pass
 
 
 JSON = st.recursive(
@@ -154,3 +186,113 @@ def test_whatever_bytes_it_holds_it_is_damaged(place: RunDirectory, content: byt
     (place.path / FILE).write_bytes(content)
     with pytest.raises(JournalDamaged):
         read_journal(place)
+
+
+# The machine, the libraries and the environment
+
+
+OURS = Target("/p", ("/p", "t.py"), ("t.py",), "t.py", "t", True)
+HOST = {"platform": "linux 6.1 x86_64", "cpu": "EPYC", "usable_cores": 8.0, "cores": 64}
+
+
+def test_the_ground_is_the_machine_and_its_libraries() -> None:
+    run = made_up(summaries.healthy(), "a", script="t.py", script_sha256="0", host=HOST)
+    ground = ground_of(run)
+    expected = {"platform": "linux x86_64", "CPU": "EPYC", "CPU cores": "8", "torch": "2.13.0"}
+    assert {what: ground[what] for what in expected} == expected
+    assert not {"script", "the script's text"} & ground.keys()
+    here = ground_now(replace(OURS, is_ours=False))
+    assert float(here["CPU cores"]) <= (os.cpu_count() or 1)
+    assert here["platform"].startswith("linux ")
+    assert "torch" not in here  # whose Python that is nobody knows
+
+
+def test_torchs_version_is_read_and_nothing_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    version = tmp_path / "torch" / "version.py"
+    version.write_text("from typing import Optional\n__version__ = '2.9.1+cu128'\ncuda = '12.8'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert installed_torch(OURS) == "2.9.1+cu128"
+    version.write_text("from .other import __version__\n")
+    assert installed_torch(OURS) is None
+    version.unlink()
+    assert installed_torch(OURS) is None
+
+
+def refusal(check: Any, before: dict[str, str], now: dict[str, str]) -> str | None:
+    """Returns what is another, None where nothing is refused."""
+    try:
+        check(before, now)
+    except CannotResume as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({"torch": "2.9.1", "CPU": "EPYC"}, {"torch": "2.9.1", "CPU": "EPYC"}, None),
+        ({"torch": "2.9.1"}, {"CPU": "Xeon"}, None),
+        ({"torch": "2.9.1"}, {"torch": "2.10.0"}, "torch"),
+        ({"device": "cuda", "GPU": "NVIDIA H100"}, {"device": "cuda"}, None),
+        ({"GPU": "NVIDIA H100"}, {"GPU": "NVIDIA H100, NVIDIA T4"}, None),
+        ({"GPU": "NVIDIA H100"}, {"GPU": "NVIDIA T4"}, "GPU"),
+        ({"device": "cuda", "GPU": "NVIDIA H100"}, {"device": "cpu"}, "device"),
+    ],
+)
+def test_only_what_is_known_to_be_another_is_refused(
+    before: dict[str, str], now: dict[str, str], changed: str | None
+) -> None:
+    why = refusal(check_ground, before, now)
+    assert why is None if changed is None else f"{changed} was {before[changed]} and is" in why
+
+
+DEVICES = "the number of devices in CUDA_VISIBLE_DEVICES"
+
+
+def test_of_the_environment_only_what_decides_the_pace_is_kept() -> None:
+    environ = {
+        "OMP_NUM_THREADS": "1",
+        "LD_PRELOAD": "/lib/libtcmalloc.so",
+        "MALLOC_ARENA_MAX": "2",
+        "PYTORCH_CUDA_ALLOC_CONF": "backend:native",
+        "CUDA_VISIBLE_DEVICES": "3, 5",
+        "WANDB_API_KEY": "abcdef0123456789",
+        "HOME": "/home/me",
+    }
+    kept = {name: environ[name] for name in list(environ)[:4]}
+    assert variables_of_pace(environ) == kept | {DEVICES: "2"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changes"),
+    [
+        ({}, {}, []),
+        ({"OMP_NUM_THREADS": "4", "HOME": "/a"}, {"OMP_NUM_THREADS": "4", "HOME": "/b"}, []),
+        # A batch system gives another one each time; without the variable all are seen.
+        ({"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "5"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, {}, []),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,1"},
+            {"CUDA_VISIBLE_DEVICES": "0"},
+            [f"{DEVICES} was 2 and is 1"],
+        ),
+        ({"OMP_NUM_THREADS": "1"}, {}, ["OMP_NUM_THREADS was 1 and is not set"]),
+        ({}, {"LD_PRELOAD": "/x.so"}, ["LD_PRELOAD was not set and is /x.so"]),
+        (
+            {"TOKENIZERS_PARALLELISM": "true", "MKL_NUM_THREADS": "2"},
+            {"TOKENIZERS_PARALLELISM": "false"},
+            ["TOKENIZERS_PARALLELISM was true and is false", "MKL_NUM_THREADS was 2 and is not"],
+        ),
+    ],
+)
+def test_an_environment_that_gives_another_pace_is_refused(
+    before: dict[str, str], now: dict[str, str], changes: list[str]
+) -> None:
+    why = refusal(check_variables, variables_of_pace(before), variables_of_pace(now))
+    assert (why is None) is (not changes)
+    assert all(change in why for change in changes)

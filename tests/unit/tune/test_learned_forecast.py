@@ -17,7 +17,6 @@ def measured(low: float, mid: float, high: float):
 
 def test_what_the_model_says_of_one_against_the_other_is_put_upon_what_the_other_gave() -> None:
     found = learned(FOUR, [TWO, FOUR], measured(1.58, 1.6, 1.62))
-    assert found is not None
     low, high = found
     assert low < 1.6 * 1.5 < high
     assert low == pytest.approx(2.4 / 1.1, rel=0.01)

@@ -20,7 +20,7 @@ from trainprof.analysis.summary.tune import (
     Times,
 )
 from trainprof.tune.candidate import Candidate
-from trainprof.tune.measured import Found
+from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import (
     recommended_of,
     summary_of_tune,
@@ -29,7 +29,7 @@ from trainprof.tune.results import (
 )
 
 
-def found_with(planted: Planted, *candidates: object, **changes: object) -> Found:
+def found_with(planted: Planted, *candidates: object, **changes: object) -> Measurements:
     plan = plan_of(*(candidates or (workers(2), workers(4))))  # type: ignore[arg-type]
     found = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=600.0).run()
     found.runs = [replace(run, **changes) for run in found.runs]  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def twice(overrides: object) -> float:
     return 0.005 if overrides else 0.010
 
 
-def summary_of(found: Found) -> object:
+def summary_of(found: Measurements) -> object:
     return summary_of_tune(
         base_summary(), found, name="tune-x", directory="runs/tune-x", budget_s=600.0
     )
@@ -110,8 +110,6 @@ def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong() -> None:
     found = found_with(Planted(twice))
     slow = next(run for run in found.runs if run.trial.name == BASELINE)
     pace = slow.pace
-    assert pace is not None
-    assert pace.steps_s is not None
     slower = replace(pace, mean_s=pace.mean_s * 9, steps_s=pace.steps_s * 9)
     found.runs = [run for run in found.runs if run.trial.name != BASELINE]
     found.runs = [slow, replace(slow, number=2, pace=slower, training_pace=slower), *found.runs]
@@ -182,17 +180,13 @@ def test_a_run_that_something_else_held_up_is_not_compared() -> None:
     found = found_with(Planted(twice))
     plain = {row.name: row for row in trials_of(found)}
     base = next(run for run in found.runs if run.trial.name == BASELINE)
-    assert base.pace is not None
     stalled = replace(base, pace=replace(base.pace, mean_s=20 * base.pace.mean_s))
     found.runs = [stalled if run is base else run for run in found.runs]
     summary = summary_of(found)
-    assert summary.tuning is not None
     assert any(base.directory in note and "twice as long" in note for note in summary.tuning.notes)
     rows = {row.name: row for row in summary.trials}
     assert rows[BASELINE].steps_per_s == pytest.approx(plain[BASELINE].steps_per_s, rel=0.1)
     seen, before = rows["num_workers=2"].speedup, plain["num_workers=2"].speedup
-    assert seen is not None
-    assert before is not None
     assert seen.mid == pytest.approx(before.mid, rel=0.1)
 
 
@@ -213,7 +207,6 @@ def test_a_setting_of_the_optimizer_is_told_at_its_line() -> None:
         plan = replace(plan_of(fused), optimizers=optimizers)
         found = search_of(FakeRunner(planted), lambda *_, plan=plan: plan, budget_s=600.0).run()
         recommended = recommended_of(found, trials_of(found), base_summary())
-        assert recommended is not None
         assert recommended.change == told
 
 

@@ -136,7 +136,6 @@ def test_a_trial_runs_in_the_sandbox_and_alone_its_record_is_outside(script: Fak
     assert spec["scratch"] == str(script.directory / "tune/scratch" / SINGLE.name)
     assert spec["cwd"] == str(options.cwd) == str(script.directory)
     assert spec["shared"] == str(script.directory / "tune/scratch/caches")
-    assert options.trial is not None
     assert options.trial.scratch is None
     assert options.environment["MLFLOW_TRACKING_URI"] == f"file://{script.directory}/mlruns"
     assert script.entries == [set()]
@@ -216,7 +215,6 @@ def test_its_first_trial_alone_records_what_it_writes_elsewhere(
     script.sandbox = None
     script.trial(trial)
     options = script.asked[0].trial
-    assert options is not None
     assert options.scratch == (script.scratch() if is_watched else None)
 
 

@@ -253,7 +253,6 @@ def test_free_data_has_enough_steps_after_the_batches_that_are_kept():
     plan = replace(plan_of(*PLANS), steps_per_batch=2.0, free_sites=("train.py:9", "train.py:12"))
     found, runner = searched(Planted(by_workers_and_threads), plan, trial_steps=60)
     at = runner.ran.index(CEILING)
-    assert plan.ceiling is not None
     times = math.sqrt(plan.ceiling[0] * plan.ceiling[1])
     assert times > 1
     assert runner.limits[at].steps == math.ceil(60 * times) + 160

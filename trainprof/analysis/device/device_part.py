@@ -41,7 +41,7 @@ class DevicePart:
 
 def overlap_of(run: Analysed) -> Meanwhile | None:
     """Returns what the one device did; None where devices were waited for, or nothing tells."""
-    if run.facts.device() is None or run.synchronized() is not None:
+    if run.metadata.device() is None or run.synchronized() is not None:
         return None
     return meanwhile_of(run.process.details, run.timeline)
 
@@ -62,7 +62,7 @@ def device_part(
         system: Of the machine.
         compiling: When torch.compile compiled.
     """
-    timeline, metadata, details = run.timeline, run.facts, run.process.details
+    timeline, metadata, details = run.timeline, run.metadata, run.process.details
     sites, window, kind = run.sites(), timeline.window, metadata.device()
     timed = held = None
     if overlap is not None:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.summary.memory import FoundSync, FoundSyncs
 from trainprof.record.schema import FoundSyncFlag, Kind
@@ -42,7 +42,7 @@ def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | 
     )
 
 
-def why_none_found(facts: Facts, found: FoundSyncs | None) -> str | None:
+def why_none_found(metadata: Metadata, found: FoundSyncs | None) -> str | None:
     """Returns why --find-syncs found nothing, or not all; None where it did as asked."""
-    told = facts.environment_text("no_found_syncs")
+    told = metadata.environment_text("no_found_syncs")
     return told or (TOO_FEW_STEPS if found is None else None)

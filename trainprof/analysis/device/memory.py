@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.metadata import MAX_NUMBER, Facts, integer
+from trainprof.analysis.run.metadata import MAX_NUMBER, Metadata, integer
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.memory import DeviceMemory, OutOfMemory
 from trainprof.analysis.timeline.events import Bool, Int64
@@ -214,9 +214,9 @@ def _growth(readings: Readings, timeline: Timeline, warmup: int) -> _Growth | No
     return _Growth(int(np.median(level)), per_step, steps, bool(stands_out and matters and grown))
 
 
-def out_of_memory_of(facts: Facts, cwd: Any) -> OutOfMemory | None:
+def out_of_memory_of(metadata: Metadata, cwd: Any) -> OutOfMemory | None:
     """Returns what is known of the error by which a process ended, None where there was none."""
-    for told in facts.texts[Topic.OUT_OF_MEMORY].values():
+    for told in metadata.texts[Topic.OUT_OF_MEMORY].values():
         if not isinstance(told, dict):
             continue
         index, kind = integer(told.get("device")), told.get("kind")
@@ -239,6 +239,6 @@ def _size(value: Any) -> int | None:
     return size if size is not None and size >= 0 else None
 
 
-def why_no_memory(facts: Facts) -> str | None:
+def why_no_memory(metadata: Metadata) -> str | None:
     """Returns why nothing is known of devices' memory, where the run told it."""
-    return facts.environment_text("no_device_memory")
+    return metadata.environment_text("no_device_memory")

@@ -14,35 +14,35 @@ TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
 _OF_OTHERS: Final = ("torch", "other")
 
 
-def whole_batches(facts: Mapping[str, Any]) -> str | None:
+def whole_batches(metadata: Mapping[str, Any]) -> str | None:
     """Returns the arguments with which torch asks a dataset for a batch at once, as for samples.
 
     None where batches are made up by a rule of the user's own, or by a package for them, where a
     package made the sampler, and where the dataset takes no list of indices, nor could as tensors.
 
     Args:
-        facts: Of the loader, as inside/loading/loader_metadata.py describes them.
+        metadata: Of the loader, as inside/loading/loader_metadata.py describes them.
     """
-    size, drawn = integer(facts.get("batch_size")), _drawn(facts)
-    is_plain = facts.get("batch_sampler") == "BatchSampler" and builder_of(facts) is None
-    is_plain &= facts.get("is_taken_over") is not True
-    is_plain &= facts.get("refuses_lists") is not True or facts.get("is_stackable") is True
-    if facts.get("is_asked_one_by_one") is not True or not is_plain or not size or drawn is None:
+    size, drawn = integer(metadata.get("batch_size")), _drawn(metadata)
+    is_plain = metadata.get("batch_sampler") == "BatchSampler" and builder_of(metadata) is None
+    is_plain &= metadata.get("is_taken_over") is not True
+    is_plain &= metadata.get("refuses_lists") is not True or metadata.get("is_stackable") is True
+    if metadata.get("is_asked_one_by_one") is not True or not is_plain or not size or drawn is None:
         return None
-    drops_last = facts.get("drop_last") is True
+    drops_last = metadata.get("drop_last") is True
     return f"sampler=BatchSampler({drawn}, {size}, drop_last={drops_last}), batch_size=None"
 
 
-def _drawn(facts: Mapping[str, Any]) -> str | None:
+def _drawn(metadata: Mapping[str, Any]) -> str | None:
     """Returns what draws a loader's samples, as one writes it beside its arguments.
 
     `sampler` is the one that the call has: torch makes none but its own two. None where it may have
     none, and of older runs that do not tell.
     """
-    sampler, origin = facts.get("sampler"), facts.get("sampler_from")
+    sampler, origin = metadata.get("sampler"), metadata.get("sampler_from")
     if sampler in TORCHS_SAMPLERS and origin in ("torch", None):
-        if facts.get("samples_plainly") is True:
+        if metadata.get("samples_plainly") is True:
             return f"{sampler}(dataset)"
-        if facts.get("samples_by_generator") is True:
+        if metadata.get("samples_by_generator") is True:
             return f"{sampler}(dataset, generator=...)"
     return "sampler" if origin in _OF_OTHERS else None

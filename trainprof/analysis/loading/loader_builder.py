@@ -105,27 +105,27 @@ def settings_of(package: str | None) -> BuilderSettings | None:
     return None if package is None else _KNOWN.get(package)
 
 
-def builder_of(facts: Mapping[str, Any]) -> str | None:
+def builder_of(metadata: Mapping[str, Any]) -> str | None:
     """Returns the package that has to be told the arguments, None where the user's line can be.
 
     Args:
-        facts: Of the loader, as inside/loading/loader_metadata.py describes them, or alike of an
+        metadata: Of the loader, as inside/loading/loader_metadata.py describes them, or alike of an
             optimizer: `built_by`, and `built_at` and `site` as ids of lines. Where a package's
             own line had to be named, because none is the user's, that line is where they stand.
     """
-    package = facts.get("built_by")
+    package = metadata.get("built_by")
     if not isinstance(package, str):
         return None
-    is_named = facts.get("built_at") == facts.get("site")
+    is_named = metadata.get("built_at") == metadata.get("site")
     return None if is_named and package not in _KNOWN else package
 
 
-def call_of(facts: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
+def call_of(metadata: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
     """Returns how a loader is built; None of a recording that does not tell."""
-    takes, told = words(facts.get("takes")), facts.get("constructors")
+    takes, told = words(metadata.get("takes")), metadata.get("constructors")
     if not takes:
         return None
-    ends_at, own = facts.get("call_ends_at"), facts.get("built_by") is None
+    ends_at, own = metadata.get("call_ends_at"), metadata.get("built_by") is None
     constructors = [one for one in told if isinstance(one, int)] if isinstance(told, list) else []
     return LoaderCall(
         ends_at=_place(ends_at) if own else None,

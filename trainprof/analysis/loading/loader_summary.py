@@ -21,7 +21,7 @@ from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Facts, integer, number
+from trainprof.analysis.run.metadata import Metadata, integer, number
 from trainprof.analysis.run.training_part import trained_samples
 from trainprof.analysis.run.training_process import is_of_loader
 from trainprof.analysis.stacks.lines_by_part import LooksAtMaking, looks_at_making
@@ -62,7 +62,7 @@ def loader_part(run: Analysed) -> LoaderPart:
     loaders = loaders_of(run, making)
     costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
     known = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
-    samples = trained_samples(timeline, making.fetches, run.facts)
+    samples = trained_samples(timeline, making.fetches, run.metadata)
     known_of = cache(lambda number: model_of(known.get(number)))
     loaders = with_bounds(loaders, known_of)
     in_loop = loaders_in_loop(run, making, loaders)
@@ -110,7 +110,7 @@ def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
 
 def _batch_making(run: Analysed) -> BatchMaking:
     first_of, process = run.timeline.first_of, run.process
-    with_workers = {first_of.get(number, number) for number in run.facts.loaders_with_workers()}
+    with_workers = {first_of.get(number, number) for number in run.metadata.loaders_with_workers()}
     only = with_workers.pop() if len(with_workers) == 1 else 0
     own = _in_window(process.details, run)
     if first_of:
@@ -125,9 +125,12 @@ def _batch_making(run: Analysed) -> BatchMaking:
         copying |= copying_loaders(run.timeline.all_events, tables[-1])
         slow.append(SlowSamples.of_process(own, tables[-1]))
     threads: dict[int, WorkerThreads | None] = {}
-    streams = {process.pid or 0: recorded_stream(run.facts.environment())}
+    streams = {process.pid or 0: recorded_stream(run.metadata.environment())}
     looks = {
-        (process.pid or 0, thread): (looks_of(own, thread), LineNames(run.facts.texts, run.sites()))
+        (process.pid or 0, thread): (
+            looks_of(own, thread),
+            LineNames(run.metadata.texts, run.sites()),
+        )
         for thread in looked_at(own)
     }
     window = run.timeline.window
@@ -146,8 +149,8 @@ def _batch_making(run: Analysed) -> BatchMaking:
         copying |= copying_loaders(events, tables[-1])
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
         cwd = run.recording.manifest.get("cwd")
-        facts = Facts({topic: log.texts_of(topic) for topic in _OF_WORKER})
-        of_itself, sites = facts.environment(), facts.sites(cwd)
+        metadata = Metadata({topic: log.texts_of(topic) for topic in _OF_WORKER})
+        of_itself, sites = metadata.environment(), metadata.sites(cwd)
         threads[pid] = told_threads(of_itself, sites)
         streams[pid] = recorded_stream(of_itself)
         for thread in looked_at(of_worker):
@@ -186,7 +189,7 @@ def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> Pipelin
     return pipeline_inputs(
         run.timeline,
         making.fetches,
-        run.facts,
+        run.metadata,
         loader,
         cores=cores,
         ranks=run.host.ranks,

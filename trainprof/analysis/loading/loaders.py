@@ -24,7 +24,7 @@ from trainprof.analysis.loading.stream_samples import WorkerStream, equal_worker
 from trainprof.analysis.loading.worker_threads import threads_of
 from trainprof.analysis.machine.processes import Samples, Tick
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Facts, integer, words
+from trainprof.analysis.run.metadata import Metadata, integer, words
 from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.stacks.lines_by_part import lines_of_making
 from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_of
@@ -114,13 +114,13 @@ class BatchMaking:
 
 def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
     """Builds the loaders' entries, those that train first."""
-    timeline, facts, sites = run.timeline, run.facts, run.sites()
+    timeline, metadata, sites = run.timeline, run.metadata, run.sites()
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
     found = [
         _loader_of(
             p,
-            facts.loader(p.loader),
+            metadata.loader(p.loader),
             calls.where(calls.site == p.loader),
             making,
             sites,
@@ -128,18 +128,18 @@ def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
         )
         for p, is_here in zip(timeline.passes, timeline.on_thread.tolist(), strict=True)
     ]
-    given = facts.loaders_of_device_batches()
+    given = metadata.loaders_of_device_batches()
     found = [
         replace(
             x,
-            changed_between_passes=facts.changed_attributes(x.id),
+            changed_between_passes=metadata.changed_attributes(x.id),
             touches_device=x.id in making.copying or x.id in given,
         )
         for x in found
     ]
-    names = LineNames(facts.texts, sites)
+    names = LineNames(metadata.texts, sites)
     found = _with_callers(found, timeline.passes, making.details, names)
-    found = with_others_of_line(found, [facts.loader(x.id).get("serial") for x in found])
+    found = with_others_of_line(found, [metadata.loader(x.id).get("serial") for x in found])
     return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
 
 
@@ -172,7 +172,7 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
         if is_inside.any():
             part = _loader_of(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
-                run.facts.loader(p.loader),
+                run.metadata.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
                 making.of_passes(p, is_inside),
                 run.sites(),
@@ -230,7 +230,7 @@ def _with_callers(
 
 def _loader_of(
     p: Passes,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     calls: Events,
     making: BatchMaking,
     sites: Sites,
@@ -241,7 +241,7 @@ def _loader_of(
 
     Args:
         p: Its passes.
-        facts: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
+        metadata: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
         calls: Its own events.
         making: Of all loaders.
         sites: Names of places.
@@ -256,7 +256,7 @@ def _loader_of(
     delivery = delivery_of(of_loader[of_loader["kind"] == Kind.NEXT_PARTS], calls)
     pinned = details[details["kind"] == Kind.PIN]
     built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
-    site, collate = facts.get("site"), facts.get("collate_site")
+    site, collate = metadata.get("site"), metadata.get("collate_site")
     fetch = fetch_of(
         fetches,
         p,
@@ -270,18 +270,18 @@ def _loader_of(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
         role=p.role,
-        kind=str(facts.get("kind", "unknown")),
-        is_iterable=_flag(facts.get("is_iterable")),
-        shares_samples=_shares_samples(facts, has_asked=has_asked(making.streams, fetch)),
-        set_up_as_workers_start=_flag(facts.get("set_up_as_workers_start")),
-        dataset=_word(facts.get("dataset")),
-        length=None if _has_parts(p) else integer(facts.get("length")),
-        num_workers=integer(facts.get("num_workers")),
-        prefetch_factor=integer(facts.get("prefetch_factor")),
-        persistent_workers=_flag(facts.get("persistent_workers")),
-        pin_memory=_flag(facts.get("pin_memory")),
-        batch_size=integer(facts.get("batch_size")),
-        start_method=_word(facts.get("start_method")),
+        kind=str(metadata.get("kind", "unknown")),
+        is_iterable=_flag(metadata.get("is_iterable")),
+        shares_samples=_shares_samples(metadata, has_asked=has_asked(making.streams, fetch)),
+        set_up_as_workers_start=_flag(metadata.get("set_up_as_workers_start")),
+        dataset=_word(metadata.get("dataset")),
+        length=None if _has_parts(p) else integer(metadata.get("length")),
+        num_workers=integer(metadata.get("num_workers")),
+        prefetch_factor=integer(metadata.get("prefetch_factor")),
+        persistent_workers=_flag(metadata.get("persistent_workers")),
+        pin_memory=_flag(metadata.get("pin_memory")),
+        batch_size=integer(metadata.get("batch_size")),
+        start_method=_word(metadata.get("start_method")),
         passes=len(p),
         iterations=int(p.batches.sum()),
         init_s=statistics_s(p.init_ns),
@@ -297,32 +297,32 @@ def _loader_of(
         first_given_back_s=first_given_back_s(p, fetches),
         sampler_starts_s=sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         **delivery,
-        pin_s=_seconds_within(pinned, p) if facts.get("pin_memory") and len(pinned) else None,
+        pin_s=_seconds_within(pinned, p) if metadata.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
         fetch=fetch,
         thread="training" if evaluation is not None else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
-        built_by=builder_of(facts),
+        built_by=builder_of(metadata),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
-        whole_batches=whole_batches(facts),
-        draws_all=None if _has_parts(p) else _draws_all(facts),
-        holds_tensors=_flag(facts.get("holds_tensors")),
-        is_stackable=_flag(facts.get("is_stackable")),
-        sampler_takes_epoch=_flag(facts.get("sampler_takes_epoch")),
-        draws_in_order=_draws_in_order(facts),
-        open_files=words(facts.get("open_files")),
-        workers_started_by=_word(facts.get("workers_started_by")),
-        unpicklable=words(facts.get("unpicklable")),
-        generators=words(facts.get("generators")),
-        guards_main=_flag(facts.get("guards_main")),
-        call=call_of(facts, sites),
+        whole_batches=whole_batches(metadata),
+        draws_all=None if _has_parts(p) else _draws_all(metadata),
+        holds_tensors=_flag(metadata.get("holds_tensors")),
+        is_stackable=_flag(metadata.get("is_stackable")),
+        sampler_takes_epoch=_flag(metadata.get("sampler_takes_epoch")),
+        draws_in_order=_draws_in_order(metadata),
+        open_files=words(metadata.get("open_files")),
+        workers_started_by=_word(metadata.get("workers_started_by")),
+        unpicklable=words(metadata.get("unpicklable")),
+        generators=words(metadata.get("generators")),
+        guards_main=_flag(metadata.get("guards_main")),
+        call=call_of(metadata, sites),
         evaluation_s=float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
         hot_lines=hot_lines,
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),
-        has_asked_for_worker=has_asked(making.streams, fetch) or facts.get("shards") is not None,
+        has_asked_for_worker=has_asked(making.streams, fetch) or metadata.get("shards") is not None,
         overlaps=bool(p.overlaps.any()),
     )
 
@@ -345,29 +345,32 @@ def _has_parts(p: Passes) -> bool:
     return len(np.unique(p.batches[p.is_ended])) >= _UNLIKE
 
 
-def _draws_all(facts: Mapping[str, Any]) -> int | None:
+def _draws_all(metadata: Mapping[str, Any]) -> int | None:
     """Returns the length of a dataset of which torch's own loader and sampler draw each sample."""
     # A package that shares batches out among ranks has classes of its own, as accelerate does.
-    is_torchs = facts.get("kind") == "DataLoader" and facts.get("sampler") in TORCHS_SAMPLERS
-    is_torchs &= facts.get("batch_sampler") in ("BatchSampler", None)
-    if not is_torchs or facts.get("samples_plainly") is not True:
+    is_torchs = metadata.get("kind") == "DataLoader" and metadata.get("sampler") in TORCHS_SAMPLERS
+    is_torchs &= metadata.get("batch_sampler") in ("BatchSampler", None)
+    if not is_torchs or metadata.get("samples_plainly") is not True:
         return None
-    return integer(facts.get("dataset_length"))
+    return integer(metadata.get("dataset_length"))
 
 
-def _draws_in_order(facts: Mapping[str, Any]) -> bool | None:
+def _draws_in_order(metadata: Mapping[str, Any]) -> bool | None:
     """Whether torch's own sampler goes through a dataset from its first sample to its last."""
-    sampler = facts.get("sampler")
-    if sampler not in TORCHS_SAMPLERS or facts.get("batch_sampler") not in ("BatchSampler", None):
+    sampler = metadata.get("sampler")
+    if sampler not in TORCHS_SAMPLERS or metadata.get("batch_sampler") not in (
+        "BatchSampler",
+        None,
+    ):
         return None
     return bool(sampler == "SequentialSampler")
 
 
-def _shares_samples(facts: Mapping[str, Any], *, has_asked: bool) -> bool | None:
+def _shares_samples(metadata: Mapping[str, Any], *, has_asked: bool) -> bool | None:
     """Whether a stream of the user's asks for its worker, or is set up as one starts."""
-    if facts.get("is_own_stream") is not True:
+    if metadata.get("is_own_stream") is not True:
         return None
-    return has_asked or _flag(facts.get("set_up_as_workers_start"))
+    return has_asked or _flag(metadata.get("set_up_as_workers_start"))
 
 
 def _flag(value: Any) -> bool | None:
@@ -379,7 +382,7 @@ def _word(value: Any) -> str | None:
 
 
 def samples_of(
-    p: Passes, counted: Bool, events: Events, fetches: FetchTable, facts: Facts
+    p: Passes, counted: Bool, events: Events, fetches: FetchTable, metadata: Metadata
 ) -> int | None:
     """Counts the samples of the batches taken in some passes, from the sampler's index lists.
 
@@ -391,9 +394,9 @@ def samples_of(
         p: The loader's passes.
         counted: Which of them count.
         events: Of all threads.
-        fetches, facts: Of all loaders.
+        fetches, metadata: Of all loaders.
     """
-    told = facts.loader(p.loader)
+    told = metadata.loader(p.loader)
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
     times, sizes = drawn.start, drawn.value.astype(np.int64)
     if len(drawn) == 0:

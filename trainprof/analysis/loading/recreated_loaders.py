@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.timeline.iterations import Passes
 
 # So many one after the other, of data of another length each, are parts of one.
@@ -21,7 +21,7 @@ _OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
 Id = TypeVar("Id", np.uint32, np.int64)
 
 
-def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
+def rebuilt_loaders(passes: list[Passes], metadata: Metadata) -> dict[int, int]:
     """Returns the id of each loader that an earlier one was built anew as, and that one's id.
 
     Built by the same line, of the same dataset, alike in all else that is known of them, of the
@@ -31,22 +31,24 @@ def rebuilt_loaders(passes: list[Passes], facts: Facts) -> dict[int, int]:
 
     Args:
         passes: Of every loader, their stages decided.
-        facts: Of every loader.
+        metadata: Of every loader.
     """
     found: dict[int, int] = {}
-    for chain in _chains(passes, facts, _OF_ONE):
+    for chain in _chains(passes, metadata, _OF_ONE):
         found |= {p.loader: chain[0].loader for p in chain[1:]}
-    for chain in _chains(passes, facts, _OF_ONE_PART):
+    for chain in _chains(passes, metadata, _OF_ONE_PART):
         if len({found.get(p.loader, p.loader) for p in chain}) >= _MANY_PARTS:
             found |= {p.loader: chain[0].loader for p in chain[1:]}
     return found
 
 
-def _chains(passes: list[Passes], facts: Facts, left_out: tuple[str, ...]) -> list[list[Passes]]:
+def _chains(
+    passes: list[Passes], metadata: Metadata, left_out: tuple[str, ...]
+) -> list[list[Passes]]:
     """Returns loaders that were used one after the other, alike but for some facts."""
     chains: dict[tuple[str, str], list[list[Passes]]] = {}
     for p in sorted(passes, key=lambda p: int(p.start[0])):
-        key = likeness(facts.loader(p.loader), left_out)
+        key = likeness(metadata.loader(p.loader), left_out)
         if key is None:
             continue
         alike = chains.setdefault((p.role, key), [])
@@ -58,16 +60,16 @@ def _chains(passes: list[Passes], facts: Facts, left_out: tuple[str, ...]) -> li
     return [chain for alike in chains.values() for chain in alike]
 
 
-def likeness(facts: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
+def likeness(metadata: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
     """Returns what is equal of loaders that one line builds alike; None where no line is known.
 
     Args:
-        facts: Of the loader.
+        metadata: Of the loader.
         left_out: Names of those that may differ.
     """
-    if not isinstance(facts.get("site"), int):
+    if not isinstance(metadata.get("site"), int):
         return None
-    return json.dumps({k: v for k, v in facts.items() if k not in left_out}, sort_keys=True)
+    return json.dumps({k: v for k, v in metadata.items() if k not in left_out}, sort_keys=True)
 
 
 def joined_passes(passes: list[Passes], first_of: Mapping[int, int]) -> list[Passes]:

@@ -50,7 +50,7 @@ def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
         number(host.get("physical_cores"), 0.0) or None,
         tuple(integers(host.get("core_numbers"))),
     )
-    own = _told(process.facts.texts[Topic.ENVIRONMENT].values())
+    own = _told(process.metadata.texts[Topic.ENVIRONMENT].values())
     if not own:
         return seen
     for worker in process.workers:

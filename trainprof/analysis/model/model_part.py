@@ -40,5 +40,5 @@ def model_part(
     )
     return ModelPart(
         compilations_of(run.process.details, timeline, sites, worked),
-        torch_settings(run.facts, sites, updates_s),
+        torch_settings(run.metadata, sites, updates_s),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, builder_in
-from trainprof.analysis.run.metadata import Facts, dicts_in, integer, last_note, share_in
+from trainprof.analysis.run.metadata import Metadata, dicts_in, integer, last_note, share_in
 from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.summary.code import Numerics
 from trainprof.record.schema import Topic
@@ -108,16 +108,18 @@ class TorchSettings:
     threads_set_at: str | None = None
 
 
-def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -> TorchSettings:
+def torch_settings(
+    metadata: Metadata, sites: Sites, updates_s: Mapping[int, float]
+) -> TorchSettings:
     """Reads the settings; nothing in the texts is trusted.
 
     Args:
-        facts: Of the training process.
+        metadata: Of the training process.
         sites: Its places.
         updates_s: What optimizers' steps took of the training phase, by the number of each.
     """
-    told = facts.environment()
-    spent = _Updates(updates_s, facts.texts[Topic.OPTIMIZER], told)
+    told = metadata.environment()
+    spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], told)
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
     unused, discarded = _last(told, "unused_gradients"), last_note(told, _DISCARDED).get(_DISCARDED)
@@ -126,7 +128,7 @@ def torch_settings(facts: Facts, sites: Sites, updates_s: Mapping[int, float]) -
         cores_allotted=_first(told, "cores_allotted"),
         backward_nodes=_first(told, "backward_nodes"),
         detects_anomalies=any(x.get("detects_anomalies") is True for x in told),
-        is_data_parallel=facts.is_data_parallel(),
+        is_data_parallel=metadata.is_data_parallel(),
         looped=spent.with_others([_looped(x, sites, spent) for x in looped]),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in told if x.get("unfused"))),
         trains_by_lightning=any(x.get("trains_by_lightning") is True for x in told),

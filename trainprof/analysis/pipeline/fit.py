@@ -29,7 +29,7 @@ from trainprof.analysis.pipeline.bounds import (
 )
 from trainprof.analysis.pipeline.model import Float64, simulate
 from trainprof.analysis.pipeline.recorded_epoch import RecordedPass, recorded_passes
-from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Facts, integer
+from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Metadata, integer
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import Passes
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
@@ -104,7 +104,7 @@ def model_of(inputs: PipelineInputs | None) -> LoaderModel | None:
 def pipeline_inputs(
     timeline: Timeline,
     fetches: FetchTable,
-    facts: Facts,
+    metadata: Metadata,
     loader: int,
     *,
     cores: float,
@@ -121,7 +121,7 @@ def pipeline_inputs(
     Args:
         timeline: Of the training process.
         fetches: Of it and its workers.
-        facts: Of its loaders.
+        metadata: Of its loaders.
         loader: Id of the loader.
         cores: That can be used, by all ranks of the host together.
         ranks: That share them.
@@ -129,7 +129,7 @@ def pipeline_inputs(
         ticks, pid: Samples of the process tree, and which process trains.
     """
     p = next((p for p in timeline.passes_here() if p.loader == loader), None)
-    told = facts.loader(loader)
+    told = metadata.loader(loader)
     workers = integer(told.get("num_workers"))
     prefetch = integer(told.get("prefetch_factor")) or 2
     if p is None or workers is None or not 0 <= workers <= _MAX_WORKERS or prefetch < 1:

@@ -98,7 +98,7 @@ def recorded_passes(
         fetches: Of it and its workers.
         p: The loader's passes; those that trained, where any did.
         setting: Of the loader.
-        told: The loader's facts.
+        told: The loader's metadata.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)

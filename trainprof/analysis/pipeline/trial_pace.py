@@ -91,7 +91,7 @@ def _copying(recorded: RecordedSteps, loaders: Collection[int]) -> tuple[Int64, 
     """
     timeline, device = recorded.timeline, recorded.device
     inside = _inside_calls(timeline, loaders)
-    if recorded.process.facts.device() is None:
+    if recorded.process.metadata.device() is None:
         return inside, inside
     if device is None:
         return np.zeros_like(inside), inside
@@ -144,24 +144,24 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     """
     recording = first_recording(directory)
     process = training_processes(recording)[0]
-    events, facts = process.events, process.facts
+    events, metadata = process.events, process.metadata
     nexts = events.is_kind(Kind.LOADER_NEXT)
-    names = facts.sites(recording.manifest.get("cwd"))
+    names = metadata.sites(recording.manifest.get("cwd"))
     candidates = [
         (int(np.count_nonzero(nexts & (events.site == loader))), loader)
         for loader in np.unique(events.site[nexts]).tolist()
-        if not sites or names[integer(facts.loader(loader).get("site")) or 0] in sites
+        if not sites or names[integer(metadata.loader(loader).get("site")) or 0] in sites
     ]
     if not candidates:
         return None
     loader = max(candidates, key=lambda pair: pair[0])[1]
     batches = events.where(nexts & (events.site == loader))
-    skip = _of_the_start(facts.batches_ahead(loader))
+    skip = _of_the_start(metadata.batches_ahead(loader))
     number = batches.value.astype(np.int64)  # in its pass, from 1
     apart = np.diff(batches.end) / 1e9
     in_pass = apart[(np.diff(number) == 1) & (number[1:] > skip)]
     found = in_pass if len(in_pass) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
-    workers = integer(facts.loader(loader).get("num_workers")) or 1
+    workers = integer(metadata.loader(loader).get("num_workers")) or 1
     return _pace(found, cycle=max(1, min(workers, len(found))))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from trainprof.analysis.lines.times import has_timed_functions
 from trainprof.analysis.machine.host_ranks import HostPart
-from trainprof.analysis.run.metadata import Facts, number
+from trainprof.analysis.run.metadata import Metadata, number
 from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.run.training_process import TrainingProcess
@@ -38,11 +38,11 @@ class Analysed:
     part: str | None = None
 
     @property
-    def facts(self) -> Facts:
-        return self.process.facts
+    def metadata(self) -> Metadata:
+        return self.process.metadata
 
     def sites(self) -> Sites:
-        return self.facts.sites(self.recording.manifest.get("cwd"))
+        return self.metadata.sites(self.recording.manifest.get("cwd"))
 
     def wait_threshold_s(self) -> float:
         options = self.recording.section("options")
@@ -51,7 +51,7 @@ class Analysed:
 
     def device_timing(self) -> str:
         """Returns how the device was timed, as Run has it."""
-        if self.facts.device() is None:
+        if self.metadata.device() is None:
             return "cpu"
         return "synchronized" if self.synchronized() is not None else "async"
 

@@ -175,7 +175,7 @@ def evidence_of(
         startup_s=time.account.seconds["startup"],
         training_s=training_s,
         training=spent_s,
-        has_device=run.facts.device() is not None,
+        has_device=run.metadata.device() is not None,
         steps=training,
         loaders=loaders,
         checkpoints=time.checkpoints,

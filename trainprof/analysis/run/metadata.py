@@ -20,13 +20,13 @@ _DATA_PARALLEL: Final = "DistributedDataParallel"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Metadata:
     """Decoded texts, id to value, per topic; nothing in them is trusted."""
 
     texts: Mapping[Topic, Mapping[int, Any]]
 
     def loader(self, number: int) -> Mapping[str, Any]:
-        """Returns a loader's facts as inside/loading/loader_metadata.py has them, {} where lost."""
+        """Returns a loader's metadata (inside/loading/loader_metadata.py), {} where lost."""
         told = self.texts[Topic.LOADER].get(number)
         return told if isinstance(told, dict) else {}
 
@@ -35,9 +35,9 @@ class Facts:
 
     def batches_ahead(self, number: int) -> int:
         """How many batches the loader's workers pile up, 0 without workers."""
-        facts = self.loader(number)
-        workers = integer(facts.get("num_workers")) or 0
-        ahead = workers * (integer(facts.get("prefetch_factor")) or 2)
+        metadata = self.loader(number)
+        workers = integer(metadata.get("num_workers")) or 0
+        ahead = workers * (integer(metadata.get("prefetch_factor")) or 2)
         return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
     def changed_attributes(self, loader: int) -> list[str]:
@@ -80,18 +80,21 @@ class Facts:
     def reads_counted_until(self) -> dict[int, int]:
         """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
         found: dict[int, int] = {}
-        for facts in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(facts, dict):
-                flag, until = integer(facts.get("flag")), integer(facts.get("reads_counted_until"))
+        for metadata in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(metadata, dict):
+                flag, until = (
+                    integer(metadata.get("flag")),
+                    integer(metadata.get("reads_counted_until")),
+                )
                 if flag is not None and until is not None:
                     found[flag] = until
         return found
 
     def versions(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for facts in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(facts, dict):
-                told = {k: v for k, v in facts.items() if k in ("torch", "cuda", "hip") and v}
+        for metadata in self.texts[Topic.ENVIRONMENT].values():
+            if isinstance(metadata, dict):
+                told = {k: v for k, v in metadata.items() if k in ("torch", "cuda", "hip") and v}
                 found.update({k: str(v) for k, v in told.items()})
         return found
 

@@ -53,7 +53,7 @@ def not_observed(
         )
     if system is None:
         reasons["system"] = "no sample was taken"
-    elif run.facts.device() is not None and system.gpus_not_observed is not None:
+    elif run.metadata.device() is not None and system.gpus_not_observed is not None:
         reasons["system.gpus"] = system.gpus_not_observed
     timing = run.device_timing()
     if timing == "async" and device is None:
@@ -70,9 +70,9 @@ def not_observed(
 
 def not_found(run: Analysed, found: FoundSyncs | None) -> dict[str, str]:
     """Returns why nothing is known of devices' memory, or of what --find-syncs looked for."""
-    reasons = {"devices.memory": why_no_memory(run.facts)}
+    reasons = {"devices.memory": why_no_memory(run.metadata)}
     if run.recording.section("options").get("find_syncs"):
-        reasons["found_syncs"] = why_none_found(run.facts, found)
+        reasons["found_syncs"] = why_none_found(run.metadata, found)
     return {field: reason for field, reason in reasons.items() if reason is not None}
 
 
@@ -84,7 +84,7 @@ def _is_wide(device: Device) -> bool:
 def _why_no_device_time(run: Analysed) -> str:
     if several_devices(run.process.details, run.timeline):
         return "several were used: how far each was at work is not told apart"
-    if run.facts.launch_blocking():
+    if run.metadata.launch_blocking():
         return (
             "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
             "with --cuda-sync"

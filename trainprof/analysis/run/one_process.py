@@ -93,7 +93,7 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     steps = time.steps
     collectives = collectives_of(details, timeline, time.attribution, run.sites())
     training = training_of(
-        timeline, steps, loading.samples, run.facts, free_data(timeline, details)
+        timeline, steps, loading.samples, run.metadata, free_data(timeline, details)
     )
     system = system_part(run, training.samples)
     compiling = compiling_in_training(details, timeline)
@@ -130,7 +130,7 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
         backwards=time.backwards,
         full_collections=time.full_collections,
         clips_gradients=time.clips_gradients,
-        notes=Notes(run.facts.environment(), run.sites()),
+        notes=Notes(run.metadata.environment(), run.sites()),
         rules=run.recording.section("options").get("rules"),
         rank_steps=_rank_steps(run, time, collectives, summary.run.rank),
     )
@@ -203,7 +203,7 @@ def _worker_fetches(part: LoaderPart, training: Training) -> list[WorkerFetches]
 def _rank_steps(
     run: Analysed, time: TimelinePart, collectives: Collectives, rank: int | None
 ) -> RankSteps | None:
-    if run.facts.device() is not None:
+    if run.metadata.device() is not None:
         return None
     steps = time.steps
     evaluated = run.timeline.steps.ends - run.timeline.step_starts - steps.wall_ns

@@ -149,7 +149,7 @@ def _numbers(
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
     timeline = build_timeline(
         process.events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=start,

@@ -29,7 +29,7 @@ MARK_COST_US: Final = 5.3
 
 
 def run_part(run: Analysed, account: Ledger) -> Run:
-    recording, device = run.recording, run.facts.device()
+    recording, device = run.recording, run.metadata.device()
     manifest = recording.manifest
     versions = {str(k): str(v) for k, v in recording.section("versions").items()}
     command = manifest.get("command")
@@ -39,7 +39,7 @@ def run_part(run: Analysed, account: Ledger) -> Run:
         command=[str(word) for word in command] if isinstance(command, list) else [],
         wall_s=account.wall_s if run.part is not None else (run.end_ns - run.origin_ns) / 1e9,
         exit=_exit(run),
-        versions=versions | run.facts.versions(),
+        versions=versions | run.metadata.versions(),
         device_timing=run.device_timing(),
         rank=_first_known(integer(manifest.get("rank")), run.process.rank),
         world_size=_first_known(integer(manifest.get("world_size")), run.process.world_size),
@@ -54,7 +54,7 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     records = sum(log.records for log in run.recording.logs)
     waits, waited_s = run.synchronized() or (None, None)
     known = Overhead(
-        records, records * RECORD_BYTES, None, None, waits, waited_s, run.facts.looked_s()
+        records, records * RECORD_BYTES, None, None, waits, waited_s, run.metadata.looked_s()
     )
     if len(steps) == 0:
         return known

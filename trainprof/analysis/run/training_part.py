@@ -9,7 +9,7 @@ from trainprof.analysis.loading.loader_steps import epoch_starts, feeding_passes
 from trainprof.analysis.loading.loaders import samples_of
 from trainprof.analysis.loading.steps_of_loader import are_all_fed
 from trainprof.analysis.pipeline.free_data import FreeData
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.events import Bool
@@ -24,7 +24,7 @@ def training_of(
     timeline: Timeline,
     steps: StepTable,
     samples: int | None,
-    facts: Facts,
+    metadata: Metadata,
     free: FreeData | None = None,
 ) -> Training:
     """Returns what was trained and how fast.
@@ -33,7 +33,7 @@ def training_of(
         timeline: Of the process that trains.
         steps: Its.
         samples: As `trained_samples` counts them; in steps that no loader feeds nobody does.
-        facts: Its.
+        metadata: Its.
         free: What was free; nobody counts the samples of batches that are not made.
     """
     iterations = _iterations(timeline, _feeding(timeline))
@@ -68,13 +68,13 @@ def _feeding(timeline: Timeline) -> list[tuple[Passes, Bool]]:
     return feeding_passes(timeline.passes, timeline.learning(), timeline.steps.ends)
 
 
-def trained_samples(timeline: Timeline, fetches: FetchTable, facts: Facts) -> int | None:
+def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata) -> int | None:
     """Counts the samples of all iterations; None where one of the loaders does not tell."""
     total = 0
     for p, counted in _feeding(timeline):
         if not counted.any():
             continue
-        samples = samples_of(p, counted, timeline.all_events, fetches, facts)
+        samples = samples_of(p, counted, timeline.all_events, fetches, metadata)
         if samples is None:
             return None
         total += samples

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.run.lineage import ancestors_of, rank_and_size
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.timeline.events import MAX_PID, RECORD_DTYPE, Events, ProcessLog, no_events
 from trainprof.record.schema import Kind, Topic
@@ -43,7 +43,7 @@ class TrainingProcess:
         logs: As read, oldest first; [] where nothing was recorded.
         events: Of all threads and logs, in order of start; sites and threads renumbered.
         details: Of all logs, of RECORD_DTYPE; loader ids and threads renumbered.
-        facts: Their texts.
+        metadata: Their texts.
         main_thread: Number of the main thread in `events.thread`, or None.
         workers: Logs of its descendants that do not train themselves.
         rank: In its process group, or as its launcher told it; None where there is neither.
@@ -53,7 +53,7 @@ class TrainingProcess:
     logs: list[ProcessLog]
     events: Events
     details: npt.NDArray[np.void]
-    facts: Facts
+    metadata: Metadata
     main_thread: int | None
     workers: list[ProcessLog]
     rank: int | None
@@ -78,12 +78,12 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     """
     processes = _by_process(recording.logs)
     if not processes:
-        nothing = Facts({topic: {} for topic in Topic})
+        nothing = Metadata({topic: {} for topic in Topic})
         nobody = TrainingProcess(
             logs=[],
             events=no_events(),
             details=np.empty(0, dtype=RECORD_DTYPE),
-            facts=nothing,
+            metadata=nothing,
             main_thread=None,
             workers=[],
             rank=None,
@@ -165,11 +165,11 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
                 texts[topic][number + ids] = told
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
-    facts = Facts(texts)
+    metadata = Metadata(texts)
     events = _in_order(tables)
     rank, world_size = rank_and_size(texts[Topic.ENVIRONMENT].values(), logs)
     return TrainingProcess(
-        logs, events, np.concatenate(details), facts, main_thread, workers, rank, world_size
+        logs, events, np.concatenate(details), metadata, main_thread, workers, rank, world_size
     )
 
 

@@ -61,7 +61,7 @@ def stacks_part(
         step_s: Mean of a steady step per ledger key.
         fetches: What the workers of loaders that feed training were seen at.
     """
-    timeline, metadata, steps = run.timeline, run.facts, time.steps
+    timeline, metadata, steps = run.timeline, run.metadata, time.steps
     sites, until, spent_s = run.sites(), metadata.reads_counted_until(), time.spent_s
     samples, names = (
         looks_of(run.process.details, timeline.thread),

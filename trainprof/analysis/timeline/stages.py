@@ -29,8 +29,8 @@ def decide_stages(
         events, nesting: The training thread's.
         update_ends: Ends of its updates, ns.
     """
-    facts = _ThreadFacts.of(events, nesting)
-    decided = [_decide(p, events, update_ends, facts) for p in passes]
+    metadata = _ThreadFacts.of(events, nesting)
+    decided = [_decide(p, events, update_ends, metadata) for p in passes]
     if not any(p.role == TRAINING for p in decided):
         decided = [_decide_by_consumption(p, events, update_ends) for p in decided]
     return decided
@@ -126,26 +126,26 @@ class _ThreadFacts:
         return begins, np.append(self.next_starts, _NEVER)[place]
 
 
-def _decide(p: Passes, events: Events, update_ends: Int64, facts: _ThreadFacts) -> Passes:
+def _decide(p: Passes, events: Events, update_ends: Int64, metadata: _ThreadFacts) -> Passes:
     tried = np.zeros(len(p), dtype=bool)
-    if facts.trains_without_backward:
+    if metadata.trains_without_backward:
         learns = p.batches > 0
     else:
         before_end = np.where(p.is_ended, p.end - p.end_ns, p.last_next)
-        behind = _learns_behind(p, before_end, events, update_ends, facts)
-        tried = _is_tried_out(p, behind, events, update_ends, facts)
-        learns = facts.learns_between(p.start, before_end) | (behind & ~tried)
-        learns &= ~_is_taken_in_portions(p, learns, events, update_ends, facts)
+        behind = _learns_behind(p, before_end, events, update_ends, metadata)
+        tried = _is_tried_out(p, behind, events, update_ends, metadata)
+        learns = metadata.learns_between(p.start, before_end) | (behind & ~tried)
+        learns &= ~_is_taken_in_portions(p, learns, events, update_ends, metadata)
     # Look-ahead fetchers raise StopIteration before the last batch is used.
     reach = np.append(p.start[1:], _NEVER)
     until = np.where(p.is_ended, p.end, reach)
-    forwards, in_grad, in_training_mode = facts.forwards_between(p.start, until)
+    forwards, in_grad, in_training_mode = metadata.forwards_between(p.start, until)
     forwards = np.where(tried, 0, forwards)
     trained = int(p.batches[learns].sum())
     if trained and (
         trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
     ):
-        learns |= _is_cut_off(p, learns, facts)
+        learns |= _is_cut_off(p, learns, metadata)
         evaluates = (forwards > 0) & ((in_grad == 0) | (in_training_mode == 0)) & p.is_ended
         role = TRAINING
     else:
@@ -173,21 +173,21 @@ def _batches_of(p: Passes, events: Events) -> tuple[Int64, Int64]:
 
 
 def _learns_behind(
-    p: Passes, before_end: Int64, events: Events, update_ends: Int64, facts: _ThreadFacts
+    p: Passes, before_end: Int64, events: Events, update_ends: Int64, metadata: _ThreadFacts
 ) -> Bool:
     """Passes of a single batch that is learnt from after it, and was not before the end."""
-    forwards, *_ = facts.forwards_between(p.last_next, before_end)
+    forwards, *_ = metadata.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
     after, before = p.last_next + 1, np.append(p.start[1:], _NEVER)
-    learns: Bool = single & facts.work_learns(after, before)
-    shared = single & facts.work_is_learnt_from(after, before)
+    learns: Bool = single & metadata.work_learns(after, before)
+    shared = single & metadata.work_is_learnt_from(after, before)
     if shared.sum() * 2 > single.sum() and _is_in_most_steps(p, single, events, update_ends):
         learns |= shared
     return learns
 
 
 def _is_tried_out(
-    p: Passes, behind: Bool, events: Events, update_ends: Int64, facts: _ThreadFacts
+    p: Passes, behind: Bool, events: Events, update_ends: Int64, metadata: _ThreadFacts
 ) -> Bool:
     """Those of them ahead of training, where what computes next has another loader's batch.
 
@@ -196,18 +196,18 @@ def _is_tried_out(
     where all batches are taken ahead of it.
     """
     first = update_ends[0] if len(update_ends) else 0
-    goes_on = len(facts.next_starts) > 0 and facts.next_starts[-1] > first
+    goes_on = len(metadata.next_starts) > 0 and metadata.next_starts[-1] > first
     taken, number = _batches_of(p, events)
     steps = np.unique(np.searchsorted(update_ends, taken[behind[number]]))
     is_beside = len(steps) > 1 and _is_in_most_steps(p, behind, events, update_ends)
     if is_beside or not goes_on:
         return np.zeros(len(p), dtype=bool)
-    found: Bool = behind & (p.start < first) & facts.others_come_first(p.last_next + 1)
+    found: Bool = behind & (p.start < first) & metadata.others_come_first(p.last_next + 1)
     return found
 
 
 def _is_taken_in_portions(
-    p: Passes, learns: Bool, events: Events, update_ends: Int64, facts: _ThreadFacts
+    p: Passes, learns: Bool, events: Events, update_ends: Int64, metadata: _ThreadFacts
 ) -> Bool:
     """Passes that other loaders' training goes on around: few of their batches are learnt from.
 
@@ -216,22 +216,22 @@ def _is_taken_in_portions(
     and the losses are summed.
     """
     taken, number = _batches_of(p, events)
-    if not learns.any() or len(taken) == 0 or len(facts.forwards) == 0:
+    if not learns.any() or len(taken) == 0 or len(metadata.forwards) == 0:
         return np.zeros(len(p), dtype=bool)
-    is_used = facts.work_learns(taken + 1)
+    is_used = metadata.work_learns(taken + 1)
     if _is_in_most_steps(p, learns, events, update_ends):
-        is_used |= facts.work_is_learnt_from(taken + 1, np.append(taken[1:], _NEVER))
+        is_used |= metadata.work_is_learnt_from(taken + 1, np.append(taken[1:], _NEVER))
     used = np.bincount(number[is_used], minlength=len(p))
     seen = np.bincount(number, minlength=len(p))
     found: Bool = (seen > 1) & (used * 2 < seen)
     return found
 
 
-def _is_cut_off(p: Passes, learns: Bool, facts: _ThreadFacts) -> Bool:
+def _is_cut_off(p: Passes, learns: Bool, metadata: _ThreadFacts) -> Bool:
     """The pass in which the run ended, before it could learn."""
     cut = np.zeros(len(p), dtype=bool)
     if len(p) > 1 and learns[-2] and not p.is_ended[-1]:
-        cut[-1] = not facts.learns_between(p.start[-1:], np.array([_NEVER]))[0]
+        cut[-1] = not metadata.learns_between(p.start[-1:], np.array([_NEVER]))[0]
     return cut
 
 

@@ -102,7 +102,7 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         return None
     timeline = build_timeline(
         events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=int(events.start[0]),
@@ -112,14 +112,14 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         timeline.events,
         timeline.nesting,
         timeline.segments,
-        has_device=process.facts.device() is not None,
-        graph_classes=process.facts.graph_classes(),
+        has_device=process.metadata.device() is not None,
+        graph_classes=process.metadata.graph_classes(),
     )
     # As the summary has them: waits for a device apart.
-    device = None if process.facts.device() is None else meanwhile_of(process.details, timeline)
+    device = None if process.metadata.device() is None else meanwhile_of(process.details, timeline)
     if device is not None:
         attribution = replace(attribution, device_waits=device.waits())
-    steps = step_table(timeline, attribution, process.facts)
+    steps = step_table(timeline, attribution, process.metadata)
     return RecordedSteps(process, timeline, steps, device) if len(steps) else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainprof.analysis.loading.loader_steps import epoch_starts
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.iterations import TRAINING, Passes
@@ -81,13 +81,13 @@ class StepTable:
         )
 
 
-def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> StepTable:
+def step_table(timeline: Timeline, attribution: Attribution, metadata: Metadata) -> StepTable:
     """Works out the steps of a timeline.
 
     Args:
         timeline: Of the training thread.
         attribution: Of its time.
-        facts: Of its loaders.
+        metadata: Of its loaders.
     """
     starts, ends = timeline.step_starts, timeline.steps.ends
     return StepTable.of(
@@ -95,8 +95,8 @@ def step_table(timeline: Timeline, attribution: Attribution, facts: Facts) -> St
         per_step_ns(timeline.events, attribution, starts, ends),
         epoch_of=_epoch_of(timeline),
         border=_pass_borders(timeline),
-        buffered=_buffered(timeline, facts),
-        cycle=_worker_cycle(timeline, facts),
+        buffered=_buffered(timeline, metadata),
+        cycle=_worker_cycle(timeline, metadata),
     )
 
 
@@ -118,13 +118,13 @@ def _pass_borders(timeline: Timeline) -> Bool:
     return border
 
 
-def _buffered(timeline: Timeline, facts: Facts) -> Bool:
+def _buffered(timeline: Timeline, metadata: Metadata) -> Bool:
     """Steps that may use batches which workers had ready from before a start or evaluation."""
     ends = timeline.steps.ends
     # +1 where a stretch of buffered steps begins, -1 behind it.
     change = np.zeros(len(ends) + 1, dtype=np.int64)
     for p in _consumed(timeline):
-        ahead = facts.batches_ahead(p.loader)
+        ahead = metadata.batches_ahead(p.loader)
         if p.role != TRAINING or not ahead:
             continue
         refills = np.concatenate([p.start, timeline.segments[:, 1]])
@@ -135,12 +135,12 @@ def _buffered(timeline: Timeline, facts: Facts) -> Bool:
     return buffered
 
 
-def _worker_cycle(timeline: Timeline, facts: Facts) -> int:
+def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
     """Workers of the loader that feeds training: waits repeat after so many steps."""
     feeder = timeline.feeder()
     if feeder is None or len(feeder) * 2 > len(timeline.steps.ends):
         return 1
-    told = facts.loader(feeder.loader).get("num_workers")
+    told = metadata.loader(feeder.loader).get("num_workers")
     return told if isinstance(told, int) and 0 < told <= len(timeline.steps.ends) else 1
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from trainprof.analysis.loading.loader_steps import feeders
 from trainprof.analysis.loading.new_datasets import BuiltLoaders
 from trainprof.analysis.loading.recreated_loaders import joined_passes, rebuilt_loaders, renumbered
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.timeline.autograd_threads import on_calling_threads
 from trainprof.analysis.timeline.evaluation import evaluated, evaluated_stretches
 from trainprof.analysis.timeline.evaluation_gradients import with_unlearnt_as_forwards
@@ -81,7 +81,7 @@ class Timeline:
 
 def build_timeline(
     events: Events,
-    facts: Facts,
+    metadata: Metadata,
     built: BuiltLoaders,
     *,
     main_thread: int | None,
@@ -92,7 +92,7 @@ def build_timeline(
 
     Args:
         events: Of all threads of the process, in order of start.
-        facts: Of its loaders.
+        metadata: Of its loaders.
         built: When they were.
         main_thread: Its number, or None.
         start, end: Of the process, ns.
@@ -107,7 +107,7 @@ def build_timeline(
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
     computed = with_unlearnt_as_forwards(own, nesting)
     passes = decide_stages(find_passes(events), computed, nesting, update_ends)
-    first_of = rebuilt_loaders(passes, facts)
+    first_of = rebuilt_loaders(passes, metadata)
     if first_of:
         passes = joined_passes(passes, first_of)
         events = replace(events, site=renumbered(events.site, first_of))

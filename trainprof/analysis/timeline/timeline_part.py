@@ -64,7 +64,7 @@ def timeline_part(run: Analysed, waits: DeviceWaits | None) -> TimelinePart:
         run: The run.
         waits: When its device was waited for; None where nothing tells.
     """
-    timeline, metadata, recording = run.timeline, run.facts, run.recording
+    timeline, metadata, recording = run.timeline, run.metadata, run.recording
     events, window = timeline.events, timeline.window
     attribution = attribute(
         events,

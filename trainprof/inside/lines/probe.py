@@ -314,11 +314,11 @@ class LinesProbe:
 
     def _look_at_loader(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
-        facts = getattr(loader, "__dict__", {})
+        metadata = getattr(loader, "__dict__", {})
         self._lines.look_at(
-            dataset=facts.get("dataset"),
-            collate=facts.get("collate_fn"),
-            samplers=(facts.get("sampler"), facts.get("batch_sampler")),
+            dataset=metadata.get("dataset"),
+            collate=metadata.get("collate_fn"),
+            samplers=(metadata.get("sampler"), metadata.get("batch_sampler")),
         )
 
     def _enter_fetcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

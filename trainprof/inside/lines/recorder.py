@@ -30,7 +30,7 @@ _MAX_NAME: Final = 80
 
 @dataclass(slots=True)
 class _Function:
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     number: int | None = None
 
 
@@ -64,8 +64,8 @@ class LineRecord:
         """
         if label(code) not in self._functions:
             file = self._path(code.co_filename)
-            facts = {"file": file, "line": code.co_firstlineno, "name": name, "why": why}
-            self._functions[label(code)] = _Function(facts | {"source": self._save(file)})
+            metadata = {"file": file, "line": code.co_firstlineno, "name": name, "why": why}
+            self._functions[label(code)] = _Function(metadata | {"source": self._save(file)})
 
     def forget(self) -> None:
         """Drops every function that was added: none of them is to be told of from now on."""
@@ -107,11 +107,11 @@ class LineRecord:
         compiled = {label(code) for code in _compiled_code()}
         for key, function in self._functions.items():
             if key in compiled and key not in reached:
-                function.facts["kind"] = "compiled"
+                function.metadata["kind"] = "compiled"
                 self._name(function)
 
     def _name(self, function: _Function) -> int:
-        text = json.dumps(function.facts, ensure_ascii=True)
+        text = json.dumps(function.metadata, ensure_ascii=True)
         function.number = self._log.define(Topic.LINE_FUNCTION, text)
         return function.number
 

@@ -87,33 +87,33 @@ class LoaderDescriptions:
             dataset_number: Tells datasets of a line apart; None where it is not known.
         """
         sites = self._sites
-        facts = describe(loader)
-        facts["serial"], facts["dataset_number"] = serial, dataset_number
-        facts["site"] = place.site
-        facts["built_by"], facts["built_at"] = place.built_by, place.built_at
-        facts["call_ends_at"] = place.call_ends_at
-        facts["is_taken_over"] = place.is_taken_over
-        facts["takes"] = taken_by(type(loader))
-        facts["constructors"] = constructor_sites(type(loader), sites)
-        if facts["workers_started_by"] != "fork":
-            facts["guards_main"] = self._guards_main()
-        facts["is_own_stream"] = self._is_own_stream(getattr(loader, "dataset", None))
+        metadata = describe(loader)
+        metadata["serial"], metadata["dataset_number"] = serial, dataset_number
+        metadata["site"] = place.site
+        metadata["built_by"], metadata["built_at"] = place.built_by, place.built_at
+        metadata["call_ends_at"] = place.call_ends_at
+        metadata["is_taken_over"] = place.is_taken_over
+        metadata["takes"] = taken_by(type(loader))
+        metadata["constructors"] = constructor_sites(type(loader), sites)
+        if metadata["workers_started_by"] != "fork":
+            metadata["guards_main"] = self._guards_main()
+        metadata["is_own_stream"] = self._is_own_stream(getattr(loader, "dataset", None))
         reached = self._reached_as_workers_start(loader)
-        facts["set_up_as_workers_start"] = reached
-        facts["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
-        facts.update(self._closer(loader, facts))
+        metadata["set_up_as_workers_start"] = reached
+        metadata["collate_site"] = self._collate_site(getattr(loader, "collate_fn", None))
+        metadata.update(self._closer(loader, metadata))
         if reached is not False:
-            facts["generators"] = []
-        return facts
+            metadata["generators"] = []
+        return metadata
 
-    def _closer(self, loader: Any, facts: dict[str, Any]) -> dict[str, Any]:
+    def _closer(self, loader: Any, metadata: dict[str, Any]) -> dict[str, Any]:
         whole = type(whole_of(getattr(loader, "dataset", None))).__qualname__
-        key = (whole, *(_plain(facts[name]) for name in _OF_KIND))
-        one = (key, *(_plain(facts[name]) for name in _OF_ONE))
+        key = (whole, *(_plain(metadata[name]) for name in _OF_KIND))
+        one = (key, *(_plain(metadata[name]) for name in _OF_ONE))
         kind = self._kinds.setdefault(key, _Kind())
         kind.met += 1
         if kind.met <= FIRST_LOOKS or kind.met >= kind.next_look:
-            are_forked = facts["workers_started_by"] == "fork"
+            are_forked = metadata["workers_started_by"] == "fork"
             kind.found = look_closer(loader, self.is_own_class, workers_are_forked=are_forked)
             kind.next_look = 2 * kind.met
             found = kind.found

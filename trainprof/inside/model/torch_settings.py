@@ -142,7 +142,7 @@ class TorchSettingsProbe:
             return
         if self._optimizers == 1:
             self._session.watch_backward(self._sizing, is_on=True)
-        facts: dict[str, object] = {
+        metadata: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "threads_set_at": self._session.threads_set_at,
             "cores_allotted": _cores_allotted(),
@@ -152,25 +152,25 @@ class TorchSettingsProbe:
         }
         if not self._modes.would_notice():
             with self._modes.unseen():
-                facts |= self._asked_of(optimizer)
-        self._session.log.note(Topic.ENVIRONMENT, facts)
+                metadata |= self._asked_of(optimizer)
+        self._session.log.note(Topic.ENVIRONMENT, metadata)
 
     def _asked_of(self, optimizer: Any) -> dict[str, object]:
         """Returns what its tensors tell."""
         parameters = [x for group in optimizer.param_groups for x in group["params"]]
-        facts: dict[str, object] = {}
+        metadata: dict[str, object] = {}
         may_be_fused = self._may_be_fused(optimizer)
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
-            facts["unfused"] = type(optimizer).__qualname__
-            facts["built"] = {
+            metadata["unfused"] = type(optimizer).__qualname__
+            metadata["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
                 "built_at": built.built_at,
             }
         is_on_host = may_be_fused and self._is_on_host(optimizer)
         if is_on_host or (may_be_fused and _is_told_to_loop(optimizer)):
-            facts["looped_optimizer"] = {
+            metadata["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": len(parameters),
                 "site": self._session.sites.find(sys._getframe(1)),
@@ -185,16 +185,16 @@ class TorchSettingsProbe:
             }
         begins = self._own_loop(optimizer)
         if begins is not None:
-            facts["own_optimizer"] = {
+            metadata["own_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": len(parameters),
                 "site": begins,
             }
         numerics = self._numerics(optimizer)
         if numerics is not None:
-            facts["numerics"] = numerics
+            metadata["numerics"] = numerics
             if numerics["parameters"] == "float64":
-                facts |= {
+                metadata |= {
                     "decomposes_in_float64": any_text(
                         self._session.sites.is_user_file,
                         lambda text: _DECOMPOSES.search(text) is not None,
@@ -206,7 +206,7 @@ class TorchSettingsProbe:
                         for one in parameters
                     ),
                 }
-        return facts
+        return metadata
 
     def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
         """Returns in what the model computes, as far as settings tell; None without parameters.

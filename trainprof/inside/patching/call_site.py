@@ -351,10 +351,10 @@ class _Traits:
 
 
 def _traits(loader: object) -> _Traits:
-    facts = vars(loader)
-    functions = (id(facts.get(name)) for name in ("collate_fn", "worker_init_fn"))
-    numbers = (facts.get(name) for name in ("num_workers", "batch_size"))
-    samplers = (facts.get(name) for name in ("batch_sampler", "sampler"))
+    metadata = vars(loader)
+    functions = (id(metadata.get(name)) for name in ("collate_fn", "worker_init_fn"))
+    numbers = (metadata.get(name) for name in ("num_workers", "batch_size"))
+    samplers = (metadata.get(name) for name in ("batch_sampler", "sampler"))
     return _Traits(
         frozenset(id(sampler) for sampler in samplers if sampler is not None),
         (*functions, *(number if type(number) is int else None for number in numbers)),

@@ -30,8 +30,8 @@ class ProcessGroupProbe:
 
         def note() -> None:
             rank, world_size = members.get_rank(), members.get_world_size()
-            facts = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
-            session.log.note(Topic.ENVIRONMENT, facts)
+            metadata = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
+            session.log.note(Topic.ENVIRONMENT, metadata)
             session.limit.join(world_size)
 
         guarded = patcher.guarded(note)

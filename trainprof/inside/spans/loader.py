@@ -319,8 +319,8 @@ class LoaderProbe:
         place = self._place_of(loader, frame)
         site, dataset = place.site, getattr(loader, "dataset", None)
         serial, dataset_number = self._take_serial(site), self._datasets.of_line(site, dataset)
-        facts = self._descriptions.of(loader, place, serial, dataset_number)
-        number = session.log.define(Topic.LOADER, json.dumps(facts, default=str))
+        metadata = self._descriptions.of(loader, place, serial, dataset_number)
+        number = session.log.define(Topic.LOADER, json.dumps(metadata, default=str))
         self._site_of[number] = site
         self._numbers[key] = number
         session.keep_track(loader, self._numbers, key)

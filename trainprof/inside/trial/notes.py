@@ -56,8 +56,8 @@ class TrialNotes:
 
     def _write(self) -> None:
         if self._log is not None:
-            facts = {"applied": dict(self._applied), "refused": dict(self._refused)}
-            self._log.note(Topic.TRIAL, facts)
+            metadata = {"applied": dict(self._applied), "refused": dict(self._refused)}
+            self._log.note(Topic.TRIAL, metadata)
 
     def _finish(self) -> None:
         if self._log is None or not self._log.is_open or is_loader_worker():

@@ -14,7 +14,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.report.page.sections import outlier_sentence, why_not_measured
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger_table import label_of
+from trainprof.report.text.ledger import label_of
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,

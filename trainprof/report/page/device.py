@@ -1,4 +1,4 @@
-"""What devices did in training: how far they were at work, and why they were not."""
+"""Devices in training: why they were idle, what copies cost, which calls waited for them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.device import Device
+from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.page.sections import by_site
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger_table import label_of
+from trainprof.report.text.ledger import label_of, waits_are_merged
 from trainprof.report.text.units import (
+    byte_count,
     count,
+    counted,
     is_known,
     percent,
     rounded_parts,
     run_scale,
     seconds,
+    share_of,
+    three_digits,
 )
 
 # Columns of shares, where there are several.
@@ -44,6 +49,16 @@ _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
 _DEVICE_PHASES: Final = 3
+DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
+# Smaller copies take a time of their own, whatever the link can do.
+_FULL_RATE_BYTES: Final = 256 << 10
+_SMALL_BYTES: Final = 64 << 10
+_MANY_A_STEP: Final = 8
+_MOST: Final = 0.5
+# A sync in which the device idled for less than this share of the wait cost nothing.
+_FREE_SHARE: Final = 0.01
+PLACES_SHOWN: Final = 3
+_FIELD: Final = "found_syncs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +208,130 @@ def _in_percent(values: Sequence[float]) -> list[str]:
     whole = sum(values)
     tenths = rounded_parts([value / whole * 100 for value in values], 1)
     return [f"{number / 10:.1f} %" for number in (*tenths, sum(tenths))]
+
+
+def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Copies between devices by line, the dearest first; models that were moved are apart."""
+    is_merged = waits_are_merged(summary)
+    # By host time, where it is not known what they cost the device, one cannot rank them.
+    ranked = (
+        sorted(summary.transfers, key=lambda one: -one.bytes) if is_merged else summary.transfers
+    )
+    if not ranked:
+        lines = page.labelled("Transfers", ["none seen"]) if page.verbose else []
+    else:
+        told = [_transfer(one, summary, page, is_merged=is_merged) for one in ranked]
+        lines = by_site("Transfers", told, page)
+    if not page.verbose or not summary.placements:
+        return lines
+    moved = [
+        f"{page.site(one.site)} {counted(one.count, 'time')}, {seconds(one.host_s)}"
+        for one in summary.placements
+    ]
+    return lines + page.labelled("Models", [f"moved or converted: {moved[0]}", *moved[1:]])
+
+
+def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged: bool) -> list[str]:
+    direction = DIRECTIONS.get(transfer.direction, "between unknown devices")
+    pinned = f"{percent(transfer.pinned_share)} from pinned memory"
+    told = [
+        f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
+        byte_count(transfer.bytes),
+        pinned if transfer.direction == "h2d" else "",
+        _rate(transfer),
+    ]
+    if not is_merged:
+        told.append(f"{seconds(transfer.host_s)} on the host")
+    if transfer.device_s is not None:
+        told.append(f"{seconds(transfer.device_s)} on the device")
+    if transfer.exposed_s is not None and not is_merged:
+        told.append(f"which did nothing else for {seconds(transfer.exposed_s)}")
+    if transfer.beside_share is not None and transfer.beside_share > 0:
+        told.append(f"{percent(transfer.beside_share)} of them beside other work")
+    return [*told, *_notes(transfer, summary)]
+
+
+def _rate(transfer: Transfer) -> str:
+    rate = transfer.gb_per_s
+    if rate is None or not is_known(rate) or not transfer.count:
+        return ""
+    if transfer.bytes / transfer.count < _FULL_RATE_BYTES:
+        return ""
+    return f"{three_digits(rate)} GB/s"
+
+
+def _notes(transfer: Transfer, summary: RunSummary) -> list[str]:
+    steps, notes = summary.training.steps, []
+    size = share_of(transfer.bytes, transfer.count)
+    if (
+        transfer.direction == "h2d"
+        and transfer.non_blocking_share >= _MOST
+        and transfer.pinned_share < _MOST
+    ):
+        notes.append("non_blocking from memory that is not pinned: the host still copies it first")
+    is_often = steps > 0 and transfer.count >= _MANY_A_STEP * steps
+    if is_often and size is not None and size < _SMALL_BYTES:
+        a_step = f"{transfer.count / steps:,.0f} a step"
+        notes.append(f"many small ones: {a_step} of {byte_count(size)}, dearer than one large")
+    return notes
+
+
+def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Calls that wait for the device inside torch's native code, by line."""
+    found, why_not = summary.found_syncs, summary.not_observed.get(_FIELD)
+    if found is None:
+        return page.labelled("Find syncs", [f"n/a: {why_not}"]) if why_not else []
+    last = found.first_step + found.steps
+    told = [f"in steps {count(found.first_step + 1)} to {count(last)}"]
+    if found.steps == 0:
+        told = ["the run ended before one more step"]
+    shown = found.calls if page.verbose else found.calls[:PLACES_SHOWN]
+    told += [f"{page.site(call.site)} {counted(call.count, 'wait')} in C++" for call in shown]
+    hidden = len(found.calls) - len(shown)
+    if hidden:
+        told.append(counted(hidden, "more line"))
+    if not found.calls:
+        told.append("no wait inside C++ code")
+    if found.known_calls:
+        told.append(f"and {count(found.known_calls)} by calls that Syncs and Transfers tell of")
+    told.append(why_not or "")
+    return page.labelled("Find syncs", told)
+
+
+def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Lines that need a tensor's value at once."""
+    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
+    if not ranked:
+        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
+    is_merged = waits_are_merged(summary)
+    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+
+
+def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
+    kind = page.shortened(point.kind, 16)
+    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+    until = point.counted_until_s
+    more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
+    if point.on_cpu >= point.count:
+        return [f"{told[0]} on CPU tensors ({more})"]
+    if point.on_cpu:
+        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
+    if not is_merged:
+        told += [seconds(point.seconds), _exposed(point), *_after(point)]
+    return told
+
+
+def _after(point: SyncPoint) -> list[str]:
+    after_s = point.held_back_s[0] if point.held_back_s else 0.0
+    if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
+        return []
+    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
+
+
+def _exposed(point: SyncPoint) -> str:
+    share = share_of(point.exposed_s, point.seconds)
+    if share is None:
+        return ""
+    if share < _FREE_SHARE:
+        return "the device worked meanwhile"
+    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"

@@ -13,7 +13,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.findings import why_passed_over
 from trainprof.report.text.gain_words import speedup_words, whole_of
 from trainprof.report.text.layout import Page, written
-from trainprof.report.text.ledger_table import label_of, parts_of
+from trainprof.report.text.ledger import label_of, parts_of
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import (
     NOT_MEASURED,

@@ -1,4 +1,4 @@
-"""The page's block on data loading: where the time of a loader's batches goes, what bounds it."""
+"""Data loading: the page's block on a loader that training waits for, and a loader in full."""
 
 from __future__ import annotations
 
@@ -9,24 +9,40 @@ from rich.text import Text
 
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.batch_bars import BatchGroup, batch_bars, folded
 from trainprof.report.text.batch_time import (
+    BatchGroup,
     BatchPart,
+    batch_bars,
     code_parts,
+    folded,
     making_parts,
     named,
     waiting_parts,
 )
-from trainprof.report.text.layout import Page
-from trainprof.report.text.loader_bound import limit_words
-from trainprof.report.text.loader_warnings import faults, warnings
+from trainprof.report.text.ending import ending
+from trainprof.report.text.layout import Page, written
+from trainprof.report.text.loader_tables import (
+    LEGEND,
+    batch_groups,
+    distributions,
+    facts,
+    making,
+    slow_sample_columns,
+    totals,
+    worker_columns,
+)
 from trainprof.report.text.loader_words import (
+    UNKNOWN_LIMIT,
     busy_words,
+    faults,
     keeps_up,
+    limit_words,
     makers,
     needs_words,
     ready_words,
+    warnings,
 )
+from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import percent, seconds
 
 # Smaller parts of a batch's making share a line.
@@ -43,6 +59,7 @@ _WAITS: Final = {
 }
 # Where there is no room for all of a block, what comes first here stays.
 _BY_USE: Final = ("faults", "limit", "parts", "warnings", "waits", "code")
+BLANK: Final = (Text(),)
 
 
 def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
@@ -174,3 +191,76 @@ def _sentences(told: Sequence[str], page: Page, room: int | None = None) -> list
 def _sentence(told: Sequence[str], separator: str = ", ") -> str:
     whole = separator.join(part for part in told if part)
     return f"{whole[:1].upper()}{whole[1:]}."
+
+
+def render_loader(
+    summary: RunSummary, index: int, *, width: int, color: bool, unicode: bool = True
+) -> str:
+    """Returns one loader as a page of text.
+
+    Args:
+        summary: The run.
+        index: Of the loader in `summary.loaders`.
+        width: Cells in a line; no line is wider.
+        color: Allow colour codes; without it the text holds no escape at all.
+        unicode: False gives ASCII only.
+    """
+    summary = with_safe_text(summary)
+    page = Page(width=width, unicode=unicode, verbose=True)
+    loader = summary.loaders[index]
+    run = page.paragraph(f"trainprof: {ending(summary)}")
+    return written([*run, *BLANK, *loader_lines(loader, summary, page)], page, color=color)
+
+
+def loader_details(summary: RunSummary, page: Page) -> list[Text]:
+    """Returns all that is known of each loader, for a page of the whole run."""
+    each = (loader_lines(loader, summary, page) for loader in summary.loaders)
+    return [line for lines in each for line in (*BLANK, *lines)]
+
+
+def loader_lines(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
+    """Returns all that is known of a loader."""
+    title = page.paragraph(f"Loader {loader.id} at {loader.site}: {makers(loader)}", style="bold")
+    blocks = [
+        [*title, *_limits(loader, summary, page)],
+        [
+            *page.labelled("Facts", facts(loader)),
+            *page.labelled("Run", totals(loader)),
+            *_made(loader, page),
+        ],
+        _bars(loader, page),
+        page.table(distributions(loader)) if distributions(loader) else [],
+        _workers(loader, page),
+        _slow_samples(loader, page),
+    ]
+    lines: list[Text] = []
+    for block in blocks:
+        lines += [*(BLANK if lines and block else ()), *block]
+    return lines
+
+
+def _limits(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
+    limit = limit_words(loader, summary) or (loader.bound.by if loader.bound else UNKNOWN_LIMIT)
+    lines = page.labelled("Limit", [limit])
+    for number, told in enumerate([*faults(loader), *warnings(loader, summary)]):
+        lines += page.labelled("" if number else "Note", [told])
+    return lines
+
+
+def _made(loader: Loader, page: Page) -> list[Text]:
+    return page.labelled("Batches", making(loader.fetch)) if loader.fetch else []
+
+
+def _bars(loader: Loader, page: Page) -> list[Text]:
+    bars = batch_bars(batch_groups(loader), page)
+    return [*page.paragraph("Where a batch's time goes", style="bold"), *bars] if bars else []
+
+
+def _workers(loader: Loader, page: Page) -> list[Text]:
+    columns = worker_columns(loader)
+    return [*page.table(columns), *page.paragraph(LEGEND, indent=2)] if columns else []
+
+
+def _slow_samples(loader: Loader, page: Page) -> list[Text]:
+    columns = slow_sample_columns(loader.fetch) if loader.fetch else []
+    return page.table(columns) if columns else []

@@ -11,24 +11,25 @@ from rich.text import Text
 
 from trainprof.analysis.run.missing import RECORDING_STOPPED
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report import tune
 from trainprof.report.page import details, sections
-from trainprof.report.page.device import devices_section, idle_section
-from trainprof.report.page.device_memory import (
+from trainprof.report.page.device import (
+    devices_section,
+    found_syncs_section,
+    idle_section,
+    syncs_section,
+    transfers_section,
+)
+from trainprof.report.page.findings import findings_section, next_section
+from trainprof.report.page.gpu import gpu_details, gpus_section
+from trainprof.report.page.loading import loader_details, loading_section, wanted_lines
+from trainprof.report.page.memory import (
     device_memory_details,
     device_memory_section,
+    memory_section,
     ran_out,
 )
-from trainprof.report.page.findings import findings_section
-from trainprof.report.page.found_syncs import found_syncs_section
-from trainprof.report.page.gpu import gpu_details, gpus_section
-from trainprof.report.page.hot_lines import hot_lines_section
-from trainprof.report.page.ledger import FRAME_LINES, ledger_lines
-from trainprof.report.page.line_times import lines_section
-from trainprof.report.page.loader_page import loader_details
-from trainprof.report.page.loading import loading_section, wanted_lines
-from trainprof.report.page.memory import memory_section
-from trainprof.report.page.next_commands import next_section
-from trainprof.report.page.transfers import transfers_section
+from trainprof.report.page.sections import hot_lines_section, lines_section
 from trainprof.report.text.ending import (
     cause,
     ending,
@@ -38,9 +39,14 @@ from trainprof.report.text.ending import (
     standstill,
 )
 from trainprof.report.text.layout import GAP_CELLS, Page, written
-from trainprof.report.text.ledger_table import ledger_table, parts_of, rows_that_matter
+from trainprof.report.text.ledger import (
+    FRAME_LINES,
+    ledger_lines,
+    ledger_table,
+    parts_of,
+    rows_that_matter,
+)
 from trainprof.report.text.safe_text import clip_start, with_safe_text
-from trainprof.report.tune import page as tune_page
 
 # What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
 SHORT_PAGE_LINES: Final = 30
@@ -72,7 +78,7 @@ _BOTTLENECK_KEYS: Final = {
 
 _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
     "transfer": transfers_section,
-    "sync": sections.syncs_section,
+    "sync": syncs_section,
 }
 
 
@@ -94,7 +100,7 @@ def render(
         not broken where it is wider than a line.
     """
     if summary.tuning is not None:
-        return tune_page.render(summary, width=width, color=color, unicode=unicode, verbose=verbose)
+        return tune.render_page(summary, width=width, color=color, unicode=unicode, verbose=verbose)
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=verbose)
     if summary.hung is not None and not (summary.training.steps or verbose):
@@ -140,7 +146,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
             sections.epochs_section,
             sections.loaders_section,
             transfers_section,
-            sections.syncs_section,
+            syncs_section,
             found_syncs_section,
             sections.compiled_section,
             sections.collectives_section,
@@ -159,7 +165,7 @@ def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
     }
     loading = wanted_lines(summary, page)
     shorter: dict[Section, Callable[[], list[Text]]] = {
-        sections.syncs_section: list,
+        syncs_section: list,
         transfers_section: list,
         sections.system_section: list,
         gpus_section: lambda: gpus_section(summary, page, is_brief=True),
@@ -187,7 +193,7 @@ def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
         (details.training_details, sections.epochs_section),
         (sections.loaders_section, loader_details),
         (
-            *(transfers_section, sections.syncs_section, found_syncs_section),
+            *(transfers_section, syncs_section, found_syncs_section),
             sections.compiled_section,
             sections.collectives_section,
             sections.unshared_section,

@@ -1,10 +1,11 @@
 """The short page's sections below the ledger; each returns its lines, or none to save room.
 
-Steps and epochs are counted from 1 on the page, from 0 in the summary.
-"""
+Steps and epochs are counted from 1 on the page, from 0 in the summary."""
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,15 +13,16 @@ from rich.text import Text
 
 from trainprof.analysis.machine.other_programs import shared_cpu
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.summary.code import Collective, Compilation, UnsharedData
-from trainprof.analysis.summary.device import SyncPoint
+from trainprof.analysis.stacks.hot_lines import WORKER_THREAD
+from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
 from trainprof.analysis.summary.levels import MODERATE_SHARE
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.outliers import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
-from trainprof.report.text.ledger_table import label_of, waits_are_merged
+from trainprof.report.text.ledger import label_of
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -60,12 +62,15 @@ _FIELDS: Final = {
 }
 # Not worth a line of a short page.
 _HARDLY_MISSED: Final = ("training.samples",)
-# A sync in which the device idled for less than this share of the wait cost nothing.
-_FREE_SHARE: Final = 0.01
 # Of the run, or of an epoch: less of it stands on the verbose page alone.
 SHOWN_FROM_SHARE: Final = 0.05
 # What looks took in all; less is not worth a word.
 _LOOKS_TOLD_S: Final = 1e-3
+_SHOWN_LINES: Final = 3
+# Of a step, at least.
+_SHOWN_FROM_SHARE: Final = 0.05
+# Of a step: a narrower interval is shown as its middle.
+_NARROW: Final = 0.05
 
 
 def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
@@ -128,15 +133,6 @@ def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
     lines = page.table(_loader_columns(shown))
     hidden = len(summary.loaders) - len(shown)
     return lines + (page.paragraph(f"and {hidden} more", indent=2) if hidden else [])
-
-
-def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
-    """Lines that need a tensor's value at once."""
-    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
-    if not ranked:
-        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
-    is_merged = waits_are_merged(summary)
-    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
 
 
 def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -383,36 +379,6 @@ def _collective(one: Collective, page: Page) -> list[str]:
     return [called, f"{seconds(one.seconds)}, for other ranks too"]
 
 
-def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
-    kind = page.shortened(point.kind, 16)
-    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
-    until = point.counted_until_s
-    more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
-    if point.on_cpu >= point.count:
-        return [f"{told[0]} on CPU tensors ({more})"]
-    if point.on_cpu:
-        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
-    if not is_merged:
-        told += [seconds(point.seconds), _exposed(point), *_after(point)]
-    return told
-
-
-def _after(point: SyncPoint) -> list[str]:
-    after_s = point.held_back_s[0] if point.held_back_s else 0.0
-    if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
-        return []
-    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
-
-
-def _exposed(point: SyncPoint) -> str:
-    share = share_of(point.exposed_s, point.seconds)
-    if share is None:
-        return ""
-    if share < _FREE_SHARE:
-        return "the device worked meanwhile"
-    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"
-
-
 def by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
     """Returns what is told of each line after a label; on a short page of the first alone."""
     if page.verbose:
@@ -455,3 +421,55 @@ def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
     hidden = f"{len(told) - 1} more with --verbose" if len(told) > 1 else ""
     first = page.shortened(told[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
     return page.labelled("Not seen", [first, hidden])
+
+
+def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Returns the hottest lines in a row, on a verbose page a table of all."""
+    if page.verbose:
+        return _table(summary.hot_lines, page)
+    sure = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
+    shown = sure[:_SHOWN_LINES]
+    if not shown:
+        return []
+    times = Counter(line.site for line in shown)
+    return page.labelled("Hot lines", [_named(x, page, times[x.site] > 1) for x in shown])
+
+
+def _named(line: HottestLine, page: Page, names_part: bool) -> str:
+    """Returns the line with its share, and the part where the line stands in several."""
+    who = " of each worker" if line.thread == WORKER_THREAD else ""
+    part = f" ({line.part.replace('_', ' ')})" if names_part else ""
+    return f"{page.site(line.site)} {line.function}{part} {_share_words(line)}{who}"
+
+
+def _share_words(line: HottestLine) -> str:
+    """Returns "31 %", or "20 to 45 %" where that is not known well."""
+    low, high = line.share
+    if high - low <= _NARROW:
+        return percent(line.middle)
+    return f"{round(100 * low)} to {percent(high)}"
+
+
+def _table(lines: list[HottestLine], page: Page) -> list[Text]:
+    if not lines:
+        return []
+    columns = [
+        Column("Hot line", [line.site for line in lines], is_number=False, gives_way=True),
+        Column("function", [line.function for line in lines], is_number=False, dropped=2),
+        Column("part", [line.part for line in lines], is_number=False),
+        Column("thread", [line.thread for line in lines], is_number=False, dropped=1),
+        Column("of a step", [_share_words(line) for line in lines]),
+        Column("samples", [str(line.samples) for line in lines], dropped=3),
+    ]
+    return [Text(), *page.table(columns)]
+
+
+def lines_section(summary: RunSummary, page: Page) -> list[Text]:
+    """What timing lines took, and the command that shows them."""
+    if summary.lines is None:
+        return []
+    told = page.labelled("Lines", cost_in_short(summary.lines))
+    if summary.run.directory is None:
+        return told
+    command = f"trainprof lines {shlex.quote(summary.run.directory)}"
+    return [*told, *page.command("", "see them:", command)]

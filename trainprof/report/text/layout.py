@@ -21,6 +21,7 @@ _NARROWEST: Final = 8
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:µs|us|ms|s|min|h|%|[KMGT]iB|steps?)\b|%)")
 _JOINER: Final = "\ue000"
 _WIDEST_CELL: Final = 24
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,3 +227,10 @@ def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int])
 def _padded(text: str, width: int, *, to_the_right: bool) -> str:
     padding = " " * (width - cell_len(text))
     return padding + text if to_the_right else text + padding
+
+
+def bar(share: float, width: int) -> str:
+    """Returns a bar of `width` cells at most for a share of 0 to 1, to an eighth of a cell."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, part = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[part] if part else "")

@@ -9,11 +9,9 @@ from trainprof.analysis.loading.worker_totals import worker_totals
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run import Statistics
-from trainprof.report.page.batch_bars import BatchGroup
-from trainprof.report.text.batch_time import code_parts, making_parts, waiting_parts
+from trainprof.report.text.batch_time import BatchGroup, code_parts, making_parts, waiting_parts
 from trainprof.report.text.layout import Column
-from trainprof.report.text.loader_warnings import sample_name
-from trainprof.report.text.loader_words import ready_words
+from trainprof.report.text.loader_words import ready_words, sample_name
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,

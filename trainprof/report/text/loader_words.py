@@ -1,18 +1,54 @@
-"""A loader in words: who makes its batches, how long that takes, and whether they come in time."""
+"""A loader in words: who prepares its batches, what bounds it, what is out of the ordinary."""
 
 from __future__ import annotations
 
-from typing import Final
+import signal
+from collections.abc import Mapping
+from typing import Any, Final
 
 from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.loading.loader_hazards import unusual_samples
 from trainprof.analysis.loading.worker_totals import worker_totals
-from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.run.metadata import known, number_at
+from trainprof.analysis.summary.bounds import (
+    BLOCKED,
+    COMPUTE,
+    CPU,
+    LATENCY,
+    MAIN_PROCESS,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+)
+from trainprof.analysis.summary.loader import Fetch, Loader, LoaderBound
 from trainprof.analysis.summary.run import Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.text.units import NOT_MEASURED, counted, percent, seconds, share_of
+from trainprof.report.text.batch_time import making_parts, named, was_read
+from trainprof.report.text.units import (
+    NOT_MEASURED,
+    byte_count,
+    count,
+    counted,
+    percent,
+    seconds,
+    share_of,
+)
 
 # A loader that costs less of training is left in peace: XProf's "moderately input bound".
 MATTERS_FROM_SHARE: Final = 0.05
+# Of a step: below, a loader is not said to add to it.
+_ADDS_FROM_SHARE: Final = 0.05
+_PARTS: Final = {
+    RECEIVE: "receiving batches",
+    SAMPLER: "drawing indices",
+    BLOCKED: "waiting for batches",
+}
+
+UNKNOWN_LIMIT: Final = (
+    "not known (the pipeline model does not apply: too few batches, or another pace than its own)"
+)
+# Of a batch's making, from which on it is worth a sentence.
+THROTTLED_FROM_SHARE: Final = 0.05
 
 
 def needs_words(loader: Loader, summary: RunSummary) -> bool:
@@ -61,3 +97,139 @@ def keeps_up(loader: Loader) -> str:
 
 def _mean(statistics: Statistics | None) -> str:
     return NOT_MEASURED if statistics is None else seconds(statistics.mean)
+
+
+def limit_words(loader: Loader, summary: RunSummary) -> str:
+    """Returns what bounds a loader, as far as the pipeline model tells; "" where it does not."""
+    bound, fetch = loader.bound, loader.fetch
+    if bound is None:
+        return ""
+    if bound.by == LATENCY:
+        return _of_latency(loader, bound)
+    if bound.by == CPU:
+        cores = number_at(summary.system.cpu if summary.system else None, "cores_usable")
+        which = "the cores are" if cores is None else f"all {cores:.3g} cores are"
+        return f"{which} at work"
+    if bound.by == STORAGE and fetch is not None and was_read(fetch):
+        each = fetch.read_bytes / fetch.n if fetch.read_bytes and fetch.n > 0 else None
+        return f"reading from disk, {byte_count(each)} a batch"
+    if bound.by == RECEIVE:
+        size = byte_count(fetch.batch_bytes if fetch else None)
+        of_size = "" if size == NOT_MEASURED else f" of {size}"
+        took = seconds(bound.parts_s.get(RECEIVE))
+        return f"taking a batch{of_size} over from its worker, {took} each"
+    if bound.by == SAMPLER:
+        took = seconds(bound.parts_s.get(SAMPLER))
+        return f"drawing the indices of a batch, {took} each, in the training process"
+    return _of_computing(loader, bound) if bound.by == COMPUTE else ""
+
+
+def _of_latency(loader: Loader, bound: LoaderBound) -> str:
+    if not loader.num_workers:
+        return "batches are made between the steps, by the training process itself"
+    give = "1 worker gives" if loader.num_workers == 1 else f"{loader.num_workers} workers give"
+    limit = f"{give} a batch per {seconds(bound.limits_s.get(LATENCY))}"
+    if MAIN_PROCESS in bound.limits_s:
+        limit += f", training takes one per {seconds(bound.limits_s[MAIN_PROCESS])}"
+    return limit
+
+
+def _of_computing(loader: Loader, bound: LoaderBound) -> str:
+    parts = {name: s for name, s in bound.parts_s.items() if name != COMPUTE and s > 0}
+    computing, added = bound.parts_s.get(COMPUTE), sum(parts.values())
+    if not loader.num_workers:
+        return f"computing; making a batch adds {seconds(added)} of {seconds(bound.step_s)}"
+    told = f"computing, {seconds(computing)} a batch"
+    if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
+        return f"{told}; the loader keeps up once its buffer is filled"
+    most = max(parts, key=lambda name: parts[name])
+    return f"{told}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
+
+
+def deaths(loader: Loader) -> list[str]:
+    """Returns a sentence for each worker that died."""
+    return [_lost(one) for one in loader.lost_workers if isinstance(one, Mapping)]
+
+
+def faults(loader: Loader) -> list[str]:
+    """Returns a sentence for each thing that is wrong whatever it costs."""
+    told = [_repeating(loader), _sharing_files(loader)]
+    return [*deaths(loader), *(sentence for sentence in told if sentence)]
+
+
+def warnings(loader: Loader, summary: RunSummary) -> list[str]:
+    """Returns a sentence for each other thing; what training does not feel is left out."""
+    fetch = loader.fetch
+    if fetch is None:
+        return []
+    throttled = _throttled(fetch) if needs_words(loader, summary) else ""
+    return [sentence for sentence in (throttled, _unusual(fetch)) if sentence]
+
+
+def sample_name(sample: Mapping[str, Any]) -> str:
+    """Returns which sample it was: by its index, else by its place in the batch, from 1."""
+    index, place = known(sample.get("index")), known(sample.get("place_in_batch"))
+    if index is not None:
+        return f"dataset[{index:.0f}]"
+    return "unknown" if place is None else f"number {count(place + 1)} of its batch"
+
+
+def ended_by(worker: Mapping[str, Any]) -> str:
+    """Returns how a worker ended: "was killed by SIGKILL", "ended with status 1"."""
+    number, status = known(worker.get("signal")), known(worker.get("status"))
+    if number is None:
+        return "died" if status is None else f"ended with status {status:.0f}"
+    try:
+        return f"was killed by {signal.Signals(int(number)).name}"
+    except ValueError:
+        return f"was killed by signal {number:.0f}"
+
+
+def _lost(worker: Mapping[str, Any]) -> str:
+    number, pid, at_s = (known(worker.get(key)) for key in ("worker", "pid", "at_s"))
+    who = "a worker" if number is None else f"worker {number:.0f}"
+    which = "" if pid is None else f" (pid {pid:.0f})"
+    when = "" if at_s is None else f" {seconds(at_s)} into the run"
+    return f"{who}{which} {ended_by(worker)}{when}"
+
+
+def _repeating(loader: Loader) -> str:
+    if not loader.repeats_samples:
+        return ""
+    workers = loader.num_workers
+    if loader.equal_workers is not None:
+        return f"{loader.equal_workers} of its {workers} workers yield the same samples"
+    return (
+        f"each of its {workers} workers may yield the whole IterableDataset: your code never calls "
+        "get_worker_info()"
+    )
+
+
+def _sharing_files(loader: Loader) -> str:
+    if not loader.shares_files:
+        return ""
+    return (
+        f"the dataset holds {' and '.join(loader.open_files)} open, and its {loader.num_workers} "
+        "forked workers share its place in the file, or its connection: samples may be wrong, "
+        "without any error, unless each worker opens it anew"
+    )
+
+
+def _throttled(fetch: Fetch) -> str:
+    part = named(making_parts(fetch), "throttled")
+    if part is None or part.share < THROTTLED_FROM_SHARE:
+        return ""
+    return (
+        f"the container's CPU quota stops the making of batches {percent(part.share)} of the time"
+    )
+
+
+def _unusual(fetch: Fetch) -> str:
+    found = unusual_samples(fetch)
+    if not found or not fetch.typical_sample_s:
+        return ""
+    worst = known(found[0].get("seconds")) or 0.0
+    times = count(worst / fetch.typical_sample_s)
+    more = f"; {len(found) - 1} more like it" if len(found) > 1 else ""
+    name = sample_name(found[0])
+    return f"the slowest sample, {name}, took {seconds(worst)}, {times} x a typical one{more}"

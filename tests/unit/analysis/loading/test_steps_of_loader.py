@@ -37,7 +37,7 @@ def timeline_of(tmp_path: Any, loop: Loop) -> tuple[Timeline, TrainingProcess, l
     [process] = training_processes(read_recording(run.write(tmp_path)))
     timeline = build_timeline(
         process.events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=run.start,
@@ -49,7 +49,7 @@ def timeline_of(tmp_path: Any, loop: Loop) -> tuple[Timeline, TrainingProcess, l
 def shares(tmp_path: Any, loop: Loop) -> list[float | None]:
     timeline, process, loaders = timeline_of(tmp_path, loop)
     spent = attribute(timeline.events, timeline.nesting, timeline.segments, has_device=False)
-    found = shares_of_steps(timeline, step_table(timeline, spent, process.facts))
+    found = shares_of_steps(timeline, step_table(timeline, spent, process.metadata))
     return [found.get(one) for one in loaders]
 
 

@@ -47,7 +47,7 @@ def recorded(
     *,
     is_cut_off: bool = False,
     are_left: bool = False,
-    **facts: object,
+    **metadata: object,
 ) -> PipelineInputs:
     """Records passes as torch would go through them, and reads the inputs back.
 
@@ -56,18 +56,18 @@ def recorded(
         passes: What they consist of.
         is_cut_off: The last one does not come to its end.
         are_left: None of them does.
-        facts: Of the loader.
+        metadata: Of the loader.
     """
     first = passes[0]
     run = FakeRun()
     plain = {"num_workers": first.workers, "prefetch_factor": first.prefetch}
-    loader = run.loader(**plain, **facts)
+    loader = run.loader(**plain, **metadata)
     logs = [run]
     for number, p in enumerate(passes):
         begin = run.now
         workers = [FakeRun(pid=5000 + 100 * number + k, role="child") for k in range(p.workers)]
         played = Recorder(run, loader, begin)
-        played.is_resumed = bool(number and facts.get("persistent_workers"))
+        played.is_resumed = bool(number and metadata.get("persistent_workers"))
         if p.workers:
             truth = PlayedIterator(p)
             truth.play()
@@ -141,7 +141,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
     process = training_processes(recording)[0]
     timeline = build_timeline(
         process.events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=run.start,
@@ -152,7 +152,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
     return pipeline_inputs(
         timeline,
         FetchTable.joined(tables),
-        process.facts,
+        process.metadata,
         loader,
         cores=cores,
         details=process.details,
@@ -314,12 +314,12 @@ def test_there_is_nothing_to_say_of_a_loader_whose_fetches_are_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "metadata",
     [{"num_workers": 1 << 40}, {"num_workers": -3}, {"num_workers": "two"}, {"in_order": False}],
 )
-def test_damaged_facts_and_batches_in_any_order_have_no_model(tmp_path, facts):
+def test_damaged_facts_and_batches_in_any_order_have_no_model(tmp_path, metadata):
     run = FakeRun()
-    loader = run.loader(**facts)
+    loader = run.loader(**metadata)
     run.train_pass(loader, run.optimizer(), 30, samples=[4] * 30)
     assert inputs_of(tmp_path, [run], loader) is None
 
@@ -376,12 +376,12 @@ def test_of_short_passes_of_other_lengths_the_beginnings_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "left"),
+    ("metadata", "left"),
     [({"length": 100}, 60), ({"length": 40}, 0), ({}, 1_000), ({"length": 10**9}, 1_000)],
 )
-def test_what_passes_that_are_left_would_go_on_with(tmp_path, facts, left):
+def test_what_passes_that_are_left_would_go_on_with(tmp_path, metadata, left):
     p = planted(40, workers=2)
-    assert recorded(tmp_path, [p, p, p], are_left=True, **facts).left == left
+    assert recorded(tmp_path, [p, p, p], are_left=True, **metadata).left == left
 
 
 def test_passes_that_end_leave_nothing(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from support.events import ITEM_ON_CPU, MS, US, FakeRun
 
 from trainprof.analysis.model.torch_settings import TorchSettings, torch_settings
-from trainprof.analysis.run.metadata import Facts
+from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.summary.finding import OTHER_OPTIMIZERS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.events import nest
@@ -107,8 +107,8 @@ def settings_of(
     texts[Topic.ENVIRONMENT] = dict(enumerate(told))
     texts[Topic.OPTIMIZER] = dict(names)
     texts[Topic.SITE] = {line: ["/work/train.py", line, "<module>"] for line in (60, 61)}
-    facts = Facts(texts)
-    return torch_settings(facts, facts.sites("/work"), spent_s)
+    metadata = Metadata(texts)
+    return torch_settings(metadata, metadata.sites("/work"), spent_s)
 
 
 def looped(number: int | None, line: int = 60, name: str = "Adam") -> dict[str, Any]:

@@ -19,6 +19,8 @@ from trainprof.record.event_log import EventLog
 from trainprof.record.limit_met import LIMIT_MET, processes_at_limit
 from trainprof.record.schema import Kind
 
+SECOND = 10**9
+
 
 def train(steps: int, after: Any = None) -> int:
     p = torch.nn.Parameter(torch.ones(2))
@@ -86,62 +88,51 @@ def test_ahead_of_a_batch_a_block_of_updates_ends_at_its_step(recorder: Recorder
     assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 40
 
 
-def test_a_run_that_is_shorter_is_left_alone(recorder: Recorder) -> None:
-    recorder.start(*default_probes(), options={"max_steps": 3})
-    assert train(2) == 2
-
-
-def test_time_ends_it_too(recorder: Recorder) -> None:
-    clock = FakeClock()
-    options = {"max_time_s": 10.0, "spawned_ns": clock()}
-    recorder.start(*default_probes(), options=options, now=clock)
-    with pytest.raises(RunLimitReached):
-        train(50, after=lambda: clock.advance(10**9))
-    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 10
+# 60 s in all, of which 5 are training; 600 at the latest. A step takes one.
+TRIAL: dict[str, object] = {"enough_s": [60.0, 5.0]}
+LONG_TRIAL = {**TRIAL, "enough_steps": 30}
 
 
 @pytest.mark.parametrize(
-    ("start_up_s", "steps"),
-    [(0, 60), (20, 40), (54, 6), (70, 5), (200, 5), (596, 4)],
-)
-def test_a_trial_that_takes_long_to_begin_has_its_time_from_the_first_step_on(
-    recorder: Recorder, start_up_s: int, steps: int
+    ("limit_s", "trial", "start_up_s", "steps"),
+    [
+        (10.0, None, 0, 10),
+        # One that takes long to begin has its time from the first step on.
+        *((600.0, TRIAL, start_up_s, steps) for start_up_s, steps in (
+            (0, 60), (20, 40), (54, 6), (70, 5), (200, 5), (596, 4),
+        )),
+        # It makes the steps that are enough even if its time is over.
+        *((600.0, LONG_TRIAL, start_up_s, steps) for start_up_s, steps in (
+            (0, 60), (54, 30), (200, 30), (596, 4),
+        )),
+    ],
+)  # fmt: skip
+def test_time_ends_it_too(
+    recorder: Recorder, limit_s: float, trial: object, start_up_s: int, steps: int
 ) -> None:
-    """60 s in all, of which 5 are training; 600 at the latest. A step takes one."""
-    clock = FakeClock()
-    options = {"max_time_s": 600.0, "spawned_ns": clock(), "trial": {"enough_s": [60.0, 5.0]}}
-    recorder.start(*default_probes(), options=options, now=clock)
-    clock.advance(start_up_s * 10**9)
+    clock = timed(recorder, limit_s, trial)
+    clock.advance(start_up_s * SECOND)
     with pytest.raises(RunLimitReached):
-        train(100, after=lambda: clock.advance(10**9))
+        train(100, after=lambda: clock.advance(SECOND))
     assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == steps
 
 
-@pytest.mark.parametrize(("start_up_s", "steps"), [(0, 60), (54, 30), (200, 30), (596, 4)])
-def test_a_trial_makes_the_steps_that_are_enough_even_if_its_time_is_over(
-    recorder: Recorder, start_up_s: int, steps: int
-) -> None:
+def timed(recorder: Recorder, limit_s: float, trial: object = None) -> FakeClock:
     clock = FakeClock()
-    trial = {"enough_s": [60.0, 5.0], "enough_steps": 30}
-    options = {"max_time_s": 600.0, "spawned_ns": clock(), "trial": trial}
+    options = {"max_time_s": limit_s, "spawned_ns": clock(), "trial": trial}
     recorder.start(*default_probes(), options=options, now=clock)
-    clock.advance(start_up_s * 10**9)
-    with pytest.raises(RunLimitReached):
-        train(100, after=lambda: clock.advance(10**9))
-    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == steps
+    return clock
 
 
 def test_a_trial_without_a_step_ends_after_as_long_since_its_first_batch(
     recorder: Recorder,
 ) -> None:
-    clock = FakeClock()
-    options = {"max_time_s": 600.0, "spawned_ns": clock(), "trial": {"enough_s": [60.0, 5.0]}}
-    recorder.start(*default_probes(), options=options, now=clock)
-    clock.advance(100 * 10**9)
+    clock = timed(recorder, 600.0, TRIAL)
+    clock.advance(100 * SECOND)
 
     def evaluate() -> None:
         for _ in DataLoader(list(range(100))):
-            clock.advance(10**9)
+            clock.advance(SECOND)
 
     with pytest.raises(RunLimitReached):
         evaluate()
@@ -149,12 +140,10 @@ def test_a_trial_without_a_step_ends_after_as_long_since_its_first_batch(
 
 
 def test_without_a_step_the_next_forward_ends_it(recorder: Recorder) -> None:
-    clock = FakeClock()
-    options = {"max_time_s": 1.0, "spawned_ns": clock()}
-    recorder.start(*default_probes(), options=options, now=clock)
+    clock = timed(recorder, 1.0)
     layer = torch.nn.Sequential(torch.nn.Linear(1, 1))
     layer(torch.ones(1))
-    clock.advance(10**9)
+    clock.advance(SECOND)
     with pytest.raises(RunLimitReached):
         layer(torch.ones(1))
 
@@ -206,7 +195,7 @@ def test_finally_blocks_run_and_the_status_is_0(tmp_path: Path, workers: int) ->
 
 
 @pytest.mark.parametrize("trial", [{}, None])
-def test_only_a_trial_tells_once_that_it_has_met_its_limit(
+def test_only_a_trial_notes_once_that_it_has_met_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: dict[str, object] | None
 ) -> None:
     registered: list[object] = []
@@ -217,6 +206,6 @@ def test_only_a_trial_tells_once_that_it_has_met_its_limit(
     for _ in range(2):  # a script may go on all the same
         with pytest.raises(RunLimitReached):
             limit.end_trial()
-    told = {} if trial is None else {os.getpid(): LIMIT_MET}
-    assert processes_at_limit(str(tmp_path)) == told
-    assert len(registered) == len(told)
+    at_limit = {} if trial is None else {os.getpid(): LIMIT_MET}
+    assert processes_at_limit(str(tmp_path)) == at_limit
+    assert len(registered) == len(at_limit)

@@ -1,36 +1,107 @@
-"""Datasets of one line are told apart by the lowest number that none of them has."""
+"""Which loaders load the same data: datasets are told apart by numbers."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+import torch
+from support.loaders import Numbers
+from support.session import Recorder
+from torch.utils.data import DataLoader, Subset
+
 from trainprof.inside.loading.dataset_numbers import MOST_FINGERPRINTS, DatasetNumbers, LowestFree
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.record.schema import Kind, Topic
 
 
-class Dataset:
-    pass
+class Table(Numbers):
+    """Hugging Face's gives out a copy of itself without the columns that a model does not take."""
+
+    def __init__(self, fingerprint: str) -> None:
+        super().__init__()
+        self._fingerprint = fingerprint
 
 
-def not_tracked(*_: Any) -> bool:
-    return True
+SAME = Numbers()
 
 
-def test_the_lowest_that_is_free_is_taken() -> None:
-    free, taken = LowestFree(), {}
-    for number in (1, 2, 3):
-        assert free.take(7, taken.keys()) == number
-        taken[number] = None
-    assert free.take(8, ()) == 1
-    del taken[2]
-    assert free.take(7, taken.keys()) == 2
-    taken[2] = None
-    assert free.take(7, taken.keys()) == 4
+@pytest.mark.parametrize(
+    ("datasets", "numbers"),
+    [
+        ([SAME, SAME, Numbers()], [1, 1, 2]),
+        ([Table("a"), Table("b"), Table("a")], [1, 2, 1]),  # copies with one fingerprint
+        ([[1, 2], [3, 4]], [None, None]),  # which cannot be watched
+    ],
+)
+def test_datasets_of_a_line_that_live_side_by_side(
+    recorder: Recorder, datasets: list[Any], numbers: list[int | None]
+) -> None:
+    recorder.start(LoaderProbe())
+    loaders = [DataLoader(dataset) for dataset in datasets]
+    for loader in loaders:
+        next(iter(loader))
+    assert [note["dataset_number"] for note in recorder.read().notes(Topic.LOADER)] == numbers
+
+
+def run_numbers(recorder: Recorder, make: Callable[[int], Any]) -> list[int]:
+    """Returns the numbers, over the whole run, of what a line loads in each of four epochs."""
+    recorder.start(LoaderProbe())
+    for epoch in range(4):
+        for _ in DataLoader(make(epoch)):
+            pass
+    recording = recorder.read()
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    return [event.value for event in recording.of(Kind.LOADER_BUILT)]
+
+
+KEPT: list[list[int]] = []
+
+
+def new_list(epoch: int) -> list[int]:
+    KEPT[:] = [*KEPT[-1:], [epoch] * 3]  # the last one lives until the next is there
+    return KEPT[-1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda epoch: Numbers(),
+        lambda epoch: Subset(Numbers(), [epoch]),
+        lambda epoch: Table(f"{epoch}"),
+        lambda epoch: torch.full((3,), epoch),
+        new_list,
+    ],
+)
+def test_a_dataset_made_again_each_epoch_has_another_number_in_the_run(
+    make: Callable[[int], Any], recorder: Recorder
+) -> None:
+    assert run_numbers(recorder, make) == [1, 2, 3, 4]
+
+
+def test_a_loader_of_a_dataset_made_again_each_epoch_is_the_same(recorder: Recorder) -> None:
+    run_numbers(recorder, lambda epoch: Numbers())
+    assert len(recorder.read().notes(Topic.LOADER)) == 1
+
+
+@pytest.mark.parametrize("same", [Numbers(), [1, 2, 3], range(3), torch.arange(3), None])
+def test_a_dataset_that_stays_keeps_its_number(same: Any, recorder: Recorder) -> None:
+    make = (lambda _: Table("a")) if same is None else lambda _: same
+    assert run_numbers(recorder, make) == [1] * 4
+
+
+def test_lists_of_other_loaders_are_told_apart(recorder: Recorder) -> None:
+    lists = [1, 2, 3], [1, 2]
+    numbers = run_numbers(recorder, lambda epoch: lists[epoch % 2])
+    assert numbers[2:] == numbers[:2]
+    assert numbers[0] != numbers[1]
 
 
 class Counted(dict[int, None]):
-    """Tells how often all of it is gone through."""
+    """Counts how often all of it is gone through."""
 
     walks = 0
 
@@ -39,27 +110,17 @@ class Counted(dict[int, None]):
         return super().__iter__()
 
 
-def test_many_that_live_on_are_not_gone_through_for_each() -> None:
+def test_the_lowest_free_number_is_taken_without_a_walk_over_those_that_live() -> None:
     free, taken = LowestFree(), Counted()
     for number in range(1, 1000):
-        assert free.take(1, taken) == number
+        assert free.take(7, taken) == number
         dict.__setitem__(taken, number, None)
     assert Counted.walks == 0
-
-
-def test_datasets_of_a_line_have_numbers_of_their_own() -> None:
-    numbers = DatasetNumbers(not_tracked)
-    first, second = Dataset(), Dataset()
-    assert [numbers.of_line(1, one) for one in (first, second, first)] == [1, 2, 1]
-    assert numbers.of_line(2, second) == 1
-    assert numbers.of_line(1, [1, 2]) is None
-
-
-class Selected:
-    """As one of Hugging Face's."""
-
-    def __init__(self, fingerprint: str) -> None:
-        self._fingerprint = fingerprint
+    assert free.take(8, ()) == 1
+    del taken[2]
+    assert free.take(7, taken) == 2
+    dict.__setitem__(taken, 2, None)
+    assert free.take(7, taken) == 1000
 
 
 class Tracker:
@@ -71,27 +132,32 @@ class Tracker:
         return True
 
 
-def test_rows_selected_anew_for_each_task_take_numbers_that_are_free_again() -> None:
-    numbers = DatasetNumbers(Tracker())
-    living = [Selected("a"), Selected("b")]
-    assert [numbers.of_line(1, one) for one in living] == [1, 2]
-    found = [numbers.of_line(1, Selected(f"task {n}")) for n in range(10 * MOST_FINGERPRINTS)]
-    assert {1, 2}.isdisjoint(found)
-    assert max(number for number in found if number) <= MOST_FINGERPRINTS
-    assert [numbers.of_line(1, one) for one in (*living, Selected("b"))] == [1, 2, 2]
+@pytest.fixture
+def numbers() -> DatasetNumbers:
+    return DatasetNumbers(Tracker())
 
 
-def test_a_fingerprint_that_comes_back_soon_has_the_number_that_it_had() -> None:
-    numbers = DatasetNumbers(Tracker())
-    first = [numbers.of_line(1, Selected(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
-    assert first == list(range(1, MOST_FINGERPRINTS + 1))
-    again = [numbers.of_line(1, Selected(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
-    assert again == first
+def test_rows_selected_for_each_task_take_numbers_that_are_free_again(
+    numbers: DatasetNumbers,
+) -> None:
+    living = [Table("a"), Table("b")]
+    assert [numbers.of_line(1, table) for table in living] == [1, 2]
+    later = [numbers.of_line(1, Table(f"task {n}")) for n in range(10 * MOST_FINGERPRINTS)]
+    assert {1, 2}.isdisjoint(later)
+    assert max(number for number in later if number) <= MOST_FINGERPRINTS
+    assert [numbers.of_line(1, table) for table in (*living, Table("b"))] == [1, 2, 2]
 
 
-def test_those_of_datasets_that_live_are_kept_however_many() -> None:
-    numbers = DatasetNumbers(Tracker())
-    living = [Selected(str(n)) for n in range(5 * MOST_FINGERPRINTS)]
-    first = [numbers.of_line(1, one) for one in living]
-    assert first == list(range(1, len(living) + 1))
-    assert [numbers.of_line(1, one) for one in living] == first
+def test_a_fingerprint_that_comes_back_soon_has_the_number_that_it_had(
+    numbers: DatasetNumbers,
+) -> None:
+    for _ in range(2):
+        folds = [numbers.of_line(1, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
+        assert folds == list(range(1, MOST_FINGERPRINTS + 1))
+
+
+def test_those_of_datasets_that_live_are_kept_however_many(numbers: DatasetNumbers) -> None:
+    living = [Table(str(n)) for n in range(5 * MOST_FINGERPRINTS)]
+    for _ in range(2):
+        given = [numbers.of_line(1, table) for table in living]
+        assert given == list(range(1, len(living) + 1))

@@ -44,50 +44,15 @@ class Holding(Dataset[Any]):
         return index
 
 
+def sized(length: Any, **more: Any) -> type[Holding]:
+    """Returns a class of the script's with a `__len__`."""
+    return type("Sized", (Holding,), {"__len__": length, **more})
+
+
 class Items(Holding):
     def __len__(self) -> int:
         """How many."""
         return len(self.items)
-
-
-class Count(Holding):
-    def __len__(self) -> int:
-        return self.count  # type: ignore[return-value]
-
-
-class Constant(Holding):
-    def __len__(self) -> int:
-        return 1000
-
-
-class Windows(Holding):
-    def __len__(self) -> int:
-        return max(0, (len(self.items) - self.stride) // 2)
-
-
-class Ceiled(Holding):
-    def __len__(self) -> int:
-        return math.ceil(len(self.items) / self.stride)
-
-
-class Inside(Holding):
-    def __len__(self) -> int:
-        return len(self.inner.rows)
-
-
-class Shape(Holding):
-    def __len__(self) -> int:
-        return self.x.shape[0]
-
-
-class Tensors(Holding):
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-class Keyed(Holding):
-    def __len__(self) -> int:
-        return len(self.table["x"])
 
 
 class Around(Holding):
@@ -103,14 +68,14 @@ class Around(Holding):
     ("kind", "expected"),
     [
         (Items, 10),
-        (Count, 7),
-        (Constant, 1000),
-        (Windows, 3),
-        (Ceiled, 3),
-        (Inside, 8),
-        (Shape, 5),
-        (Tensors, 5),
-        (Keyed, 6),
+        (sized(lambda self: self.count), 7),
+        (sized(lambda self: 1000), 1000),
+        (sized(lambda self: max(0, (len(self.items) - self.stride) // 2)), 3),
+        (sized(lambda self: math.ceil(len(self.items) / self.stride)), 3),
+        (sized(lambda self: len(self.inner.rows)), 8),
+        (sized(lambda self: self.x.shape[0]), 5),
+        (sized(lambda self: len(self.x)), 5),
+        (sized(lambda self: len(self.table["x"])), 6),
     ],
 )
 def test_what_only_counts_is_asked(kind: type[Holding], expected: int) -> None:
@@ -120,34 +85,19 @@ def test_what_only_counts_is_asked(kind: type[Holding], expected: int) -> None:
     assert known_length(DataLoader(dataset, 2, shuffle=True)) == math.ceil(expected / 2)
 
 
-class Asked(Holding):
-    """Somebody would notice that it is asked."""
+def noticed(self: object, *_: object) -> Any:
+    """Stands for code of the script's that would notice that it is asked."""
+    ASKED.append(self)
+    return 4
 
+
+class Remembering(Holding):
     def __len__(self) -> int:
-        ASKED.append(self)
+        self.stride = 5
         return 4
 
 
-class Drawing(Holding):
-    def __len__(self) -> int:
-        return 2 + self.draw()
-
-    def draw(self) -> int:
-        ASKED.append(self)
-        return 1
-
-
-class Property(Drawing):
-    @property
-    def items_now(self) -> list[int]:
-        self.draw()
-        return [1]
-
-    def __len__(self) -> int:
-        return len(self.items_now)
-
-
-class Computed(Drawing):
+class Computed(Holding):
     def __getattribute__(self, name: str) -> Any:
         if name == "items":
             ASKED.append(self)
@@ -157,44 +107,12 @@ class Computed(Drawing):
         return len(self.items)
 
 
-class Missing(Drawing):
-    def __getattr__(self, name: str) -> Any:
-        ASKED.append(self)
-        return [1]
-
-    def __len__(self) -> int:
-        return len(self.nowhere)
-
-
-class Remembering(Drawing):
-    def __len__(self) -> int:
-        self.stride = 5
-        return 4
-
-
-class Looping(Drawing):
-    def __len__(self) -> int:
-        return sum(1 for _ in self.items)
-
-
-class OwnSampler(RandomSampler):
-    @property
-    def num_samples(self) -> int:
-        ASKED.append(self)
-        return 4
-
-
-class OwnBatches(BatchSampler):
-    def __len__(self) -> int:
-        ASKED.append(self)
-        return 4
-
-
-class OwnLoader(DataLoader[Any]):
-    @property
-    def _index_sampler(self) -> Any:
-        ASKED.append(self)
-        return self.batch_sampler
+Asked = sized(noticed)
+Drawing = sized(lambda self: 2 + self.draw(), draw=noticed)
+Property = sized(lambda self: len(self.items_now), items_now=property(noticed))
+Missing = sized(lambda self: len(self.nowhere), __getattr__=noticed)
+Looping = sized(lambda self: sum(1 for _ in self.draw()), draw=noticed)
+KEPT = Asked()
 
 
 def sampled(sampler: Any) -> DataLoader[Any]:
@@ -214,10 +132,14 @@ def sampled(sampler: Any) -> DataLoader[Any]:
         lambda: DataLoader(Asked(), 2),
         lambda: DataLoader(Drawing(), 2, shuffle=True),
         lambda: sampled(SequentialSampler(Asked())),
-        lambda: sampled(OwnSampler(Items())),
-        lambda: DataLoader(Items(), batch_sampler=OwnBatches(SequentialSampler([1]), 2, False)),
-        lambda: OwnLoader(Items()),
+        lambda: sampled(type("Own", (RandomSampler,), {"num_samples": property(noticed)})(Items())),
+        lambda: DataLoader(
+            Items(),
+            batch_sampler=type("Own", (BatchSampler,), {"__len__": noticed})([1], 2, False),
+        ),
+        lambda: type("Own", (DataLoader,), {"_index_sampler": property(noticed)})(Items()),
         lambda: weakref.proxy(KEPT),
+        Remembering,
     ],
 )
 def test_what_might_be_noticed_is_not_asked(make: Any) -> None:
@@ -225,15 +147,7 @@ def test_what_might_be_noticed_is_not_asked(make: Any) -> None:
     ASKED.clear()
     assert known_length(thing) is None
     assert ASKED == []
-
-
-KEPT = Asked()
-
-
-def test_a_length_that_is_written_down_is_not_asked() -> None:
-    dataset = Remembering()
-    assert known_length(dataset) is None
-    assert dataset.stride == 4
+    assert type(thing) is not Remembering or thing.stride == 4
 
 
 @pytest.mark.parametrize(
@@ -261,7 +175,7 @@ def test_a_length_that_is_written_down_is_not_asked() -> None:
         (DataLoader(Items(), batch_sampler=[[1], [2, 3]]), 2),
         (DataLoader(Items(), batch_size=None), 10),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda thing: type(thing).__name__,
 )
 def test_what_is_torchs_or_pythons_is_asked(thing: Any, expected: int | None) -> None:
     ASKED.clear()
@@ -292,5 +206,5 @@ def test_tables_of_packages_are_asked() -> None:
     import pandas
 
     frame = pandas.DataFrame({"x": [1, 2, 3]})
-    assert [known_length(one) for one in (frame, frame["x"], Around(frame))] == [3, 3, 3]
+    assert [known_length(table) for table in (frame, frame["x"], Around(frame))] == [3, 3, 3]
     assert known_length(datasets.Dataset.from_dict({"x": [1, 2]})) == 2

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.loaders import loader_probes
 from support.session import Recorder
 from torch.utils.data import DataLoader, IterableDataset
 
-from trainprof.inside.session import Probe
 from trainprof.inside.spans.fetch import FetchProbe
-from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Topic
 
 
@@ -43,14 +42,9 @@ def first(batch: list[Any]) -> int:
     return len(batch)
 
 
-def probes() -> list[Probe]:
-    loader = LoaderProbe()
-    return [loader, FetchProbe(loader)]
-
-
 def recorded(recorder: Recorder, dataset: Any, workers: int, **options: Any) -> list[Any]:
     """Returns the notes of each process."""
-    recorder.start(*probes())
+    recorder.start(*loader_probes(FetchProbe))
     list(DataLoader(dataset, num_workers=workers, collate_fn=first, **options))
     return [recording.notes(Topic.ENVIRONMENT) for recording in recorder.read_all()]
 
@@ -62,11 +56,11 @@ def streams(notes: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(("shares", "different"), [(False, 1), (True, 2)])
 def test_first_samples_of_workers(recorder: Recorder, shares: bool, different: int) -> None:
     notes = recorded(recorder, Samples(shares), 2, batch_size=5)
-    found = streams(notes)
-    assert [len(x["checksums"]) for x in found] == [8, 8]
-    assert len({x["base_seed"] for x in found}) == 1
-    assert len({tuple(x["checksums"]) for x in found}) == different
-    assert all(len(set(x["checksums"])) == 8 for x in found)
+    first_samples = streams(notes)
+    assert [len(x["checksums"]) for x in first_samples] == [8, 8]
+    assert len({x["base_seed"] for x in first_samples}) == 1
+    assert len({tuple(x["checksums"]) for x in first_samples}) == different
+    assert all(len(set(x["checksums"])) == 8 for x in first_samples)
     asked = sum(any("asked_for_worker" in x for x in process) for process in notes)
     assert asked == (2 if shares else 0)
 
@@ -77,7 +71,7 @@ def test_samples_that_are_not_compared(recorder: Recorder, dataset: Any, workers
 
 
 def test_who_asks_for_the_worker(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(FetchProbe))
     assert torch.utils.data.get_worker_info() is None
     assert torch.utils.data.get_worker_info() is None
     asked = [x for x in recorder.read().notes(Topic.ENVIRONMENT) if "asked_for_worker" in x]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,12 +46,7 @@ if __name__ == "__main__":
 """
 
 
-def run(tmp_path: Path, method: str, by: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "script.py").write_text(without_compiler(SCRIPT))
-    return run_hooked(["script.py", method, by], tmp_path, tmp_path / "run")
-
-
-def told(recording: Recording) -> list[dict[str, Any]]:
+def noted(recording: Recording) -> list[dict[str, Any]]:
     notes = recording.notes(Topic.ENVIRONMENT)
     return [note["worker_threads"] for note in notes if "worker_threads" in note]
 
@@ -67,47 +62,39 @@ def told(recording: Recording) -> list[dict[str, Any]]:
         ("fork", "nobody", 1, None),
     ],
 )
-def test_a_worker_tells_torchs_threads_and_who_set_them(
+def test_a_worker_notes_torchs_threads_and_who_set_them(
     tmp_path: Path, method: str, by: str, threads: int, line: str | None
 ) -> None:
-    done = run(tmp_path, method, by)
+    (tmp_path / "script.py").write_text(without_compiler(SCRIPT))
+    done = run_hooked(["script.py", method, by], tmp_path, tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
     main, worker = read_recordings(tmp_path / "run" / "events")
-    assert told(main) == []
-    [found] = told(worker)
-    assert found["torch"] == threads
-    site = worker.texts.get(found["set_at"])
+    assert noted(main) == []
+    [note] = noted(worker)
+    assert note["torch"] == threads
+    site = worker.texts.get(note["set_at"])
     text = (tmp_path / "script.py").read_text().splitlines()
-    if line is None:
-        assert site is None
-    else:
-        assert site is not None
-        assert f'script.py", {1 + next(k for k, x in enumerate(text) if line in x)},' in site[1]
+    expected = [number for number, x in enumerate(text, 1) if line is not None and line in x]
+    assert ([] if site is None else [json.loads(site[1])[1]]) == expected
 
 
-class Told(list[dict[str, Any]]):
-    """A session that keeps what is noted."""
+class Session(list[dict[str, Any]]):
+    """Keeps what is noted."""
 
     threads_set_at = 0
 
-    def note_state(self, told: dict[str, Any]) -> None:
-        self.append(told["worker_threads"])
+    def note_state(self, note: dict[str, Any]) -> None:
+        self.append(note["worker_threads"])
 
 
-def watched(numbers: list[int]) -> tuple[WorkerThreads, Told]:
-    session = Told()
+def test_what_stays_is_noted_once_and_what_always_changes_not_for_ever() -> None:
+    numbers, session = [1], Session()
     torch: Any = SimpleNamespace(get_num_threads=lambda: numbers[-1])
-    probed: Any = session
-    return WorkerThreads(torch, probed), session
-
-
-def test_what_stays_is_told_once_and_what_always_changes_not_for_ever() -> None:
-    numbers = [1]
-    threads, session = watched(numbers)
+    threads = WorkerThreads(torch, session)  # type: ignore[arg-type]
     for _ in range(3):
         threads.look()
     assert session == [{"torch": 1, "set_at": 0}]
     for number in range(2, 40):
         numbers.append(number)
         threads.look()
-    assert [told["torch"] for told in session] == list(range(1, 9))
+    assert [note["torch"] for note in session] == list(range(1, 9))

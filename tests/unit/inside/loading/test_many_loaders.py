@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.loaders import Numbers, loader_probes
 from support.session import Recorder
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from trainprof.inside.loading import loader_description
 from trainprof.inside.loading.loader_description import FIRST_LOOKS
@@ -19,28 +20,17 @@ from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 
 
-class Rows(Dataset[int]):
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class Others(Rows):
+class Others(Numbers):
     pass
 
 
-class Reading(Rows):
+class Reading(Numbers):
     def __init__(self, length: int, file: Any) -> None:
         super().__init__(length)
         self.file = file
 
 
-class Drawing(Rows):
+class Drawing(Numbers):
     """Goes on with another loader's pass in each sample."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
@@ -54,15 +44,15 @@ class Drawing(Rows):
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of datasets that were gone through."""
-    found: list[int] = []
+    lengths: list[int] = []
     plain = loader_description.look_closer
 
     def look_closer(loader: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        found.append(loader.dataset.length)
+        lengths.append(loader.dataset.length)
         return plain(loader, *arguments, **options)
 
     monkeypatch.setattr(loader_description, "look_closer", look_closer)
-    return found
+    return lengths
 
 
 def first_of(loader: DataLoader[Any]) -> Any:
@@ -74,37 +64,35 @@ def test_fewer_and_fewer_loaders_of_a_line_are_looked_at_closer(
 ) -> None:
     recorder.start(LoaderProbe())
     for length in range(1, 101):
-        first_of(DataLoader(Rows(length)))
+        first_of(DataLoader(Numbers(length)))
     assert FIRST_LOOKS == 8
     assert looked_at == [*range(1, 9), 16, 32, 64]
-    facts = recorder.read().notes(Topic.LOADER)
-    assert [one["dataset_length"] for one in facts] == list(range(1, 101))
-    assert {(*one["open_files"], *one["generators"], *one["unpicklable"]) for one in facts} == {()}
+    notes = recorder.read().notes(Topic.LOADER)
+    assert [note["dataset_length"] for note in notes] == list(range(1, 101))
+    names = ("open_files", "generators", "unpicklable")
+    assert not any(note[name] for note in notes for name in names)
 
 
 def test_what_differs_from_a_lines_other_loaders_is_looked_at(
     recorder: Recorder, looked_at: list[int]
 ) -> None:
-    def load(dataset: Rows, **options: Any) -> None:
-        first_of(DataLoader(dataset, **options))
+    def load(dataset: Numbers, **options: Any) -> None:
+        next(iter(DataLoader(dataset, **options)))
 
     recorder.start(LoaderProbe())
     for _ in range(20):
-        load(Rows(5))
+        load(Numbers(5))
     looked_at.clear()
     load(Others(6))
-    load(Rows(7), num_workers=1)
-    load(Rows(8), shuffle=True)
-    load(Rows(9), batch_size=3)
+    load(Numbers(7), num_workers=1)
+    load(Numbers(8), shuffle=True)
+    load(Numbers(9), batch_size=3)
     assert looked_at == [6, 7, 8, 9]
-    first_of(DataLoader(Rows(10)))
+    first_of(DataLoader(Numbers(10)))
     assert looked_at == [6, 7, 8, 9, 10]
 
 
-def test_loaders_built_anew_stay_what_they_were(recorder: Recorder, tmp_path: Path) -> None:
-    def load(dataset: Rows) -> None:
-        first_of(DataLoader(dataset))
-
+def test_loaders_built_again_stay_what_they_were(recorder: Recorder, tmp_path: Path) -> None:
     recorder.start(LoaderProbe())
     path = tmp_path / "data"
     path.write_bytes(b"data")
@@ -112,9 +100,9 @@ def test_loaders_built_anew_stay_what_they_were(recorder: Recorder, tmp_path: Pa
         datasets = Reading(6, file), Reading(3, None)
         for _ in range(20):
             for dataset in datasets:
-                load(dataset)
+                first_of(DataLoader(dataset))
     recording = recorder.read()
-    assert [one["open_files"] for one in recording.notes(Topic.LOADER)] == [
+    assert [note["open_files"] for note in recording.notes(Topic.LOADER)] == [
         ["file (BufferedReader)"],
         [],
     ]
@@ -124,7 +112,7 @@ def test_loaders_built_anew_stay_what_they_were(recorder: Recorder, tmp_path: Pa
 
 
 def test_later_loaders_of_a_line_have_what_the_last_looked_at_had(recorder: Recorder) -> None:
-    class Seeded(Rows):
+    class Seeded(Numbers):
         def __init__(self, length: int) -> None:
             super().__init__(length)
             empty: Any = io.BytesIO()
@@ -133,14 +121,14 @@ def test_later_loaders_of_a_line_have_what_the_last_looked_at_had(recorder: Reco
     recorder.start(LoaderProbe())
     for length in range(1, 13):
         first_of(DataLoader(Seeded(length)))
-    facts = recorder.read().notes(Topic.LOADER)
-    assert [one["generators"] for one in facts] == [["draws"]] * 12
-    assert [one["open_files"] for one in facts] == [["file (BufferedReader)"]] * 12
+    notes = recorder.read().notes(Topic.LOADER)
+    assert [note["generators"] for note in notes] == [["draws"]] * 12
+    assert [note["open_files"] for note in notes] == [["file (BufferedReader)"]] * 12
 
 
 def test_what_describing_them_took_is_told_as_our_cost(recorder: Recorder) -> None:
     session = recorder.start(LoaderProbe())
-    loader = DataLoader(Rows(2))
+    loader = DataLoader(Numbers(2))
     first_of(loader)
     took_ns = session.looked_ns
     assert took_ns > 0
@@ -149,45 +137,41 @@ def test_what_describing_them_took_is_told_as_our_cost(recorder: Recorder) -> No
 
 
 def test_a_worker_writes_of_all_loaders_its_own_alone(recorder: Recorder) -> None:
-    loader = LoaderProbe()
-    recorder.start(loader, FetchProbe(loader))
+    recorder.start(*loader_probes(FetchProbe))
     for length in range(1, 21):
-        first_of(DataLoader(Rows(length)))
-    assert len(list(DataLoader(Rows(2), num_workers=1))) == 2
+        first_of(DataLoader(Numbers(length)))
+    assert len(list(DataLoader(Numbers(2), num_workers=1))) == 2
     script, worker = recorder.read_all()
     assert len(script.notes(Topic.LOADER)) == 21
-    assert [one["num_workers"] for one in worker.notes(Topic.LOADER)] == [1]
-    assert [event.text["num_workers"] for event in worker.of(Kind.FETCH)] == [1, 1]
-    (facts,) = worker.notes(Topic.LOADER)
-    assert worker.texts[facts["site"]] == script.texts[facts["site"]]
+    (metadata,) = worker.notes(Topic.LOADER)
+    assert [event.text for event in worker.of(Kind.FETCH)] == [metadata] * 2
+    assert metadata["num_workers"] == 1
+    assert worker.texts[metadata["site"]] == script.texts[metadata["site"]]
 
 
 def test_a_child_that_goes_on_with_its_parents_pass_tells_whose_it_is(recorder: Recorder) -> None:
-    loader = LoaderProbe()
-    recorder.start(loader, FetchProbe(loader))
-    iterator = iter(DataLoader(Rows(9)))
+    recorder.start(*loader_probes(FetchProbe))
+    iterator = iter(DataLoader(Numbers(9)))
     next(iterator)
-    built = DataLoader(Rows(7))
+    built = DataLoader(Numbers(7))
     first_of(built)
     assert len(list(DataLoader(Drawing(iterator), num_workers=1))) == 2
     _, worker = recorder.read_all()
-    found = worker.of(Kind.LOADER_NEXT)
-    assert [event.text["dataset_length"] for event in found] == [9, 9]
-    assert sorted(one["dataset_length"] for one in worker.notes(Topic.LOADER)) == [2, 9]
+    assert [event.text["dataset_length"] for event in worker.of(Kind.LOADER_NEXT)] == [9, 9]
+    assert sorted(note["dataset_length"] for note in worker.notes(Topic.LOADER)) == [2, 9]
 
 
 def test_a_child_that_begins_a_pass_of_its_parents_loader_tells_whose_it_is(
     recorder: Recorder,
 ) -> None:
-    class Around(Rows):
+    class Around(Numbers):
         def __getitem__(self, index: int) -> int:
             return int(first_of(inner))
 
-    loader = LoaderProbe()
-    recorder.start(loader, FetchProbe(loader))
-    inner = DataLoader(Rows(9))
+    recorder.start(*loader_probes(FetchProbe))
+    inner = DataLoader(Numbers(9))
     first_of(inner)
     assert len(list(DataLoader(Around(2), num_workers=1))) == 2
     _, worker = recorder.read_all()
-    found = worker.of(Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_NEXT)
-    assert {event.text["dataset_length"] for event in found} == {9}
+    events = worker.of(Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_NEXT)
+    assert {event.text["dataset_length"] for event in events} == {9}

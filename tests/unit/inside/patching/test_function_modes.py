@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from support import fake_device
-from support.fake_device import FakeTensor
+from support.fake_device import transfer_probe
 from support.session import Recorder
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
 from trainprof.inside.model.torch_settings import TorchSettingsProbe
 from trainprof.inside.patching.function_modes import FunctionModes
-from trainprof.inside.session import Probe
 from trainprof.inside.spans.fetch_usage import BatchScale
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.inside.spans.sync import SyncProbe
-from trainprof.inside.spans.transfer import TransferProbe
 from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
 
 GPU = "fakegpu"
@@ -59,10 +57,6 @@ def default_device(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_default_device(None)
 
 
-def here() -> int:
-    return sys._getframe(1).f_lineno
-
-
 def test_a_default_device_is_no_mode_of_the_scripts() -> None:
     modes = FunctionModes(torch)
     host = torch.device("cpu")
@@ -77,52 +71,45 @@ def test_a_default_device_is_no_mode_of_the_scripts() -> None:
             assert modes.would_notice()
 
 
-def test_a_torch_that_does_not_tell_its_modes_has_none_or_the_scripts() -> None:
+def test_a_torch_that_does_not_list_its_modes_has_none_or_the_scripts() -> None:
     none = FunctionModes(SimpleNamespace(_C=SimpleNamespace()))  # type: ignore[arg-type]
     assert not none.would_notice()
-    one = SimpleNamespace(_len_torch_function_stack=lambda: 1)
-    assert FunctionModes(SimpleNamespace(_C=one)).would_notice()  # type: ignore[arg-type]
+    entered = SimpleNamespace(_len_torch_function_stack=lambda: 1)
+    assert FunctionModes(SimpleNamespace(_C=entered)).would_notice()  # type: ignore[arg-type]
     with none.unseen():
         pass
 
 
-def copies() -> tuple[int, int]:
+def copies() -> int:
+    """Returns the line before the first."""
+    line = sys._getframe().f_lineno
     there = torch.zeros(4).to(GPU)
     x = torch.zeros(4)
     x.to(GPU)
-    first = here() - 3
     there.cpu()
-    return first, here() - 1
-
-
-def transfer_probe() -> TransferProbe:
-    made = TransferProbe()
-    made.plain_types.add(FakeTensor)
-    return made
+    return line
 
 
 @pytest.mark.usefixtures("default_device")
 def test_copies_are_the_scripts_own_lines(recorder: Recorder) -> None:
     recorder.start(transfer_probe())
-    first, last = copies()
+    line = copies()
     events = recorder.read().of(Kind.TRANSFER)
     made = TransferFlag.H2D | TransferFlag.MADE_THERE
     assert [event.flags for event in events] == [made, TransferFlag.H2D, TransferFlag.D2H]
-    assert [event.line for event in events] == [
-        f"test_function_modes.py:{line}" for line in (first, first + 2, last)
-    ]
+    assert [int(event.line.partition(":")[2]) - line for event in events] == [1, 3, 4]
 
 
 def test_copies_under_a_mode_of_the_scripts_too(recorder: Recorder) -> None:
-    def watched() -> tuple[list[str], tuple[int, int]]:
+    def watched() -> list[str]:
         with torch.device("cpu"), Spy() as spy:
-            lines = copies()
-        return spy.seen, lines
+            copies()
+            torch.zeros(2).to(torch.float64)
+        return spy.seen
 
-    bare, _ = watched()
+    bare = watched()
     recorder.start(transfer_probe(), SyncProbe())
-    seen, _ = watched()
-    assert seen == bare
+    assert watched() == bare
     assert len(recorder.read().of(Kind.TRANSFER)) == 3  # from the mode's line
 
 
@@ -133,48 +120,36 @@ def test_reads_are_counted_once_at_the_scripts_own_lines(
 ) -> None:
     monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: has_device)
     recorder.start(SyncProbe())
+    line = sys._getframe().f_lineno
     torch.tensor(3.0).item()
-    line = here() - 1
     if has_device:
         with pytest.raises(RuntimeError):
             torch.ones(1, device="meta").item()  # stands for that device
     events = recorder.read().of(Kind.SYNC)
     on_host = SyncFlag.ITEM | SyncFlag.ON_CPU
     assert [event.flags for event in events] == [on_host, *([SyncFlag.ITEM] * has_device)]
-    lines = [line, line + 4][: len(events)]
-    assert [event.line for event in events] == [f"test_function_modes.py:{one}" for one in lines]
+    assert [int(event.line.partition(":")[2]) - line for event in events] == [1, 4][: len(events)]
 
 
-def settings_told(recorder: Recorder) -> dict[str, Any]:
-    probes: tuple[Probe, ...] = (ForwardProbe(), TorchSettingsProbe(), OptimizerProbe())
-    recorder.start(*probes)
-    model = torch.nn.Linear(2, 2)
-    model.bias.requires_grad_(False)
-    model(torch.ones(1, 2)).sum().backward()
-    torch.optim.Adam(model.parameters()).step()
-    found: dict[str, Any] = {}
-    for note in recorder.read().notes(Topic.ENVIRONMENT):
-        found |= note
-    recorder.stop()
-    return found
+ASKED = {"unfused", "looped_optimizer", "numerics"}
 
 
-ASKED = ("unfused", "looped_optimizer", "numerics")
-
-
-@pytest.mark.usefixtures("default_device")
-def test_what_tensors_tell_is_told(recorder: Recorder) -> None:
-    told = settings_told(recorder)
-    assert told["numerics"] == {"parameters": "float32"}
-    assert set(ASKED) <= told.keys()
-
-
-def test_what_a_mode_of_the_scripts_would_see_is_not_asked(recorder: Recorder) -> None:
-    with ExitStack() as stack:
-        stack.enter_context(torch.device("cpu"))
-        stack.enter_context(Spy())
-        told = settings_told(recorder)
-    assert not told.keys() & set(ASKED)
+@pytest.mark.parametrize("has_own_mode", [False, True])
+def test_what_a_mode_of_the_scripts_would_see_is_not_asked(
+    recorder: Recorder, has_own_mode: bool
+) -> None:
+    with torch.device("cpu"), Spy() if has_own_mode else nullcontext():
+        recorder.start(ForwardProbe(), TorchSettingsProbe(), OptimizerProbe())
+        model = torch.nn.Linear(2, 2)
+        model.bias.requires_grad_(False)
+        model(torch.ones(1, 2)).sum().backward()
+        torch.optim.Adam(model.parameters()).step()
+        notes = recorder.read().notes(Topic.ENVIRONMENT)
+        recorder.stop()
+    noted = {key for note in notes for key in note}
+    assert noted & ASKED == (set() if has_own_mode else ASKED)
+    numerics = [note["numerics"] for note in notes if "numerics" in note]
+    assert numerics == ([] if has_own_mode else [{"parameters": "float32"}])
 
 
 @pytest.mark.usefixtures("default_device")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.session import Recorder, run_hooked, run_plain
 
-from trainprof.inside.patching.step_wrapper import StepHook, hooked_elsewhere, hooked_in
+from trainprof.inside.patching.step_wrapper import StepHook, hooked_elsewhere
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.record.schema import Kind
 
@@ -80,8 +80,7 @@ def own_class(held: object = None) -> type[torch.optim.Optimizer]:
 def stepped(cls: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
-    made: Any = cls
-    optimizer: torch.optim.Optimizer = made([parameter])
+    optimizer: torch.optim.Optimizer = cls([parameter])  # type: ignore[call-arg]
     optimizer.step()
     return optimizer
 
@@ -102,13 +101,14 @@ def sent(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def test_it_is_as_large_as_without_us_but_for_little(recorder: Recorder) -> None:
-    bare = own_class()
-    stepped(bare)
-    size = len(cloudpickle.dumps(bare))
+    def size() -> int:
+        cls = own_class()
+        stepped(cls)
+        return len(cloudpickle.dumps(cls))
+
+    bare = size()
     recorder.start(OptimizerProbe())
-    ours = own_class()
-    stepped(ours)
-    assert len(cloudpickle.dumps(ours)) < size + 2_000
+    assert size() < bare + 2_000
 
 
 def test_a_class_that_came_from_another_process_is_watched_in_this_one(recorder: Recorder) -> None:
@@ -128,18 +128,6 @@ def test_a_class_that_came_from_another_process_is_watched_in_this_one(recorder:
     assert hooked_elsewhere(vars(arrived)["step"]) is None
     stepped(arrived)
     assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 4
-
-
-def test_what_the_user_put_around_a_step_is_left_alone(recorder: Recorder) -> None:
-    recorder.start(OptimizerProbe())
-    around, hooked = object(), print
-
-    def step(*_: Any) -> Any:
-        return around, hooked
-
-    assert hooked_elsewhere(step) is None
-    assert hooked_elsewhere(None) is None
-    assert hooked_in(print, None) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -49,8 +49,9 @@ def test_lazy_modules_stay_unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def is_users(path: str) -> bool:
         return path.startswith(str(tmp_path))
 
-    found = lines_with(is_users, re.compile("grad"))
-    assert found == [(str(tmp_path / "planted.py"), line) for line in (1, 2)]
+    assert lines_with(is_users, re.compile("grad")) == [
+        (str(tmp_path / "planted.py"), line) for line in (1, 2)
+    ]
     assert any_text(is_users, lambda text: "grad" in text)
     assert any_text(is_users, lambda text: "worker_info" in text)  # it may load itself yet
     assert not any_text(is_users, lambda text: "nowhere" in text)

@@ -36,7 +36,7 @@ def test_filters_for_a_module(same_with_us: Compare, action: Any, base: Any, mod
     def caught() -> list[Any]:
         globals().pop("__warningregistry__", None)
         seen: list[Any] = []
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter(base)
             warnings.filterwarnings(action, module=module)
             for _ in range(2):
@@ -44,11 +44,11 @@ def test_filters_for_a_module(same_with_us: Compare, action: Any, base: Any, mod
                     seen.append(warned(number))
                 except Warning:
                     seen.append(traceback.format_exc())
-        return [*seen, *((one.filename, one.lineno, str(one.message)) for one in found)]
+        return [*seen, *((x.filename, x.lineno, str(x.message)) for x in shown)]
 
-    kind, found = same_with_us(caught)
+    kind, outcome = same_with_us(caught)
     assert kind == "returned"
     if module == HERE and action in ("error", "ignore"):
-        assert len(found) == 2  # none was shown
+        assert len(outcome) == 2  # none was shown
     else:
-        assert found[2][0] == __file__
+        assert outcome[2][0] == __file__

@@ -24,6 +24,7 @@ def code_in(file: str) -> CodeType:
     [
         ("/project/train.py", True, None),
         ("train.py", True, None),
+        ("/home/me/torch/train.py", True, None),
         (f"{LIBRARY}/graphs/conv.py", False, "graphs"),
         (f"{LIBRARY}/alone.py", False, "alone"),
         (torch.__file__, False, "torch"),

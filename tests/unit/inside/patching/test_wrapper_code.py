@@ -16,7 +16,6 @@ from trainprof.inside.patching.patcher import hide_our_frame
 from trainprof.inside.patching.wrapper_code import NotWoven, weave
 from trainprof.inside.spans.backward import BackwardProbe
 from trainprof.inside.spans.forward import ForwardProbe
-from trainprof.record.schema import Kind
 
 Wrapped = Callable[..., Any]
 BASE = 10
@@ -87,11 +86,6 @@ def test_a_wrapper_of_any_arguments_takes_on_those_of_the_original() -> None:
     assert events == ["done", "done"]
 
 
-def test_an_original_may_call_what_its_module_imports() -> None:
-    woven = weave(watched(Adder.named, []), Adder.named)
-    assert woven(Adder(), scale=len) == "len"
-
-
 def test_what_the_original_returns_can_have_a_name() -> None:
     seen: list[Any] = []
 
@@ -114,22 +108,15 @@ def test_what_the_original_returns_can_have_a_name() -> None:
     assert seen == [26, 26, None, None, None]
 
 
-def test_it_returns_none_where_the_original_returns_nothing() -> None:
-    seen: list[int] = []
-    woven = weave(watched(Adder.silent, []), Adder.silent)
-    assert woven(Adder(), seen, scale=3) is None
-    assert seen == [3]
-
-
 def test_it_stands_where_the_original_stands() -> None:
     woven = weave(watched(Adder.add, []), Adder.add)
 
-    def told(function: Wrapped) -> str:
+    def traced(function: Wrapped) -> str:
         with pytest.raises(ValueError, match="no scale") as caught:
             function(Adder(), scale=0)
         return "".join(traceback.format_exception(caught.value)[2:])
 
-    assert told(woven).splitlines()[1:] == told(Adder.add).splitlines()[1:]
+    assert traced(woven).splitlines()[1:] == traced(Adder.add).splitlines()[1:]
     assert inspect.getsource(woven) == inspect.getsource(Adder.add)
     assert woven.__code__.co_name == "add"
 
@@ -138,6 +125,8 @@ def test_names_of_the_originals_module_stay_its_own(monkeypatch: pytest.MonkeyPa
     woven = weave(watched(Adder.add, []), Adder.add)
     monkeypatch.setitem(globals(), "BASE", 20)
     assert woven(Adder()) == 20
+    woven = weave(watched(Adder.named, []), Adder.named)
+    assert woven(Adder(), scale=len) == "len"  # by what its module imports
 
 
 def closure() -> Wrapped:
@@ -185,30 +174,26 @@ def test_what_cannot_be_woven_is_not(original: Wrapped) -> None:
         weave(watched(original, []), original)
 
 
-def test_torchs_module_call_is_woven_and_costs_no_frame(recorder: Recorder) -> None:
+@pytest.mark.parametrize("probe", [ForwardProbe, BackwardProbe])
+def test_torchs_functions_are_woven_and_cost_no_frame(recorder: Recorder, probe: Any) -> None:
     depths = []
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda gradient: depths.append(len(inspect.stack())))
 
     class Deep(torch.nn.Module):
         def forward(self) -> None:
             depths.append(len(inspect.stack()))
 
-    model = Deep()
-    model()
-    code = torch.nn.Module.__call__.__code__
-    recorder.start(ForwardProbe())
-    model()
-    assert torch.nn.Module.__call__.__code__.co_filename == code.co_filename
-    assert torch.nn.Module.__call__.__code__ is not code
-    assert depths[0] == depths[1]
-    assert len(recorder.read().of(Kind.FORWARD)) == 1
+    def run() -> list[int]:
+        depths.clear()
+        Deep()()
+        leaf.backward()
+        return list(depths)
 
-
-def test_torchs_door_to_the_engine_is_woven(recorder: Recorder) -> None:
-    depths = []
-    leaf = torch.ones(1, requires_grad=True)
-    leaf.register_hook(lambda gradient: depths.append(len(inspect.stack())))
-    leaf.backward()
-    recorder.start(BackwardProbe())
-    leaf.backward()
-    assert depths[0] == depths[1]
-    assert len(recorder.read().of(Kind.BACKWARD)) == 1
+    bare, code = run(), torch.nn.Module.__call__.__code__
+    recorder.start(probe())
+    assert run() == bare
+    woven = torch.nn.Module.__call__.__code__
+    assert (woven is not code) is (probe is ForwardProbe)
+    assert woven.co_filename == code.co_filename
+    assert len(recorder.read().events) == 1

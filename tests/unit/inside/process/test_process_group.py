@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def join(tmp_path: Path) -> Iterator[Callable[..., None]]:
         dist.destroy_process_group()
 
 
-def told(recorder: Recorder) -> list[Any]:
+def ranks(recorder: Recorder) -> list[Any]:
     notes = recorder.read().notes(Topic.ENVIRONMENT)
     return [note for note in notes if "rank" in note]
 
@@ -36,7 +35,7 @@ def told(recorder: Recorder) -> list[Any]:
 def test_rank_and_size_are_noted_on_joining(recorder: Recorder, join: Callable[..., None]) -> None:
     recorder.start(ProcessGroupProbe())
     join()
-    assert told(recorder) == [{"rank": 0, "world_size": 1, "backend": "gloo"}]
+    assert ranks(recorder) == [{"rank": 0, "world_size": 1, "backend": "gloo"}]
 
 
 def test_a_device_mesh_joins_too(
@@ -48,22 +47,9 @@ def test_a_device_mesh_joins_too(
     recorder.start(ProcessGroupProbe())
     try:
         device_mesh.init_device_mesh("cpu", (1,))
-        assert [note["rank"] for note in told(recorder)] == [0]
+        assert [note["rank"] for note in ranks(recorder)] == [0]
     finally:
         dist.destroy_process_group()
-
-
-def test_a_refused_group_looks_the_same(same_with_us: Callable[..., Any]) -> None:
-    def join() -> None:
-        dist.init_process_group("gloo", init_method="nonsense://", rank=0, world_size=1)
-
-    assert same_with_us(join, ProcessGroupProbe())[0] == "raised"
-
-
-def test_pickle_finds_the_function(recorder: Recorder) -> None:
-    recorder.start(ProcessGroupProbe())
-    found = pickle.loads(pickle.dumps(dist.init_process_group))
-    assert found is dist.distributed_c10d.init_process_group is device_mesh.init_process_group
 
 
 def test_a_torch_without_it_is_no_fault(

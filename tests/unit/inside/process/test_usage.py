@@ -12,8 +12,8 @@ from trainprof.inside.process import usage
 
 
 def test_it_is_what_resource_tells() -> None:
-    told = usage.getrusage(usage.RUSAGE_SELF)
-    assert told.ru_maxrss == pytest.approx(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    used = usage.getrusage(usage.RUSAGE_SELF)
+    assert used.ru_maxrss == pytest.approx(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     assert getattr(resource, "RUSAGE_THREAD", None) == usage.RUSAGE_THREAD
 
 

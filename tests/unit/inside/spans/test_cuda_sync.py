@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import fake_device
-from support.fake_device import FakeTensor
+from support.fake_device import transfer_probe
 from support.session import FakeClock, Recorder
 from torch import nn
 
@@ -20,7 +20,6 @@ from trainprof.inside.spans.backward import BackwardProbe
 from trainprof.inside.spans.cuda_sync import SynchronizeProbe
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
-from trainprof.inside.spans.transfer import TransferProbe
 from trainprof.record.schema import Kind, Topic
 
 GPU = "fakegpu"
@@ -49,43 +48,28 @@ class FakeTorch(SimpleNamespace):
         return lambda index=None: self.waited.append((name, index))
 
 
-def test_a_device_that_the_script_has_not_begun_with_is_left_alone() -> None:
-    fake = FakeTorch()
-    assert not Accelerator(fake).synchronize()  # type: ignore[arg-type]
-    assert fake.waited == []
-
-
-@pytest.mark.parametrize(("kind", "by"), [("cuda", "cuda"), ("xpu", "xpu"), ("npu", "accelerator")])
-def test_what_the_script_has_begun_with_is_waited_for(kind: str, by: str) -> None:
-    fake = FakeTorch(initialized=(kind,))
-    assert Accelerator(fake).synchronize()  # type: ignore[arg-type]
-    assert fake.waited == [(by, None)]
-
-
-def test_each_of_several_devices_is_waited_for() -> None:
-    fake = FakeTorch(initialized=("cuda",))
+@pytest.mark.parametrize(
+    ("begun_with", "capturing", "seen", "waited"),
+    [
+        ((), False, [], []),  # a device that the script has not begun with is left alone
+        (("cuda",), False, [], [("cuda", None)]),
+        (("xpu",), False, [], [("xpu", None)]),
+        (("npu",), False, [], [("accelerator", None)]),
+        (("cuda",), False, [1, 0], [("cuda", 0), ("cuda", 1)]),
+        (("cuda",), True, [], []),  # nothing while a graph is captured
+    ],
+)
+def test_what_the_script_has_begun_with_is_waited_for(
+    begun_with: tuple[str, ...], capturing: bool, seen: list[int], waited: list[Any]
+) -> None:
+    fake = FakeTorch(initialized=begun_with, capturing=capturing)
     accelerator = Accelerator(fake)  # type: ignore[arg-type]
-    accelerator.saw("cuda", 1)
-    accelerator.saw("cuda", 0)
-    accelerator.synchronize()
-    assert fake.waited == [("cuda", 0), ("cuda", 1)]
-
-
-def test_what_waits_is_torchs_own_function_before_anybody_wrapped_it() -> None:
-    fake = FakeTorch(initialized=("cuda",))
-    accelerator = Accelerator(fake)  # type: ignore[arg-type]
+    for index in seen:
+        accelerator.saw("cuda", index)
+    # What waits is torch's own function before anybody wrapped it.
     fake.cuda.synchronize = lambda: pytest.fail("a wrapper was called")
-    assert accelerator.synchronize()
-
-
-def test_nothing_is_waited_for_while_a_graph_is_captured() -> None:
-    fake = FakeTorch(initialized=("cuda",), capturing=True)
-    assert not Accelerator(fake).synchronize()  # type: ignore[arg-type]
-    elsewhere = FakeTorch(initialized=("cuda",))
-    accelerator = Accelerator(elsewhere)  # type: ignore[arg-type]
-    accelerator.capturing = 1
-    assert not accelerator.synchronize()
-    assert fake.waited == elsewhere.waited == []
+    assert accelerator.synchronize() is bool(waited)
+    assert fake.waited == waited
 
 
 def test_a_forked_child_has_no_device_of_its_parents() -> None:
@@ -133,9 +117,8 @@ def device(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def probes() -> list[Probe]:
-    transfer = TransferProbe()
-    transfer.plain_types.add(FakeTensor)
-    return [SynchronizeProbe(), transfer, ForwardProbe(), BackwardProbe(), OptimizerProbe()]
+    spans = [transfer_probe(), ForwardProbe(), BackwardProbe(), OptimizerProbe()]
+    return [SynchronizeProbe(), *spans]
 
 
 def train(device: Device) -> torch.Tensor:
@@ -162,26 +145,27 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any], device: Dev
     assert same_with_us(lambda: train(device), *probes())[0] == "returned"
 
 
-def test_each_phase_takes_what_the_device_takes(
-    recorder: Recorder, device: Device, clock: FakeClock
-) -> None:
+@pytest.fixture
+def started(recorder: Recorder, device: Device, clock: FakeClock) -> Recorder:
     recorder.start(*probes(), now=clock, options={"cuda_sync": True})
     torch.ones(1).to(GPU)  # from here on the device is known to be used
+    return recorder
+
+
+def test_each_phase_takes_what_the_device_takes(started: Recorder, device: Device) -> None:
     train(device)
-    recording = recorder.read()
+    recording = started.read()
     assert [e.ns for e in recording.of(Kind.FORWARD)] == [20 * US]
     assert [e.ns for e in recording.of(Kind.BACKWARD)] == [30 * US]
     assert [e.ns for e in recording.of(Kind.OPTIMIZER_STEP)] == [40 * US]
     assert {"device": "fakegpu:0"} in recording.notes(Topic.ENVIRONMENT)
 
 
-def test_what_was_waited_is_recorded(recorder: Recorder, device: Device, clock: FakeClock) -> None:
-    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
-    torch.ones(1).to(GPU)
+def test_what_was_waited_is_recorded(started: Recorder, device: Device, clock: FakeClock) -> None:
     for _ in range(2):
         train(device)
         clock.advance(60_000 * US)
-    last = recorder.read().of(Kind.SYNCHRONIZED)[-1]
+    last = started.read().of(Kind.SYNCHRONIZED)[-1]
     # It is recorded once in 50 ms: at the first wait of the second step, which is for its copy.
     assert last.ns == (100 + 10) * US
     assert 0 < last.value < device.waits
@@ -196,29 +180,25 @@ def test_without_the_option_nothing_is_waited_for(recorder: Recorder, device: De
 
 
 def test_what_the_scripts_work_came_to_is_not_raised_by_us(
-    recorder: Recorder, device: Device, clock: FakeClock
+    started: Recorder, device: Device
 ) -> None:
     """The device's error reaches the script where its own next call meets it."""
-    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
-    torch.ones(1).to(GPU)
     device.error = RuntimeError("device-side assert triggered")
     train(device)
-    recording = recorder.read()
+    recording = started.read()
     assert len(recording.of(Kind.OPTIMIZER_STEP)) == 1
     assert recording.notes(Topic.PROBE_FAILED) == []
 
 
 def test_a_fault_of_ours_is_reported_once_and_waits_no_more(
-    recorder: Recorder, device: Device, clock: FakeClock
+    started: Recorder, device: Device
 ) -> None:
-    recorder.start(*probes(), now=clock, options={"cuda_sync": True})
-    torch.ones(1).to(GPU)
     device.error = LookupError("gone")
     train(device)
     before = device.waits
     train(device)
     assert device.waits == before
-    assert recorder.read().notes(Topic.PROBE_FAILED) == [
+    assert started.read().notes(Topic.PROBE_FAILED) == [
         {"probe": "cuda_sync", "error": "LookupError: gone"}
     ]
 

@@ -19,11 +19,10 @@ from support import fake_device
 from support.session import Recorder, Recording
 
 from trainprof.inside.device.marks import DeviceMarksProbe
-from trainprof.inside.session import Probe
+from trainprof.inside.session import Session
 from trainprof.inside.spans.find_syncs import SKIPPED_STEPS, WINDOW_STEPS, FindSyncsProbe
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 
-OPTIONS = {"find_syncs": True}
 END = SKIPPED_STEPS + WINDOW_STEPS
 SYNC = b"called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:150.)"
 NOTICE = b"Synchronization debug mode is a prototype feature and does not yet detect all"
@@ -65,8 +64,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SyncMode:
     return made
 
 
-def probes() -> list[Probe]:
-    return [DeviceMarksProbe(), FindSyncsProbe()]
+def start(recorder: Recorder, **options: Any) -> Session:
+    options = options or {"find_syncs": True}
+    return recorder.start(DeviceMarksProbe(), FindSyncsProbe(), options=options)
+
+
+@pytest.fixture
+def session(device: SyncMode, recorder: Recorder) -> Session:
+    return start(recorder)
 
 
 class Script:
@@ -81,85 +86,73 @@ class Script:
         self.step: Callable[[], Any] = self.globals["step"]
 
 
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0)
+
+
 def train(steps: int, *in_each: Callable[[], Any]) -> None:
-    parameter = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    own = optimizer()
     for _ in range(steps):
         for call in in_each:
             call()
-        optimizer.step()
+        own.step()
 
 
-def found(recording: Recording) -> list[tuple[str, int, int]]:
-    return [(one.text[0], one.text[1], one.flags) for one in recording.of(Kind.FOUND_SYNC)]
+def found_syncs(recording: Recording) -> list[tuple[str, int, int]]:
+    return [(sync.text[0], sync.text[1], sync.flags) for sync in recording.of(Kind.FOUND_SYNC)]
 
 
-def reasons(recording: Recording) -> list[str]:
-    notes = recording.notes(Topic.ENVIRONMENT)
-    return [note["no_found_syncs"] for note in notes if "no_found_syncs" in note]
+def reasons(recorder: Recorder) -> int:
+    """Returns how many reasons are noted why none were found."""
+    return sum("no_found_syncs" in note for note in recorder.read().notes(Topic.ENVIRONMENT))
 
 
 def test_calls_that_wait_in_native_code_are_found_in_the_window(
-    recorder: Recorder, device: SyncMode
+    recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
     script = Script(device)
     train(END + 5, script.step, script.step)
     recording = recorder.read()
     assert device.history == [1, 0]
-    assert found(recording) == [(FILE, 2, 0)] * 2 * WINDOW_STEPS
+    assert found_syncs(recording) == [(FILE, 2, 0)] * 2 * WINDOW_STEPS
     opened, closed = recording.of(Kind.SYNC_WINDOW)
     assert (opened.start, opened.end) == (closed.start, opened.start)
     assert (closed.site, closed.value) == (SKIPPED_STEPS, WINDOW_STEPS)
     assert opened.end < closed.end
     assert recording.notes(Topic.PROBE_FAILED) == []
-    assert reasons(recording) == []
+    assert reasons(recorder) == 0
 
 
-def test_its_steps_are_those_of_the_report(recorder: Recorder, device: SyncMode) -> None:
-    """Of optimizers that take turns in blocks each update is one."""
-    recorder.start(*probes(), options=OPTIONS)
-    script = Script(device)
-    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0) for _ in range(2)]
-    for optimizer in optimizers * 3:
-        for _ in range(10):
-            script.step()
-            optimizer.step()
-    recording = recorder.read()
-    assert len(found(recording)) == WINDOW_STEPS
-    closed = recording.of(Kind.SYNC_WINDOW)[1]
-    assert (closed.site, closed.value) == (SKIPPED_STEPS, WINDOW_STEPS)
-
-
-def test_optimizers_in_turn_make_a_step_together(recorder: Recorder, device: SyncMode) -> None:
-    recorder.start(*probes(), options=OPTIONS)
-    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0) for _ in range(2)]
-    seen: list[int] = []
-    for _ in range(END + 5):
-        for optimizer in optimizers:
-            optimizer.step()
-        seen.append(device.mode)
-    assert seen == [0] * (SKIPPED_STEPS - 1) + [1] * WINDOW_STEPS + [0] * 6
+@pytest.mark.parametrize("block", [1, 10])
+def test_its_steps_are_those_of_the_report(device: SyncMode, session: Session, block: int) -> None:
+    """Of optimizers that take turns in blocks each update is one, else they make one together."""
+    optimizers = [optimizer() for _ in range(2)]
+    modes: list[int] = []
+    for own in optimizers * (END + 5):
+        for _ in range(block):
+            own.step()
+            modes.append(device.mode)
+    per_step = 2 if block == 1 else 1
+    begins = (SKIPPED_STEPS - 1) * per_step
+    window = [0] * begins + [1] * WINDOW_STEPS * per_step
+    assert modes[: len(window) + 5] == [*window, *[0] * 5]
 
 
 def test_without_the_option_nothing_is_hooked(recorder: Recorder, device: SyncMode) -> None:
     before = (warnings._filters_mutated, list(warnings.filters))  # type: ignore[attr-defined]
-    recorder.start(*probes())
+    start(recorder, find_syncs=False)
     assert (warnings._filters_mutated, list(warnings.filters)) == before  # type: ignore[attr-defined]
     train(END, Script(device).step)
     assert device.history == []
 
 
-def test_calls_that_are_recorded_anyway_are_told_apart(
-    recorder: Recorder, device: SyncMode
+def test_calls_that_are_recorded_anyway_have_a_flag(
+    recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
     wrapper = Script(device, "trainprof.inside.spans.sync")
-    calls = types.FunctionType(
-        compile("def call():\n    item()\n", FILE, "exec").co_consts[0], {"item": wrapper.step}
-    )
-    train(END, calls)
-    flags = [flag for *_, flag in found(recorder.read())]
+    code = compile("def call():\n    item()\n", FILE, "exec").co_consts[0]
+    train(END, types.FunctionType(code, {"item": wrapper.step}))
+    flags = [flag for *_, flag in found_syncs(recorder.read())]
     assert flags == [FoundSyncFlag.KNOWN] * WINDOW_STEPS
 
 
@@ -167,9 +160,8 @@ def test_calls_that_are_recorded_anyway_are_told_apart(
 
 
 def test_filters_registries_and_captures_are_as_without(
-    recorder: Recorder, device: SyncMode
+    recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
     script = Script(device)
     names = set(script.globals)
     filters, entries = warnings.filters, list(warnings.filters)
@@ -180,19 +172,18 @@ def test_filters_registries_and_captures_are_as_without(
             warnings.simplefilter("always")
             script.step()
             warnings.warn("the script's own", stacklevel=1)
-        seen.append(([str(one.message) for one in caught], set(script.globals)))
+        seen.append(([str(warning.message) for warning in caught], set(script.globals)))
 
     train(END + 5, captures)
     assert seen == [(["the script's own"], names)] * (END + 5)
     assert warnings.filters is filters
     assert list(warnings.filters) == entries
-    assert len(found(recorder.read())) == WINDOW_STEPS
+    assert len(found_syncs(recorder.read())) == WINDOW_STEPS
 
 
 def test_a_registry_that_was_there_stays(
-    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch
+    device: SyncMode, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
     script = Script(device)
     monkeypatch.setitem(sys.modules, "the_script", script.module)
     registry = script.globals["__warningregistry__"] = {("text", UserWarning, 1): True}
@@ -202,9 +193,8 @@ def test_a_registry_that_was_there_stays(
 
 @pytest.mark.parametrize("action", ["error", "always", "ignore", "default"])
 def test_no_filter_of_the_scripts_comes_before_ours(
-    recorder: Recorder, device: SyncMode, action: Any
+    recorder: Recorder, device: SyncMode, session: Session, action: Any
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
     script = Script(device)
 
     def filtered() -> None:
@@ -214,16 +204,14 @@ def test_no_filter_of_the_scripts_comes_before_ours(
             script.step()
 
     train(END, filtered)
-    assert len(found(recorder.read())) == WINDOW_STEPS
+    assert len(found_syncs(recorder.read())) == WINDOW_STEPS
 
 
 def test_lists_of_filters_that_were_kept_are_clean_afterwards(
-    recorder: Recorder, device: SyncMode
+    device: SyncMode, session: Session
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
     kept: list[Any] = []
-    script = Script(device)
-    train(END, script.step, lambda: kept.append(warnings.filters[:]))
+    train(END, Script(device).step, lambda: kept.append(warnings.filters[:]))
     copied = kept[SKIPPED_STEPS]
     assert len(copied) == len(kept[0]) + 1
     # A copy of the script's own may live on with our entry, which then lets all pass.
@@ -235,10 +223,7 @@ def test_lists_of_filters_that_were_kept_are_clean_afterwards(
     assert len(caught) == 1
 
 
-def test_what_is_sent_to_another_process_matches_nothing(
-    recorder: Recorder, device: SyncMode
-) -> None:
-    recorder.start(*probes(), options=OPTIONS)
+def test_what_is_sent_to_another_process_matches_nothing(session: Session) -> None:
     train(SKIPPED_STEPS)
     action, pattern, *_ = pickle.loads(pickle.dumps(warnings.filters[0]))
     assert action == "ignore"
@@ -247,12 +232,10 @@ def test_what_is_sent_to_another_process_matches_nothing(
 
 
 def test_the_mode_looks_off_and_its_notice_is_still_to_come(
-    recorder: Recorder, device: SyncMode
+    device: SyncMode, session: Session
 ) -> None:
-    recorder.start(*probes(), options=OPTIONS)
-    module = torch.fakegpu  # type: ignore[attr-defined]
     modes: list[int] = []
-    train(END, lambda: modes.append(module.get_sync_debug_mode()))
+    train(END, lambda: modes.append(torch.fakegpu.get_sync_debug_mode()))  # type: ignore[attr-defined]
     assert modes == [0] * END
     assert device.notices == 0
     assert not torch.is_warn_always_enabled()
@@ -261,16 +244,18 @@ def test_the_mode_looks_off_and_its_notice_is_still_to_come(
 # Where it is left alone.
 
 
-def test_a_mode_that_the_script_has_set_is_left_alone(recorder: Recorder, device: SyncMode) -> None:
-    recorder.start(*probes(), options=OPTIONS)
+def test_a_mode_that_the_script_has_set_is_left_alone(
+    recorder: Recorder, device: SyncMode, session: Session
+) -> None:
     device.mode = 2
     train(END)
     assert (device.mode, device.history) == (2, [])
-    assert reasons(recorder.read()) == ["the script sets torch's sync debug mode itself"]
+    assert reasons(recorder) == 1
 
 
-def test_once_the_script_sets_it_ours_is_over(recorder: Recorder, device: SyncMode) -> None:
-    recorder.start(*probes(), options=OPTIONS)
+def test_once_the_script_sets_it_ours_is_over(
+    recorder: Recorder, device: SyncMode, session: Session
+) -> None:
     script, module = Script(device), torch.fakegpu  # type: ignore[attr-defined]
     train(SKIPPED_STEPS)
     assert device.mode == 1
@@ -282,42 +267,37 @@ def test_once_the_script_sets_it_ours_is_over(recorder: Recorder, device: SyncMo
         script.step()
     train(END)
     assert device.mode == 1
-    assert len(reasons(recorder.read())) == 1
+    assert reasons(recorder) == 1
 
 
 def test_a_run_that_ends_in_the_window_keeps_what_was_found(
-    recorder: Recorder, device: SyncMode
+    recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
-    session = recorder.start(*probes(), options=OPTIONS)
     train(SKIPPED_STEPS + 7, Script(device).step)
     for finish in session.at_end:
         finish()
     recording = recorder.read()
-    assert len(found(recording)) == 7
+    assert len(found_syncs(recording)) == 7
     assert recording.of(Kind.SYNC_WINDOW)[-1].value == 7
     assert device.history == [1, 0]
 
 
 def test_a_fault_of_ours_puts_the_mode_back(
-    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder, device: SyncMode, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = recorder.start(*probes(), options=OPTIONS)
-    script = Script(device)
-
     def fails(frame: object) -> int:
         raise LookupError("ours")
 
     monkeypatch.setattr(session.sites, "find", fails)
     entries = list(warnings.filters)
-    train(END, script.step)
+    train(END, Script(device).step)
     assert device.history == [1, 0]
     assert list(warnings.filters) == entries
     (fault,) = recorder.read().notes(Topic.PROBE_FAILED)
     assert fault["probe"] == "find_syncs"
 
 
-def test_a_forked_child_leaves_it_alone(recorder: Recorder, device: SyncMode) -> None:
-    recorder.start(*probes(), options=OPTIONS)
+def test_a_forked_child_leaves_it_alone(device: SyncMode, session: Session) -> None:
     entries = list(warnings.filters)
     train(SKIPPED_STEPS)
     pid = os.fork()
@@ -328,19 +308,15 @@ def test_a_forked_child_leaves_it_alone(recorder: Recorder, device: SyncMode) ->
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_where_there_is_no_such_mode_it_says_so(
-    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lacks", ["mode", "device"])
+def test_a_torch_that_cannot_tell_says_so(
+    recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
-    monkeypatch.delattr(torch.fakegpu, "set_sync_debug_mode")  # type: ignore[attr-defined]
-    recorder.start(*probes(), options=OPTIONS)
-    train(END)
-    assert reasons(recorder.read()) == ["torch has no sync debug mode for devices of type fakegpu"]
-
-
-def test_a_torch_for_the_cpu_alone_says_so(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None, hip=None))
-    monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
-    recorder.start(*probes(), options=OPTIONS)
-    assert reasons(recorder.read()) == ["this torch knows no device but the CPU"]
+    if lacks == "mode":
+        monkeypatch.delattr(torch.fakegpu, "set_sync_debug_mode")  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None, hip=None))
+        monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
+    start(recorder)
+    train(END if lacks == "mode" else 0)
+    assert reasons(recorder) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,34 +32,6 @@ class Failing(torch.optim.SGD):
 class Twice(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
-
-
-def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
-    def training() -> Any:
-        p = nn.Parameter(torch.ones(3))
-        optimizer = torch.optim.AdamW([p], lr=0.1)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-        for _ in range(4):
-            optimizer.zero_grad()
-            (p**3).sum().backward()
-            nn.utils.clip_grad_norm_([p], 0.5)
-            optimizer.step()
-            schedule.step()
-        return p, optimizer.state_dict()["param_groups"]
-
-    assert same_with_us(training, OptimizerProbe())[0] == "returned"
-
-
-def test_an_exception_looks_the_same(same_with_us: Callable[..., Any]) -> None:
-    def fails() -> None:
-        Failing([parameter()], 0.1).step()
-
-    assert same_with_us(fails, OptimizerProbe())[0] == "raised"
-
-    def bad_clip() -> None:
-        nn.utils.clip_grad_norm_([parameter()], "much")  # type: ignore[arg-type]
-
-    assert same_with_us(bad_clip, OptimizerProbe())[0] == "raised"
 
 
 def test_each_kind_of_call(recorder: Recorder) -> None:
@@ -125,26 +96,6 @@ def test_a_step_with_a_closure_tells_when_its_update_begins(recorder: Recorder) 
     assert [e.start for e in recorder.read().of(Kind.UPDATE_BEGINS)] == [1040, 1080]
 
 
-@pytest.mark.parametrize("fails_in", ["closure", "update"])
-def test_an_exception_around_a_closure_looks_the_same(
-    same_with_us: Callable[..., Any], fails_in: str
-) -> None:
-    def fails() -> None:
-        given = parameter()
-        optimizer = torch.optim.Adam([given], lr=0.1)
-        optimizer.step(lambda: 1.0)
-        given.grad = torch.ones(2).to_sparse()  # which Adam refuses
-
-        def closure() -> float:
-            if fails_in == "closure":
-                raise KeyError("theirs")
-            return 1.0
-
-        optimizer.step(closure)
-
-    assert same_with_us(fails, OptimizerProbe())[0] == "raised"
-
-
 def test_super_step_lies_inside(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     torch.optim.SGD([parameter()], lr=0.1)  # from now on torch wraps SGD.step, too
@@ -169,17 +120,6 @@ def test_a_step_that_raised_does_not_stay_open(recorder: Recorder) -> None:
     assert session.limit is not None
 
 
-def test_an_optimizer_that_is_gone_leaves_its_number_unused(recorder: Recorder) -> None:
-    recorder.start(OptimizerProbe())
-    first, second = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
-    first.step()
-    second.step()
-    del first
-    torch.optim.SGD([parameter()], lr=0.1).step()
-    names = [event.text for event in recorder.read().of(Kind.OPTIMIZER_STEP)]
-    assert names == ["SGD#1", "SGD#2", "SGD#3"]
-
-
 def test_of_very_many_optimizers_only_the_first_have_texts(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     p = parameter()
@@ -191,30 +131,14 @@ def test_of_very_many_optimizers_only_the_first_have_texts(recorder: Recorder) -
     recording = recorder.read()
     steps = recording.of(Kind.OPTIMIZER_STEP)
     assert len({event.site for event in steps}) == MOST_NAMED + 51  # as without a limit
-    assert all(one.site == other.site for one, other in zip(steps[:-1:2], steps[1::2], strict=True))
+    assert all(a.site == b.site for a, b in zip(steps[:-1:2], steps[1::2], strict=True))
     names = recording.notes(Topic.OPTIMIZER)
     first = [f"SGD#{number}" for number in range(1, MOST_NAMED + 1)]
     assert names == [*first, "SGD#", f"Adam#{MOST_NAMED + 51}"]
     assert [event.text for event in steps[2 * MOST_NAMED :]] == [None] * 100 + [names[-1]]
 
 
-@pytest.mark.parametrize("gradient", [1.0, float("inf")])
-def test_a_scalers_step_is_seen_when_it_skips(recorder: Recorder, gradient: float) -> None:
-    recorder.start(OptimizerProbe())
-    p = parameter()
-    optimizer = torch.optim.SGD([p], lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    scaler.scale(torch.ones(1))
-    p.grad = torch.full((2,), gradient)
-    scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
-    skipped = gradient == float("inf")
-    step = [] if skipped else ["OPTIMIZER_STEP"]
-    assert recorder.read().kinds() == ["SCALER_UPDATE", *step, "SCALER_STEP", "SCALER_UPDATE"]
-
-
-def test_a_first_step_that_a_scaler_skips_is_none(recorder: Recorder) -> None:
+def test_a_step_that_a_scaler_skips_is_none(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     first_steps: list[Any] = []
     recorder.session.at_first_step.append(first_steps.append)
@@ -228,8 +152,9 @@ def test_a_first_step_that_a_scaler_skips_is_none(recorder: Recorder) -> None:
         scaler.update()
         assert first_steps == ([] if gradient == float("inf") else [optimizer])
     recording = recorder.read()
+    before, behind = "SCALER_UPDATE", ["SCALER_STEP", "SCALER_UPDATE"]
+    assert recording.kinds() == [before, *behind] * 2 + [before, "OPTIMIZER_STEP", *behind] * 2
     steps = recording.of(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
-    assert len(steps) == 6
     assert {step.text for step in steps} == {"SGD#1"}
 
 
@@ -242,43 +167,3 @@ def test_optimizers_in_backward(recorder: Recorder) -> None:
     net(torch.ones(1, 2)).sum().backward()
     names = {event.text for event in recorder.read().of(Kind.OPTIMIZER_STEP)}
     assert names == {"SGD#1", "SGD#2"}
-
-
-def test_a_fault_of_ours_harms_nothing(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: OptimizerProbe, *_: object) -> int:
-        raise ZeroDivisionError("ours")
-
-    monkeypatch.setattr(OptimizerProbe, "_number", broken)
-    recorder.start(OptimizerProbe())
-    p = parameter()
-    for _ in range(2):
-        torch.optim.SGD([p], lr=0.5).step()
-    assert p.tolist() == [0.0, 0.0]
-    recording = recorder.read()
-    assert len(recording.notes(Topic.PROBE_FAILED)) == 1
-    assert recording.of(Kind.OPTIMIZER_STEP) == []
-
-
-def test_missing_hook_points_are_reported_and_the_others_work(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.delattr(torch.amp, "GradScaler")
-        patched.delattr(torch.optim.lr_scheduler, "LRScheduler")
-        recorder.start(OptimizerProbe())
-    optimizer = torch.optim.SGD([parameter()], lr=0.1)
-    optimizer.step()
-    optimizer.zero_grad()
-    recording = recorder.read()
-    assert {n["probe"] for n in recording.notes(Topic.PROBE_UNAVAILABLE)} == {"optimizer"}
-    assert recording.kinds() == ["OPTIMIZER_STEP", "ZERO_GRAD"]
-
-
-def test_without_torchs_hooks_it_is_not_available(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.delattr(torch.optim.Optimizer, "profile_hook_step")
-        recorder.start(OptimizerProbe())
-    [note] = recorder.read().notes(Topic.PROBE_UNAVAILABLE)
-    assert note["probe"] == "optimizer"

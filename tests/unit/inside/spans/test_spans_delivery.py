@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.package import PACKAGE
+from support.loaders import Numbers, loader_probes
 from support.session import Recorder
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
-from trainprof.inside.session import KEPT_AT_FIRST, Probe, Session
+from trainprof.inside.session import KEPT_AT_FIRST, Session
 from trainprof.inside.spans.delivery import DeliveryProbe
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag, Topic
@@ -28,27 +28,14 @@ Compare = Callable[..., Any]
 LOW_BITS = (1 << RECEIVE_CPU_SHIFT) - 1
 
 
-class Numbers(Dataset[int]):
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 class Deadly(Numbers):
     def __getitem__(self, index: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return index
 
 
-def probes() -> list[Probe]:
-    loader = LoaderProbe()
-    return [loader, DeliveryProbe(loader)]
-
-
 def test_each_next_is_split(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     assert len(list(DataLoader(Numbers(), batch_size=2, num_workers=1))) == 3
     recording = recorder.read()
     parts, calls = recording.of(Kind.NEXT_PARTS), recording.of(Kind.LOADER_NEXT)
@@ -63,14 +50,14 @@ def test_each_next_is_split(recorder: Recorder) -> None:
 
 
 def test_without_workers_there_is_nothing_to_split(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     list(DataLoader(Numbers()))
     assert recorder.read().of(Kind.NEXT_PARTS, Kind.WORKER) == []
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_are_known_by_pid(recorder: Recorder, method: str) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     loader = DataLoader(Numbers(), num_workers=2, multiprocessing_context=method)
     batches = iter(loader)
     pids = [worker.pid for worker in batches._workers]
@@ -85,7 +72,7 @@ def test_workers_are_known_by_pid(recorder: Recorder, method: str) -> None:
 
 
 def test_a_class_that_inherits_the_receiving_counts_once(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     base = torch_dataloader._MultiProcessingDataLoaderIter
 
     class Own(base):  # type: ignore[valid-type, misc]
@@ -105,7 +92,7 @@ def test_a_class_that_inherits_the_receiving_counts_once(recorder: Recorder) -> 
 
 def test_iterators_made_before_us_have_no_parts(recorder: Recorder) -> None:
     batches = iter(DataLoader(Numbers(), num_workers=1))
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     assert len(list(batches)) == 6
     recording = recorder.read()
     assert recording.of(Kind.NEXT_PARTS) == []
@@ -139,24 +126,12 @@ class Pinnable:
 
 
 def test_a_batch_is_pinned_once_with_all_that_is_in_it(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     pinned: list[int] = []
     batch = {"x": [Pinnable(pinned, 1), (Pinnable(pinned, 2), "word")], "y": Pinnable(pinned, 3)}
-    found = torch.utils.data._utils.pin_memory.pin_memory(batch)
-    assert found == {"x": [1, (2, "word")], "y": 3}
+    assert torch.utils.data._utils.pin_memory.pin_memory(batch) == {"x": [1, (2, "word")], "y": 3}
     assert pinned == [1, 2, 3]
     assert len(recorder.read().of(Kind.PIN)) == 1
-
-
-def test_a_failure_to_pin_looks_the_same(same_with_us: Compare) -> None:
-    class Stubborn:
-        def pin_memory(self) -> Any:
-            raise MemoryError("no more pages")
-
-    pin = torch.utils.data._utils.pin_memory
-    kind, text = same_with_us(lambda: pin.pin_memory([{"x": Stubborn()}]))
-    assert kind == "raised"
-    assert PACKAGE not in text
 
 
 def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder: Recorder) -> None:
@@ -173,7 +148,7 @@ def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder:
 
 
 def test_a_dead_worker_is_left_for_the_script_to_wait_for(recorder: Recorder) -> None:
-    recorder.start(*probes())
+    recorder.start(*loader_probes(DeliveryProbe))
     batches = iter(DataLoader(Numbers(), num_workers=1))
     [worker] = batches._workers
 
@@ -206,15 +181,13 @@ def test_a_worker_that_dies_while_the_loop_computes_looks_the_same(
     assert [e.flags for e in recorder.read().of(Kind.WORKER_LOST)] == [1]
 
 
-class Stubborn(Numbers):
-    def __getitem__(self, index: int) -> int:
-        raise LookupError(f"no sample {index}")
-
-
 def test_an_exception_in_a_worker_is_no_loss(same_with_us: Compare, recorder: Recorder) -> None:
-    kind, text = same_with_us(lambda: list(DataLoader(Stubborn(), num_workers=1)))
-    assert kind == "raised"
-    assert "Caught LookupError in DataLoader worker process 0" in text
+    class Failing(Numbers):
+        def __getitem__(self, index: int) -> int:
+            raise LookupError(f"no sample {index}")
+
+    kind, text = same_with_us(lambda: list(DataLoader(Failing(), num_workers=1)))
+    assert (kind, "LookupError in DataLoader worker process 0" in text) == ("raised", True)
     assert recorder.read().of(Kind.WORKER_LOST) == []
 
 
@@ -230,34 +203,26 @@ def session(recorder: Recorder) -> Session:
     return recorder.start()
 
 
-def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(session: Session) -> None:
-    table, seen = {1: "one", 2: "two"}, []
+def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, seen, raised = {1: "gone", 2: "two", 4: "kept"}, [], []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
 
     def trace(frame: FrameType, event: str, argument: object) -> None:
         seen.append(frame.f_code.co_filename)
 
-    thing, other = Thing(), Thing()
+    thing, other, third = Thing(), Thing(), Thing()
     session.keep_track(thing, table, 1)
+    session.keep_track(third, table, 3)  # a key that is gone already is no fault
     assert session.keep_track(other, table, 2) is True
+    assert session.keep_track([], table, 4) is False  # what cannot be watched stays
     sys.settrace(trace)
     try:
-        del thing
+        del thing, third
     finally:
         sys.settrace(None)
-    assert (table, seen) == ({2: "two"}, [])
-
-
-def test_a_key_that_is_gone_already_is_no_fault(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raised: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", raised.append)
-    table = {1: "one"}
-    thing = Thing()
-    session.keep_track(thing, table, 1)
-    table.clear()
-    del thing
-    assert raised == []
+    assert (table, seen, raised) == ({2: "two", 4: "kept"}, [], [])
 
 
 def test_dead_references_are_dropped(session: Session) -> None:
@@ -271,9 +236,3 @@ def test_dead_references_are_dropped(session: Session) -> None:
     table.update(enumerate(range(10)))
     del kept, thing
     assert table == {}
-
-
-def test_what_cannot_be_watched_stays(session: Session) -> None:
-    table = {1: "one"}
-    assert session.keep_track([], table, 1) is False
-    assert table == {1: "one"}

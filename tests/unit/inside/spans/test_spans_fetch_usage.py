@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,44 +91,36 @@ def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS)
         meter.end(begun, START, wall_ns)
 
 
-def test_cpu_and_run_delay_are_the_fetchs_own(kernel: Kernel, log: Log) -> None:
+@pytest.mark.parametrize(
+    ("thread_ns", "process_ns", "delay_ns", "record"),
+    [
+        (3_000_000, 8_000_000, 2_000_000, (3_000_000, 2000, 8_000_000)),
+        # The kernel's clocks are not read in the same moment: a fetch waits for a core no longer
+        # than it is without one, and what the thread used the process used too.
+        (LONG_NS - 300_000, LONG_NS, 350_000, (LONG_NS - 300_000, 300, LONG_NS)),
+        (3_000, 0, 0, (3000, 0, 3000)),
+    ],
+)
+def test_cpu_and_run_delay_are_the_fetchs_own(
+    kernel: Kernel,
+    log: Log,
+    thread_ns: int,
+    process_ns: int,
+    delay_ns: int,
+    record: tuple[int, int, int],
+) -> None:
     meter = UsageMeter(log.emit, None)
     kernel.delay_ns = 44_000_000  # before it
 
     def work() -> None:
-        kernel.thread_ns += 3_000_000
-        kernel.process_ns += 8_000_000
-        kernel.delay_ns += 2_000_000
+        kernel.thread_ns += thread_ns
+        kernel.process_ns += process_ns
+        kernel.delay_ns += delay_ns
         kernel.write()
 
     kernel.write()
     fetch(meter, work)
-    assert log == [(Kind.FETCH_CPU, 3_000_000, 2000, 8_000_000, 1)]
-
-
-def test_a_fetch_waits_for_a_core_no_longer_than_it_is_without_one(
-    kernel: Kernel, log: Log
-) -> None:
-    """The kernel's two clocks are not read in the same moment."""
-
-    def work() -> None:
-        kernel.thread_ns += LONG_NS - 300_000
-        kernel.delay_ns += 350_000
-        kernel.write()
-
-    fetch(UsageMeter(log.emit, None), work)
-    assert [delay for _, _, delay, *_ in log] == [300]
-
-
-def test_what_the_thread_used_the_process_used_too(kernel: Kernel, log: Log) -> None:
-    """The kernel's two clocks are not read in the same moment."""
-
-    def work() -> None:
-        kernel.thread_ns += 3_000
-
-    fetch(UsageMeter(log.emit, None), work)
-    [(_, cpu_ns, _, process_ns, _)] = log
-    assert (cpu_ns, process_ns) == (3000, 3000)
+    assert log == [(Kind.FETCH_CPU, *record, 1)]
 
 
 def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
@@ -140,19 +133,15 @@ def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
     for _ in range(2):
         read()
         fetch(meter, read)
-    told = [value for kind, _, _, value, _ in log if kind is Kind.FETCH_IO]
-    assert told == [8 * 512 | 2 << FAULTS_SHIFT] * 2
-
-
-def test_a_fetch_that_reads_nothing_writes_no_record_of_it(kernel: Kernel, log: Log) -> None:
-    fetch(UsageMeter(log.emit, None), lambda: None)
-    assert [kind for kind, *_ in log] == [Kind.FETCH_CPU]
+    fetch(meter, lambda: None)  # one that reads nothing
+    reads = [value for kind, _, _, value, _ in log if kind is Kind.FETCH_IO]
+    assert reads == [8 * 512 | 2 << FAULTS_SHIFT] * 2
 
 
 @pytest.mark.parametrize(
     "text", ["nr_throttled 3\nthrottled_usec {}\n", "throttled_time {}000\nwait_sum 3\n"]
 )
-def test_a_stop_by_the_quota_is_told_where_the_thread_waited(
+def test_a_stop_by_the_quota_is_recorded_where_the_thread_waited(
     kernel: Kernel, log: Log, text: str
 ) -> None:
     meter = UsageMeter(log.emit, str(kernel.cpu_stat))
@@ -166,8 +155,7 @@ def test_a_stop_by_the_quota_is_told_where_the_thread_waited(
     stopped(900, 900)  # before the fetch
     fetch(meter, lambda: stopped(700, 800))
     fetch(meter, lambda: stopped(5000, 0))  # another process was
-    told = [site for kind, _, site, _, _ in log if kind is Kind.FETCH_IO]
-    assert told == [700]
+    assert [site for kind, _, site, _, _ in log if kind is Kind.FETCH_IO] == [700]
 
 
 def test_without_a_run_delay_nothing_is_made_up(
@@ -178,48 +166,42 @@ def test_without_a_run_delay_nothing_is_made_up(
     assert [site for _, _, site, _, _ in log] == [NOT_TOLD]
 
 
-def test_a_file_that_took_our_number_tells_nothing_and_is_left_alone(
-    kernel: Kernel, log: Log, tmp_path: Path
+@pytest.mark.parametrize("is_theirs", [False, True])
+def test_a_script_that_closes_all_files_and_may_open_its_own(
+    kernel: Kernel, log: Log, tmp_path: Path, is_theirs: bool
 ) -> None:
-    """A script that closes all descriptors, and opens its own."""
+    """A file that took our number says nothing and is left alone; else ours is opened again."""
     meter = UsageMeter(log.emit, None)
     fetch(meter, lambda: None)
     ours = next(iter(meter._files.values()))._descriptor
     assert ours is not None
+    log.clear()
     (tmp_path / "theirs").write_text("1 2 3\n4 5 6\n")
     with (tmp_path / "theirs").open("rb") as file:
-        os.dup2(file.fileno(), ours)
-        log.clear()
+        if is_theirs:
+            os.dup2(file.fileno(), ours)
+        else:
+            os.close(ours)
         fetch(meter, lambda: None)
-        assert os.read(ours, 5) == b"1 2 3"
-    assert [site for _, _, site, _, _ in log] == [NOT_TOLD]
-    os.close(ours)
-
-
-def test_a_file_that_the_script_closed_is_opened_again(kernel: Kernel, log: Log) -> None:
-    meter = UsageMeter(log.emit, None)
-    fetch(meter, lambda: None)
-    ours = next(iter(meter._files.values()))._descriptor
-    assert ours is not None
-    os.close(ours)
-    log.clear()
-    fetch(meter, lambda: None)
-    assert [site for _, _, site, _, _ in log] == [0]
+        if is_theirs:
+            assert os.read(ours, 5) == b"1 2 3"
+            os.close(ours)
+    assert [site for _, _, site, _, _ in log] == [NOT_TOLD if is_theirs else 0]
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
 def test_a_thread_with_the_number_of_one_that_ended_has_its_own_file(log: Log) -> None:
     """Python gives numbers out again."""
-    found: list[Any] = []
+    files: list[Any] = []
     thread = threading.Thread(
-        target=lambda: found.append(fetch_usage._KeptFile("/proc/thread-self/schedstat"))
+        target=lambda: files.append(fetch_usage._KeptFile("/proc/thread-self/schedstat"))
     )
     thread.start()
     of_kernel = Path(f"/proc/self/task/{thread.native_id}")
     thread.join()
     while of_kernel.exists():  # the kernel's thread ends a little later than Python's
         pass
-    [file] = found
+    [file] = files
     open_before = os.listdir("/proc/self/fd")
     own_ns = [int(file.read().split()[0]) for _ in range(2)]
     assert own_ns[0] > SECOND_NS // 100  # this one has imported torch
@@ -228,8 +210,6 @@ def test_a_thread_with_the_number_of_one_that_ended_has_its_own_file(log: Log) -
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
 def test_the_kernels_own_figures(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     meter = UsageMeter(log.emit, None)
     inside: list[int] = []
@@ -342,13 +322,12 @@ def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
 def test_after_a_batch_of_many_parts_some_are_passed_over(scale: BatchScale) -> None:
     many = [torch.zeros(1) for _ in range(56)]
     looked = [scale.of(many) is not None for _ in range(FIRST_LOOKED_AT)]
-    assert looked[0]
-    assert sum(looked) == 2
+    assert (looked[0], sum(looked)) == (True, 2)
 
 
-def test_after_the_first_batches_one_of_some_is_looked_at(scale: BatchScale) -> None:
-    told = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
-    first, later = told[:FIRST_LOOKED_AT], [one for one in told[FIRST_LOOKED_AT:] if one]
+def test_after_the_first_batches_each_nth_is_looked_at(scale: BatchScale) -> None:
+    sizes = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
+    first, later = sizes[:FIRST_LOOKED_AT], [size for size in sizes[FIRST_LOOKED_AT:] if size]
     assert first == [(4, 1), (8, 1)] * (FIRST_LOOKED_AT // 2)
     assert len(later) == pytest.approx(400 / ONE_OF_BATCHES, abs=3)
     # However sizes alternate, both are seen as often.

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support import summaries
 
 from trainprof.analysis.summary.loader import Fetch
-from trainprof.report.page.batch_bars import BatchGroup, batch_bars, folded
-from trainprof.report.text.batch_time import BatchPart, code_parts, making_parts, waiting_parts
+from trainprof.report.text.batch_time import (
+    BatchGroup,
+    BatchPart,
+    batch_bars,
+    code_parts,
+    folded,
+    making_parts,
+    waiting_parts,
+)
 from trainprof.report.text.layout import Page
 
 PAGE = Page(width=80, unicode=True, verbose=False)
@@ -23,14 +32,26 @@ def fetch(**changes: object) -> Fetch:
     return replace(made, **changes)
 
 
-def words(made: Fetch) -> dict[str, str]:
-    return {part.name: part.words for part in making_parts(made)}
-
-
-def test_threads_that_ran_meanwhile_are_told_where_it_slept() -> None:
-    asleep = {"running_s": 2.0, "asleep_s": 10.0}
-    assert "other threads" not in words(fetch(**asleep, cpu_s=3.9))["asleep"]
-    assert words(fetch(**asleep, cpu_s=4.1))["asleep"].endswith("other threads)")
+def test_the_words_claim_no_more_than_was_measured(
+    gallery: Callable[[str, Mapping[str, Any]], None],
+) -> None:
+    variants: dict[str, dict[str, Any]] = {
+        "all is known": {},
+        "nothing was read": {"read_bytes": 0},
+        "bytes are not known": {"read_bytes": None},
+        "reading is not known": {"reading_s": None},
+        "reading is not known, nothing was read": {"reading_s": None, "read_bytes": 0},
+        "run queue is not known": {"runnable_s": None, "throttled_s": None},
+        "others hardly ran": {"running_s": 2.0, "asleep_s": 10.0, "cpu_s": 3.9},
+        "others ran": {"running_s": 2.0, "asleep_s": 10.0, "cpu_s": 4.1},
+    }
+    gallery(
+        "batch_parts.txt",
+        {
+            title: [f"{part.name}: {part.words}" for part in making_parts(fetch(**changes))]
+            for title, changes in variants.items()
+        },
+    )
 
 
 def test_the_parts_of_a_batch_add_up_to_it() -> None:
@@ -45,23 +66,6 @@ def test_the_parts_of_a_batch_add_up_to_it() -> None:
     assert sum(part.seconds for part in parts) == pytest.approx(0.2)
     assert sum(part.share for part in parts) == pytest.approx(1.0)
     assert sum(part.seconds for part in code_parts(fetch())) == pytest.approx(0.2)
-
-
-def test_disk_is_said_only_where_bytes_were_read() -> None:
-    assert words(fetch())["reading"] == "reading from disk"
-    for nothing in (0, None):
-        assert words(fetch(read_bytes=nothing))["reading"] == "waiting for I/O"
-
-
-def test_what_the_kernel_does_not_tell_is_in_the_words_of_sleep() -> None:
-    assert words(fetch())["asleep"] == "asleep (sleep, lock, network)"
-    untold = fetch(reading_s=None)
-    assert words(untold)["asleep"] == "asleep (sleep, lock, network, disk)"
-    assert "reading" not in words(untold)
-    nothing_read = fetch(reading_s=None, read_bytes=0)
-    assert words(nothing_read)["asleep"] == "asleep (sleep, lock, network)"
-    no_delay = fetch(runnable_s=None, throttled_s=None)
-    assert words(no_delay)["asleep"] == "asleep (sleep, lock, network, no core)"
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), float("inf"), -1.0])
@@ -86,7 +90,7 @@ def test_training_waits_for_a_batch_of_workers_in_parts() -> None:
     assert sum(part.seconds for part in parts) == pytest.approx(0.0769)
 
 
-def test_waiting_for_the_worker_is_told_from_unpickling() -> None:
+def test_waiting_for_the_worker_is_apart_from_unpickling() -> None:
     loader = replace(summaries.starved().loaders[0], receive_s=1.61, receive_cpu_s=0.4)
     parts = {part.name: part.seconds for part in waiting_parts(loader)}
     assert parts["handover"] / parts["receive"] == pytest.approx(1.21 / 0.4)
@@ -113,7 +117,7 @@ def part(name: str, seconds: float, share: float) -> BatchPart:
 def test_small_parts_share_a_line_where_they_are_several() -> None:
     big, small, tiny = part("big", 0.95, 0.95), part("small", 0.03, 0.03), part("tiny", 0.02, 0.02)
     assert folded([big, small], 0.05) == [big, small]
-    assert [one.words for one in folded([big, small, tiny], 0.05)] == ["big", "rest (2 smaller)"]
+    assert [each.words for each in folded([big, small, tiny], 0.05)] == ["big", "rest (2 smaller)"]
     assert folded([big, part("none", 0.0, 0.0)], 0.05) == [big]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.tune.sandbox import unsandboxed
-from trainprof.tune.sandbox.unsandboxed import scratch_directory
+from trainprof.tune.sandbox import sandbox
+from trainprof.tune.sandbox.sandbox import scratch_directory
 
 LARGE = 4 << 20
 
@@ -80,7 +80,7 @@ def test_links_lead_where_they_led_and_a_pipe_is_no_file_to_copy(cwd: Path, scra
 def test_no_more_is_copied_than_a_limit_in_all(
     cwd: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unsandboxed, "_MOST_COPIED_BYTES", 25)
+    monkeypatch.setattr(sandbox, "_MOST_COPIED_BYTES", 25)
     for number in range(5):
         (cwd / str(number)).write_bytes(bytes(10))
     copies = [path for path in made(scratch, cwd).values() if not path.is_symlink()]
@@ -99,12 +99,12 @@ def test_what_cannot_be_read_is_linked_or_left_out_and_the_rest_is_there(
 ) -> None:
     for name in ("secret", "train.py"):
         (cwd / name).write_text(name)
-    copy = unsandboxed.shutil.copy2
+    copy = sandbox.shutil.copy2
 
     def refused(source: str, target: Path) -> object:
         if source.endswith("secret"):
             raise PermissionError
         return copy(source, target)
 
-    monkeypatch.setattr(unsandboxed.shutil, "copy2", refused)
+    monkeypatch.setattr(sandbox.shutil, "copy2", refused)
     assert made(scratch, cwd)["train.py"].read_text() == "train.py"

@@ -1,0 +1,326 @@
+"""What is noted of a loader, its dataset and its sampler."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.loaders import Numbers, Stream
+from support.session import Recorder
+from torch.utils.data import (
+    ChainDataset,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from trainprof.inside.loading.dataset_rows import is_stackable, refuses_lists
+from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.record.schema import Topic
+
+TENSORS = TensorDataset(torch.zeros(8, 2))
+PAIRS = [(torch.zeros(2), 1), (torch.ones(2), 0)]
+
+
+class Own(DataLoader[Any]):
+    pass
+
+
+class Sized(Stream):
+    def __len__(self) -> int:
+        return 5
+
+
+class Rows(Numbers):
+    """Takes a list of indices."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+class OfRanks(Stream):
+    num_shards = 1
+
+
+class HuggingFaces(Stream):
+    """A stand-in for their stream, by its class's module."""
+
+    num_shards = 1
+
+
+class Unsharded(Stream):
+    @property
+    def num_shards(self) -> int:
+        raise RuntimeError("not known")
+
+
+HuggingFaces.__module__ = Unsharded.__module__ = "datasets.iterable_dataset"
+
+
+class Augmented(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+
+def seed_worker(worker_id: int) -> None:
+    """PyTorch's recipe."""
+    np.random.seed(PAIRS[0][1] + torch.initial_seed() % 2**32)
+
+
+def give_share(worker_id: int) -> None:
+    info: Any = torch.utils.data.get_worker_info()
+    info.dataset.first = worker_id
+
+
+def give_share_elsewhere(worker_id: int) -> None:
+    give_share(worker_id)
+
+
+def asked(by_one: bool, holds_tensors: bool, refuses: bool, stackable: bool) -> dict[str, bool]:
+    return {
+        "is_asked_one_by_one": by_one,
+        "holds_tensors": holds_tensors,
+        "refuses_lists": refuses,
+        "is_stackable": stackable,
+    }
+
+
+def length(samples: int, batches: int) -> dict[str, int]:
+    return {"dataset_length": samples, "length": batches}
+
+
+def drawn_by(sampler: Any, **options: Any) -> Any:
+    return DataLoader(TENSORS, 2, sampler=sampler, **options)
+
+
+def drawn(plainly: bool, by_generator: bool) -> dict[str, bool]:
+    return {"samples_plainly": plainly, "samples_by_generator": by_generator}
+
+
+def generator() -> torch.Generator:
+    return torch.Generator()
+
+
+def shared_generator() -> Any:
+    shared = generator()
+    return drawn_by(RandomSampler(TENSORS, generator=shared), generator=shared)
+
+
+class Balanced(Sampler[int]):
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+def of_package(module: str, name: str, base: type) -> Any:
+    """Returns a class as an installed package has it."""
+    return type(name, (base,), {"__module__": module})
+
+
+Seeded = of_package("planted.sampler", "RandomSampler", RandomSampler)
+Stateful = of_package("planted.loader", "StatefulDataLoader", DataLoader)
+
+METADATA: list[tuple[Callable[[], DataLoader[Any]], dict[str, Any]]] = [
+    (
+        lambda: Own(Numbers(), 3, num_workers=1, persistent_workers=True, drop_last=True),
+        {
+            **length(6, 2),
+            "kind": "Own",
+            "dataset": "Numbers",
+            "is_iterable": False,
+            "sampler": "SequentialSampler",
+            "batch_size": 3,
+            "drop_last": True,
+            "num_workers": 1,
+            "prefetch_factor": 2,
+            "persistent_workers": True,
+            "pin_memory": False,
+            "start_method": "fork",
+            "workers_started_by": "fork",
+            "unpicklable": [],
+        },
+    ),
+    # Streams.
+    (lambda: DataLoader(Sized(), 2), length(5, 3)),
+    (lambda: DataLoader(Sized(), 2, drop_last=True), length(5, 2)),
+    (lambda: DataLoader(Sized(), batch_size=None), length(5, 5)),
+    (lambda: DataLoader(Stream()), {"is_own_stream": True, "is_iterable": True}),
+    (lambda: DataLoader(Numbers()), {"is_own_stream": False, "generators": [], "shards": None}),
+    (lambda: DataLoader(ChainDataset([Stream()])), {"is_own_stream": False}),  # torch's own
+    (lambda: DataLoader(HuggingFaces()), {"shards": 1}),
+    (lambda: DataLoader(Unsharded()), {"shards": None}),
+    (lambda: DataLoader(OfRanks()), {"shards": None}),
+    # How a dataset is asked for a batch.
+    (lambda: DataLoader(TENSORS, 2), asked(True, True, False, False)),
+    (
+        lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2),
+        asked(True, True, False, False),
+    ),
+    (lambda: DataLoader(Numbers(6), 2, shuffle=True), asked(True, False, False, False)),
+    (lambda: DataLoader([1, 2, 3], 2), asked(True, False, True, False)),
+    (lambda: DataLoader(Subset([(1, 2), (3, 4)], range(2)), 2), asked(True, False, True, True)),
+    (lambda: DataLoader(ConcatDataset([TENSORS, TENSORS]), 2), asked(True, False, True, True)),
+    (lambda: DataLoader(Rows(6), 2), asked(False, False, False, False)),
+    (lambda: DataLoader(Subset(Rows(6), range(4)), 2), asked(False, False, False, False)),
+    (lambda: DataLoader(Stream(), 2), asked(False, False, False, False)),
+    (lambda: DataLoader(TENSORS, 2, collate_fn=list), asked(False, True, False, False)),
+    # What its workers get: generators alike, or a share each.
+    (lambda: DataLoader(Augmented()), {"generators": ["rng"], "set_up_as_workers_start": False}),
+    (lambda: DataLoader(Subset(Augmented(), range(3))), {"generators": ["rng"]}),
+    (
+        lambda: DataLoader(Augmented(), worker_init_fn=seed_worker),
+        {"generators": ["rng"], "set_up_as_workers_start": False},
+    ),
+    (
+        lambda: DataLoader(Augmented(), worker_init_fn=give_share),  # it may seed that
+        {"generators": [], "set_up_as_workers_start": True},
+    ),
+    (
+        lambda: DataLoader(Numbers(), worker_init_fn=give_share_elsewhere),
+        {"set_up_as_workers_start": None},
+    ),
+    # How a sampler draws, and who may have made it.
+    (lambda: DataLoader(TENSORS, 2, generator=generator()), drawn(True, False)),
+    (lambda: DataLoader(TENSORS, 2, shuffle=True), drawn(True, False) | {"sampler_from": "torch"}),
+    (lambda: drawn_by(RandomSampler(TENSORS)), drawn(True, False) | {"sampler_takes_epoch": False}),
+    (lambda: DataLoader(TENSORS, 2, shuffle=True, generator=generator()), drawn(False, True)),
+    (shared_generator, drawn(False, True)),
+    (lambda: drawn_by(RandomSampler(TENSORS, generator=generator())), drawn(False, False)),
+    (lambda: drawn_by(RandomSampler(TENSORS, num_samples=4)), drawn(False, False)),
+    (lambda: drawn_by(RandomSampler(TENSORS, replacement=True)), drawn(False, False)),
+    (lambda: drawn_by(WeightedRandomSampler([1.0, 2.0], 4)), {"sampler_from": "torch"}),
+    (lambda: drawn_by(Balanced()), {"sampler_from": "other"}),
+    (lambda: drawn_by(range(4)), {"sampler_from": "other", "sampler_takes_epoch": False}),
+    (lambda: drawn_by(Seeded(TENSORS)), {"sampler_from": "other"}),
+    (lambda: Stateful(TENSORS, 2, sampler=Seeded(TENSORS)), {"sampler_from": "loader"}),
+    (lambda: Stateful(TENSORS, 2), {"sampler_from": "torch"}),
+    (lambda: Own(TENSORS, 2, sampler=Balanced()), {"sampler_from": "loader"}),
+    (lambda: drawn_by(DistributedSampler(TENSORS, 2, 0)), {"sampler_takes_epoch": True}),
+    (lambda: drawn_by(SequentialSampler(TENSORS)), {"sampler_takes_epoch": False}),
+]
+
+
+@pytest.mark.parametrize(("make", "expected"), METADATA)
+def test_what_is_noted_of_a_loader(
+    recorder: Recorder, make: Callable[[], DataLoader[Any]], expected: dict[str, Any]
+) -> None:
+    recorder.start(LoaderProbe())
+    next(iter(make()))
+    [metadata] = recorder.read().notes(Topic.LOADER)
+    assert {key: metadata[key] for key in expected} == expected
+
+
+class Archive(Numbers):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        np.savez(folder / "a.npz", x=np.zeros(3))
+        self.packed = np.load(folder / "a.npz")
+        self.raw = (folder / "a.npz").open("rb")
+        self.mapped = np.memmap(folder / "a.npz", dtype="uint8", mode="r")
+        self.database = sqlite3.connect(":memory:")
+
+
+def test_what_a_dataset_holds_open(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.start(LoaderProbe())
+    archive = Archive(tmp_path)
+    next(iter(DataLoader(Subset(archive, range(4)))))
+    [metadata] = recorder.read().notes(Topic.LOADER)
+    archive.raw.close()
+    assert metadata["open_files"] == [
+        "packed (NpzFile)",
+        "raw (BufferedReader)",
+        "database (Connection)",
+    ]
+
+
+class Unasked(Dataset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("asked for a sample")
+
+    def __len__(self) -> int:
+        return 4
+
+
+class Listed(list[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return [list.__getitem__(self, number) for number in index]
+
+
+class PlainList(list[Any]):
+    pass
+
+
+class OwnConcat(ConcatDataset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return torch.zeros(len(index))
+
+
+@pytest.mark.parametrize(
+    ("make", "refuses"),
+    [
+        (lambda: PAIRS, True),
+        (lambda: tuple(PAIRS), True),
+        (lambda: deque(PAIRS), True),
+        (lambda: PlainList(PAIRS), True),
+        (lambda: {0: 1, 1: 2}, True),
+        (lambda: range(4), True),
+        (lambda: ConcatDataset([TENSORS, TENSORS]), True),
+        (lambda: TENSORS, False),
+        (lambda: Listed(PAIRS), False),
+        (lambda: OwnConcat([TENSORS]), False),
+        (lambda: torch.zeros(4), False),
+        (lambda: np.zeros(4), False),
+    ],
+)
+def test_what_takes_no_list_of_indices(make: Callable[[], Any], refuses: bool) -> None:
+    dataset = make()
+    assert refuses_lists(dataset) is refuses
+    if refuses:
+        with pytest.raises((TypeError, KeyError)):
+            dataset[[0, 1]]
+    else:
+        dataset[[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: PAIRS, True),
+        (lambda: tuple(PAIRS), True),
+        (lambda: deque(PAIRS), True),
+        (lambda: [[np.zeros(2), np.float32(1)]], True),
+        (lambda: ConcatDataset([Subset(TENSORS, [1]), PAIRS]), True),
+        (lambda: ConcatDataset([ConcatDataset([TENSORS]), TENSORS]), True),
+        (list, False),
+        (lambda: [1, 2], False),
+        (lambda: [torch.zeros(2)], False),
+        (lambda: [{"x": 1}], False),
+        (lambda: [("a.png", 1)], False),
+        (lambda: [()], False),
+        (lambda: {0: PAIRS[0]}, False),
+        (lambda: ConcatDataset([TENSORS, Unasked()]), False),
+        (lambda: ConcatDataset([TENSORS] * 65), False),
+        (lambda: StackDataset(TENSORS), False),
+        (lambda: PlainList(PAIRS), False),
+        (lambda: TENSORS, False),  # it takes them as it is
+        (Unasked, False),
+    ],
+)
+def test_what_could_be_put_into_tensors(make: Callable[[], Any], expected: bool) -> None:
+    dataset = make()
+    assert is_stackable(dataset) is expected
+    assert type(dataset) is not Unasked or not refuses_lists(dataset)  # nobody knows

@@ -1,0 +1,115 @@
+"""Comparisons as they are shown: golden pages, widths, hostile strings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from support import summaries
+from support.compared_runs import made_up, repeated, single
+
+from trainprof.analysis.statistics.speedup import NO_VISIBLE_DIFFERENCE, SLOWER
+from trainprof.compare.comparison import Comparison, compare
+from trainprof.report import comparison
+
+Golden = Callable[[str, str], None]
+
+SCREENS = {
+    "repeated": repeated,
+    "slower": lambda: single(1.12, SLOWER),
+    "alike": lambda: single(1.006, NO_VISIBLE_DIFFERENCE),
+}
+
+
+def unlike() -> Comparison:
+    """Another batch size, another torch, and too few steps to tell; with a gate."""
+    base = summaries.slow_loader()
+    loader = replace(base.loaders[0], batch_size=64)
+    other = replace(
+        base,
+        run=replace(base.run, versions=base.run.versions | {"torch": "2.9.1"}),
+        training=replace(base.training, steady_steps=12),
+        loaders=[loader],
+    )
+    return compare([made_up(base, "a")], [made_up(other, "b")], limit=0.05)
+
+
+def page(found: Comparison, width: int = 80, **options: bool) -> str:
+    return comparison.render_page([found], width=width, **{"color": False, **options})
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_page_is_the_golden_one(name: str, golden: Golden) -> None:
+    golden(f"compare_{name}_80.txt", page(SCREENS[name]()))
+
+
+def test_wide_and_verbose_pages_are_the_golden_ones(golden: Golden) -> None:
+    golden("compare_repeated_120.txt", page(repeated(), 120))
+    golden("compare_unlike_80.txt", page(unlike(), verbose=True))
+
+
+def test_the_comment_is_the_golden_one(golden: Golden) -> None:
+    golden("compare_slower.md", comparison.render_markdown([single(1.12, SLOWER)]))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("name", SCREENS)
+def test_no_line_is_wider_than_the_page(name: str, width: int) -> None:
+    for verbose in (False, True):
+        text = page(SCREENS[name](), width, verbose=verbose)
+        assert max(map(cell_len, text.split("\n"))) <= width
+        assert text.endswith("\n")
+
+
+def test_an_edited_script_is_said_to_be_one() -> None:
+    base = made_up(summaries.healthy(), "healthy-1", script="a.py", script_sha256="a")
+    other = made_up(summaries.healthy(), "healthy-2", script="a.py", script_sha256="b")
+    told = page(compare([base], [other]))
+    assert "THE SCRIPT WAS EDITED" in told
+    assert "NOT LIKE FOR LIKE" not in told
+    # With something else besides it is one of several.
+    renamed = replace(other, manifest={"script_sha256": "b", "script": "b.py"})
+    told = page(compare([base], [renamed]))
+    assert "NOT LIKE FOR LIKE: script" in told
+
+
+def test_colour_only_where_it_is_asked_for() -> None:
+    assert "\x1b" not in page(single(1.12, SLOWER))
+    assert "\x1b[31mslower" in page(single(1.12, SLOWER), color=True)
+    assert page(repeated(), unicode=False).isascii()
+
+
+def test_several_others_are_several_pages_and_an_array() -> None:
+    found = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
+    text = comparison.render_page(found, width=80, color=False)
+    assert text.count("\nOTHER   ") == 2
+    assert comparison.render_markdown(found).count("\n---\n") == 1
+    several = json.loads(comparison.render_json(found))
+    assert [one["verdict"] for one in several] == ["slower", "no_visible_difference"]
+    assert json.loads(comparison.render_json(found[:1])) == several[0]
+
+
+def test_hostile_strings_are_shown_not_obeyed() -> None:
+    evil = "\x1b]0;x\x07\x1b[31m<b>@team|`x`\n"
+    base = made_up(summaries.hostile(), evil, script=evil, sources={evil: "a"})
+    other = made_up(summaries.slow_loader(), "b", script="train.py", sources={evil: "b"})
+    found = compare([base], [other])
+    for text in (page(found), page(found, verbose=True), comparison.render_markdown([found])):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    markdown = comparison.render_markdown([found])
+    assert "<" not in markdown
+    assert "@team" not in markdown
+    rows = [line for line in markdown.split("\n") if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {7}
+    assert comparison.render_json([found]).isascii()
+
+
+def test_what_is_missing_is_a_dash_and_never_none() -> None:
+    found = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
+    for text in (page(found, verbose=True), comparison.render_markdown([found], verbose=True)):
+        assert "None" not in text
+        assert "nan" not in text

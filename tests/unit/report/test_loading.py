@@ -1,0 +1,341 @@
+"""Data loading: the short page's block, a loader in full, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from support import summaries
+
+from trainprof.analysis.summary.bounds import COMPUTE, CPU, LATENCY, RECEIVE, SAMPLER, STORAGE
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.loader import Fetch, Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report import json_text, markdown
+from trainprof.report.page import loading
+from trainprof.report.page.loading import loading_section, wanted_lines
+from trainprof.report.text.layout import Page
+from trainprof.report.text.loader_tables import slow_sample_columns
+from trainprof.report.text.loader_words import (
+    busy_words,
+    faults,
+    limit_words,
+    makers,
+    needs_words,
+    sample_name,
+    warnings,
+)
+
+ALL = {
+    "slow_loader": summaries.slow_loader,
+    "healthy": summaries.healthy,
+    "killed_for_memory": summaries.killed_for_memory,
+    "accelerator": summaries.accelerator,
+    "starved": summaries.starved,
+    "sparse": summaries.sparse,
+    "hostile": summaries.hostile,
+}
+EACH = [(name, index) for name, make in ALL.items() for index in range(len(make().loaders))]
+PAGE = Page(width=80, unicode=True, verbose=False)
+WIDE = Page(width=120, unicode=True, verbose=False)
+STARVED = summaries.starved()
+Golden = Callable[[str, str], None]
+Gallery = Callable[[str, Mapping[str, Any]], None]
+
+
+def block(summary: RunSummary, room: int = 99, page: Page = PAGE) -> list[str]:
+    return [line.plain for line in loading_section(summary, page, room)]
+
+
+def page(summary: RunSummary, index: int = 0, width: int = 80, **options: bool) -> str:
+    return loading.render_loader(summary, index, width=width, **{"color": False, **options})
+
+
+# The block on the short page
+
+
+def quick_without_workers() -> RunSummary:
+    base = summaries.slow_loader()
+    wait = summaries.statistics(0.0004, n=248)
+    quick = replace(base.loaders[0], wait_total_s=0.1, wait_s=wait, first_batch_s=None)
+    return replace(base, loaders=[quick])
+
+
+def test_the_block_on_the_short_page(gallery: Gallery) -> None:
+    healthy, accelerator = summaries.healthy(), summaries.accelerator()
+    far = replace(healthy.loaders[0], site=f"{'deep/' * 9}train.py:38")
+    gallery(
+        "loading_blocks.txt",
+        {
+            "accelerator": block(accelerator),
+            "room for the limit": block(accelerator, 2),
+            "no room for bars": block(STARVED, 7),
+            "room for a fault": block(STARVED, 2),
+            "keeps up": block(healthy),
+            "keeps up, wide": block(healthy, page=WIDE),
+            "keeps up, far away": block(replace(healthy, loaders=[far])),
+        },
+    )
+    assert block(healthy, 0) == block(quick_without_workers()) == []
+    assert wanted_lines(healthy, PAGE) == 0
+
+
+@pytest.mark.parametrize("name", ALL.keys() - {"healthy"})
+def test_what_is_of_most_use_stays_where_there_is_little_room(name: str) -> None:
+    summary = ALL[name]()
+    whole = block(summary)
+    wanted = wanted_lines(summary, PAGE)
+    assert block(summary, wanted)[:wanted] == whole[:wanted]
+    shorter = [len(block(summary, room)) for room in range(wanted + 1)]
+    heading = shorter[0]
+    assert all(lines <= max(room, heading) for room, lines in enumerate(shorter))
+    for room in range(wanted):
+        assert block(summary, room)[:heading] == whole[:heading]
+
+
+def test_training_comes_before_evaluation() -> None:
+    validation = replace(STARVED.loaders[0], id=1, site="val.py:9", role="evaluation")
+    both = replace(STARVED, loaders=[validation, *STARVED.loaders])
+    headings = [line for line in block(both) if line.startswith("Data loading")]
+    sites = [line.split(":")[0].removeprefix("Data loading at ") for line in headings]
+    assert sites == ["cache.py", "val.py"]
+    first_alone = block(both, wanted_lines(both, PAGE))
+    assert sum(line.startswith("Data loading") for line in first_alone) == 1
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120])
+@pytest.mark.parametrize("name", ALL)
+def test_no_line_of_a_block_is_wider_than_the_page(name: str, width: int) -> None:
+    for room in (0, 4, 99):
+        narrow = Page(width=width, unicode=True, verbose=False)
+        assert all(cell_len(line) <= width for line in block(ALL[name](), room, narrow))
+
+
+# A loader in full
+
+
+def with_workers(rows: list[dict[str, Any]]) -> RunSummary:
+    loader = STARVED.loaders[0]
+    assert loader.fetch is not None
+    return replace(STARVED, loaders=[replace(loader, fetch=replace(loader.fetch, per_worker=rows))])
+
+
+def rows_under(text: str, *headers: str) -> list[list[str]]:
+    """The cells of the table with these column headers, split at wide gaps."""
+    lines = text.split("\n")
+    start = next(
+        number
+        for number, line in enumerate(lines)
+        if line.split("  ")[0] == headers[0] and all(header in line for header in headers)
+    )
+    rows = []
+    for line in lines[start + 1 :]:
+        if not line or line.startswith(("  ", headers[0])):
+            break
+        rows.append(re.split(r" {2,}", line))
+    return rows
+
+
+def test_a_loader_in_full_is_the_golden_one(golden: Golden) -> None:
+    built = replace(STARVED.loaders[0], built_by="transformers", bound=None)
+    golden("loader_80.txt", page(STARVED))
+    golden("loader_120.txt", page(STARVED, width=120))
+    golden("loader_unknown_limit_80.txt", page(replace(STARVED, loaders=[built])))
+    golden("loader.md", markdown.render_loader(STARVED, 0))
+
+
+def test_workers_of_several_epochs_are_one_row() -> None:
+    rows = [summaries.worker(number, 0.2, 10, busy=0.5) for number in (0, 1, 0, 1)]
+    text = page(with_workers(rows), width=120)
+    assert [row[:4] for row in rows_under(text, "Worker", "busy")] == [
+        ["0", "20", "50 %", "200 ms"],
+        ["1", "20", "50 %", "200 ms"],
+    ]
+    unread = [row | {"reading_s": None} for row in rows]
+    headings = [
+        line for line in page(with_workers(unread)).split("\n") if line.startswith("Worker")
+    ]
+    assert headings
+    assert not any("I/O" in line for line in headings)
+
+
+@pytest.mark.parametrize("width", [20, 30, 60, 80, 120, 200])
+@pytest.mark.parametrize(("name", "index"), EACH)
+def test_no_line_is_wider_than_the_page(name: str, index: int, width: int) -> None:
+    for line in page(ALL[name](), index, width).split("\n"):
+        assert cell_len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize(("name", "index"), EACH)
+def test_ascii_pages_are_ascii_and_without_colour_there_is_no_escape(name: str, index: int) -> None:
+    assert page(ALL[name](), index, unicode=False).isascii()
+    text = page(ALL[name](), index)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    coloured = page(ALL[name](), index, color=True)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+@pytest.mark.parametrize(("name", "index"), EACH)
+def test_odd_and_missing_numbers_do_not_stop_the_page(name: str, index: int, value: float) -> None:
+    odd = summaries.with_every_float(ALL[name](), value)
+    for text in (page(odd, index), markdown.render_loader(odd, index), *block(odd)):
+        assert not re.search(r"\b(None|nan|inf)\b", text)
+
+
+def test_what_is_missing_is_not_measured() -> None:
+    sparse = summaries.sparse()
+    for text in (page(sparse), markdown.render_loader(sparse, 1), " ".join(block(sparse))):
+        assert "not measured" in text
+        assert not re.search(r"\b(None|nan|inf|0 s|0\.0)\b", text)
+
+
+def test_hostile_strings_are_shown_not_obeyed() -> None:
+    text = markdown.render_loader(summaries.hostile(), 0)
+    assert not re.search("<|`|@team", text)
+    assert "[red]evil[/red]" in page(summaries.hostile())
+
+
+def test_the_json_of_a_loader_is_its_entry() -> None:
+    entry = json.loads(json_text.render_loader(STARVED, 0))
+    assert entry == to_jsonable(STARVED)["loaders"][0]
+
+
+# What is said of a loader
+
+
+def loader(workers: int | None = 4, **changes: Any) -> Loader:
+    """A loader with workers, in trouble only where `changes` say so."""
+    fetch = summaries.fetch(0.4, 400, workers=workers or 0, running=0.9, asleep=0.1)
+    plain = summaries.loader(
+        "train.py:84", num_workers=workers, iterations=400, fetch=fetch, bound=None, passes=1
+    )
+    return replace(plain, **changes)
+
+
+def fetch_with(**changes: Any) -> Fetch:
+    fetch = loader().fetch
+    assert fetch is not None
+    return replace(fetch, **changes)
+
+
+def run(used_percent: float = 390.0, cores: float = 4) -> RunSummary:
+    """A run that keeps so much of so many cores busy."""
+    cpu = {"cores_usable": cores, "tree_percent": {"mean": used_percent / 2, "p95": used_percent}}
+    return replace(summaries.slow_loader(), system=summaries.system(cpu=cpu))
+
+
+LIMITS: list[tuple[int, str, dict[str, float]]] = [
+    (0, LATENCY, {"blocked": 0.4, "compute": 0.1}),
+    (0, COMPUTE, {"blocked": 0.0003, "compute": 0.3577}),
+    (4, LATENCY, {"blocked": 0.05, "compute": 0.05}),
+    (1, LATENCY, {"blocked": 0.05, "compute": 0.05}),
+    (4, CPU, {"blocked": 0.05, "compute": 0.05}),
+    (4, STORAGE, {"blocked": 0.05, "compute": 0.05}),
+    (4, RECEIVE, {"receive": 0.03, "compute": 0.1}),
+    (4, SAMPLER, {"sampler": 0.03, "compute": 0.01}),
+    (4, COMPUTE, {"compute": 0.1, "receive": 0.001}),
+    (4, COMPUTE, {"compute": 0.1, "receive": 0.02}),
+    (4, "something of a later version", {"compute": 0.1}),
+]
+LOST: list[dict[str, Any]] = [
+    {"pid": 91, "worker": 2, "status": None, "signal": 9, "at_s": 3.5},
+    {"pid": 91, "worker": 0, "status": 1, "signal": None, "at_s": 3.5},
+    {"signal": 64},
+    {"signal": 4444},
+    {},
+    {"worker": "x", "pid": [], "signal": {}, "at_s": float("nan")},
+]
+STREAM = {"is_iterable": True, "shares_samples": False}
+HELD = {"open_files": ["data (BufferedReader)"], "start_method": "fork"}
+
+
+def limited(workers: int, by: str, parts: dict[str, float], **fetched: Any) -> str:
+    reads = summaries.fetch(0.4, 400, workers=workers, reading=0.9, running=0.1)
+    bound = summaries.bound(by, **parts)
+    return limit_words(loader(workers, bound=bound, fetch=replace(reads, **fetched)), run())
+
+
+def test_what_is_said_of_a_loader(gallery: Gallery) -> None:
+    workers = [summaries.worker(n, 0.4, 100, busy=busy) for n, busy in enumerate((0.31, 0.97))]
+    stopped = summaries.fetch(0.4, 400, workers=4, running=0.8, throttled=0.2)
+    slow = [summaries.slow_sample(307, 0.25), summaries.slow_sample(None, 0.15)]
+    slow_samples = fetch_with(typical_sample_s=0.0125, slow_samples=slow)
+    gallery(
+        "loader_words.txt",
+        {
+            "who prepares a batch": [
+                *(makers(loader(count)) for count in (4, 1, 0, None)),
+                *(makers(loader(count, fetch=None)) for count in (4, None)),
+            ],
+            "how busy workers were": [
+                busy_words(loader(fetch=fetch_with(per_worker=workers))),
+                busy_words(loader(1, fetch=fetch_with(per_worker=workers[:1]))),
+                busy_words(loader(0)),
+            ],
+            **{
+                f"{count} workers, {by}, {parts}": limited(count, by, parts)
+                for count, by, parts in LIMITS
+            },
+            "workers that died": [faults(loader(lost_workers=[lost]))[0] for lost in LOST],
+            "streams that repeat": [
+                *faults(loader(2, **STREAM)),
+                *faults(loader(3, **STREAM, equal_workers=2)),
+            ],
+            "an open file": faults(loader(2, **HELD)),
+            "a CPU quota": warnings(loader(fetch=stopped), run()),
+            "slow samples": warnings(loader(fetch=slow_samples), run()),
+            "names of samples": [sample_name(sample) for sample in (*slow, {})],
+        },
+    )
+
+
+@pytest.mark.parametrize("nothing", [0, None])
+def test_storage_is_never_said_where_no_byte_was_read(nothing: int | None) -> None:
+    words = limited(4, STORAGE, {"blocked": 0.05, "compute": 0.05}, read_bytes=nothing)
+    assert not re.search(r"disk|storage", words, re.IGNORECASE)
+
+
+def test_only_a_loader_that_training_waits_for_needs_words() -> None:
+    training_s = run().phases.training_s
+    little = loader(wait_total_s=0.04 * training_s, init_s=None, first_batch_s=None)
+    much = replace(little, wait_total_s=0.06 * training_s)
+    starts = replace(little, first_batch_s=summaries.statistics(0.06 * training_s, n=1))
+    for waited, is_needed in (
+        (little, False),
+        (much, True),
+        (replace(much, thread="other"), False),
+        (starts, True),
+        (replace(little, lost_workers=[{}]), True),
+    ):
+        assert needs_words(waited, run()) is is_needed
+
+
+def test_a_loader_without_trouble_has_no_fault_and_no_warning() -> None:
+    crowded = summaries.fetch(0.4, 400, workers=4, runnable=0.7, throttled=0.3)
+    unfelt = loader(passes=9, wait_total_s=0.1, first_batch_s=None, fetch=crowded)
+    for calm in (loader(), loader(fetch=None), unfelt):
+        assert warnings(calm, run()) == []
+    for calm in (
+        loader(3, **STREAM, equal_workers=1),
+        loader(1, **STREAM),
+        loader(2, **{**STREAM, "shares_samples": True}),
+        loader(2, **{**STREAM, "shares_samples": None}),
+        loader(1, **HELD),
+        loader(2, **{**HELD, "start_method": "spawn"}),
+        loader(2, start_method="fork"),
+    ):
+        assert faults(calm) == []
+
+
+def test_samples_that_are_all_quick_get_no_table() -> None:
+    for seconds, has_table in ((0.0009, False), (0.0011, True)):
+        samples = [summaries.slow_sample(7, seconds)]
+        fetch = fetch_with(typical_sample_s=0.0001, slow_samples=samples)
+        assert bool(slow_sample_columns(fetch)) is has_table

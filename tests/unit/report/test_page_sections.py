@@ -1,0 +1,432 @@
+"""The page's sections, each in the states that a run may be in: golden galleries of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from support import summaries
+from support.fake_memory import GIB, MIB
+
+from trainprof.analysis.summary.device import Device, Placement, SyncPoint, Transfer
+from trainprof.analysis.summary.memory import (
+    DeviceMemory,
+    FoundSync,
+    FoundSyncs,
+    MemoryGrowth,
+    OutOfMemory,
+)
+from trainprof.analysis.summary.run import Exit, Outlier
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report import markdown
+from trainprof.report.page import details, device, memory, sections
+from trainprof.report.page import page as terminal
+from trainprof.report.text import ending
+from trainprof.report.text.layout import Page
+
+PAGE = Page(width=80, unicode=True, verbose=False)
+VERBOSE = Page(width=80, unicode=True, verbose=True)
+Gallery = Callable[[str, Mapping[str, Any]], None]
+
+SLOW, HEALTHY, ON_DEVICE = summaries.slow_loader(), summaries.healthy(), summaries.accelerator()
+
+
+def test_how_a_run_ended(gallery: Gallery) -> None:
+    ends = [
+        Exit(0, None, "completed"),
+        Exit(3, None, "completed"),
+        Exit(1, None, "exception", "KeyError"),
+        Exit(130, None, "interrupted"),
+        Exit(None, 15, "signal"),
+        Exit(None, 64, "signal"),
+        Exit(None, 9, "killed"),
+        Exit(None, 9, "killed", "out of memory"),
+        Exit(0, None, "limit", "--max-steps 200"),
+        Exit(1, None, "exception", "OSError", "--max-steps"),
+        Exit(None, 9, "killed", "out of memory", "--max-time"),
+        Exit(None, None, "running"),
+        Exit(None, None, "unknown"),
+        Exit(None, None, "a later version's"),
+    ]
+    runs = [(end, replace(SLOW, run=replace(SLOW.run, exit=end))) for end in ends]
+    gallery(
+        "endings.txt",
+        {
+            **{repr(end): f"{ending.ending(run)} | {ending.cause(run)}" for end, run in runs},
+            "the first line": terminal.opening(SLOW, width=120, color=False),
+            "killed for memory": ending.memory_before_the_end(summaries.killed_for_memory()),
+            "killed without samples": ending.memory_before_the_end(replace(SLOW, system=None)),
+        },
+    )
+
+
+def with_evaluation(share: float, in_training_s: float | None = None) -> RunSummary:
+    """Evaluation takes a share of training's time."""
+    seconds = share * HEALTHY.phases.training_s
+    evaluation = replace(HEALTHY.evaluation, seconds=seconds, in_training_s=in_training_s)
+    return replace(HEALTHY, evaluation=evaluation)
+
+
+def test_a_pace_without_much_evaluation_says_so() -> None:
+    for summary, is_noted in (
+        (with_evaluation(0.1), False),
+        (with_evaluation(0.5), True),
+        (with_evaluation(0.5, in_training_s=0.0), False),
+    ):
+        assert any("without evaluation" in part for part in ending.progress(summary)) is is_noted
+
+
+def uneven(longest_s: float) -> RunSummary:
+    step = summaries.statistics(0.12, p50=0.1, max=longest_s)
+    return replace(HEALTHY, training=replace(HEALTHY.training, step_s=step), outliers=[])
+
+
+def test_steps(gallery: Gallery) -> None:
+    slow_steps = [Outlier(7, 0, 3.0, 1.0, "data_wait", 0.9, 5, None)] * 3
+    many = replace(HEALTHY, outliers=slow_steps, outlier_count=142)
+    unknown = {"training.step_s": "0 steady steps, 20 are needed"}
+    by_batch, by_backward = (
+        replace(SLOW, training=replace(SLOW.training, step_source=source))
+        for source in ("batches", "backward")
+    )
+    gallery(
+        "steps.txt",
+        {
+            "even": sections.steps_section(uneven(0.19), PAGE),
+            "uneven": sections.steps_section(uneven(0.21), PAGE),
+            "many outliers": sections.steps_section(many, PAGE),
+            "many outliers, verbose": details.step_details(many, VERBOSE),
+            "a few": sections.steps_section(replace(many, outlier_count=3), PAGE),
+            "by an older version": sections.steps_section(replace(many, outlier_count=None), PAGE),
+            "by batches": sections.steps_section(by_batch, PAGE),
+            "by backward passes": sections.steps_section(by_backward, PAGE),
+            "not measured": sections.steps_section(
+                replace(summaries.cut_off(), not_observed=unknown), PAGE
+            ),
+        },
+    )
+    assert "; 142 outliers: step 8 took" in markdown.render(many)
+
+
+def test_epochs(gallery: Gallery) -> None:
+    bound = replace(HEALTHY, verdict=SLOW.verdict, findings_from=None)
+    first, *others = HEALTHY.epochs
+    none = {"iterations": 0, "data_wait_s": 0.0, "first_batch_s": 0.0, "loaders": []}
+    unlike = {
+        "one is longer": replace(first, seconds=30.0),
+        "one has slow batches": replace(first, slow_batches=1),
+        "one was cut short": replace(first, iterations=7),
+    }
+    gallery(
+        "epochs.txt",
+        {
+            "alike": sections.epochs_section(HEALTHY, PAGE),
+            "alike, verbose": sections.epochs_section(HEALTHY, VERBOSE),
+            "where loading matters": sections.epochs_section(bound, PAGE),
+            **{
+                title: sections.epochs_section(replace(HEALTHY, epochs=[epoch, *others]), PAGE)
+                for title, epoch in unlike.items()
+            },
+            "evaluation on batches of your own": sections.epochs_section(
+                replace(HEALTHY, evaluation=replace(HEALTHY.evaluation, **none)), PAGE
+            ),
+        },
+    )
+
+
+def test_what_trainprof_took_and_did_not_see(gallery: Gallery) -> None:
+    samples = {"training.samples": "the sampler does not tell how large a batch is"}
+    gaps = replace(
+        SLOW,
+        faults=["the sync probe was switched off: KeyError"],
+        not_observed={"system.gpus": "no driver", "devices": "no GPU was used", **samples},
+    )
+    sampled = replace(HEALTHY, overhead=replace(HEALTHY.overhead, looks_s=0.012))
+    costly = replace(HEALTHY, overhead=replace(HEALTHY.overhead, share=0.25))
+    gallery(
+        "closing.txt",
+        {
+            "plain": sections.closing_section(HEALTHY, PAGE),
+            "stack samples": sections.closing_section(sampled, PAGE),
+            "stack samples, verbose": sections.closing_section(sampled, VERBOSE),
+            "gaps": sections.closing_section(gaps, PAGE),
+            "gaps, verbose": sections.closing_section(gaps, VERBOSE),
+            "samples alone": sections.closing_section(replace(SLOW, not_observed=samples), PAGE),
+            "recording was costly": sections.price_of_measuring(costly) or "",
+        },
+    )
+    assert sections.price_of_measuring(HEALTHY) is None
+    for text in (terminal.render(costly, width=120, color=False), markdown.render(costly)):
+        assert str(sections.price_of_measuring(costly)) in text
+
+
+def test_what_others_took(gallery: Gallery) -> None:
+    disturbed = {
+        "host_percent": {"mean": 90.0},
+        "tree_percent": {"mean": 120.0},
+        "per_core_percent": [90.0] * 4,
+        "cores_usable": 4,
+        "pressure_some_share": 0.4,
+    }
+    shared, alone = (
+        replace(SLOW, system=summaries.system(cpu=disturbed | {"host_percent": {"mean": percent}}))
+        for percent in (90.0, 31.0)
+    )
+    threads = {share: replace(SLOW, beside_share=share) for share in (0.28, 0.02, None)}
+    gallery(
+        "shared_cpu.txt",
+        {
+            "other programs": sections.shared_section(shared, PAGE),
+            "another thread": sections.shared_section(threads[0.28], PAGE),
+            "another thread, in the comment": markdown.render(threads[0.28]).split("\n\n")[-2],
+            "other programs, in the comment": markdown.render(shared).split("\n\n")[-2],
+        },
+    )
+    for summary in (alone, threads[0.02], threads[None]):
+        assert sections.shared_section(summary, PAGE) == []
+
+
+def test_of_several_ranks_the_ledger_is_a_mean() -> None:
+    ranks = replace(SLOW, ranks=[{"rank": 0}, {"rank": 1}])
+    heading = ", mean of 2 ranks"
+    for width, is_named in ((80, True), (40, False)):
+        assert (heading in terminal.render(ranks, width=width, color=False)) is is_named
+    assert heading in markdown.render(ranks)
+    assert heading not in markdown.render(SLOW)
+
+
+# Memory
+
+
+GROWN = MemoryGrowth(
+    bytes_per_step=2.0 * MIB,
+    steps=1024,
+    first_bytes=1.0 * GIB,
+    last_bytes=3.0 * GIB,
+    room_bytes=8.1 * GIB,
+    passes=2,
+)
+
+
+def with_memory(**figures: object) -> RunSummary:
+    return replace(HEALTHY, system=summaries.system(memory=figures))
+
+
+def test_host_memory(gallery: Gallery) -> None:
+    full_shm = with_memory(shm_total_bytes=64 << 20, shm_used_bytes={"max": 60 << 20})
+    full = with_memory(host_total_bytes=8 * GIB, host_available_bytes={"min": 0.1 * GIB})
+    variants = {
+        "grows": replace(HEALTHY, memory_growth=GROWN),
+        "grows in the first epoch": replace(HEALTHY, memory_growth=replace(GROWN, passes=1)),
+        "room unknown": replace(HEALTHY, memory_growth=replace(GROWN, room_bytes=None)),
+        "room for ever": replace(HEALTHY, memory_growth=replace(GROWN, room_bytes=1e18)),
+        "shared memory is full": full_shm,
+        "memory is full": full,
+    }
+    gallery(
+        "host_memory.txt",
+        {
+            **{title: memory.memory_section(run, PAGE) for title, run in variants.items()},
+            "in the comment": [
+                block
+                for block in markdown.render(variants["grows"]).split("\n\n")
+                if "grew by" in block
+            ],
+        },
+    )
+    half_shm = with_memory(shm_total_bytes=64 << 20, shm_used_bytes={"max": 30 << 20})
+    enough = with_memory(host_total_bytes=8 * GIB, host_available_bytes={"min": 1 * GIB})
+    for summary in (HEALTHY, half_shm, enough):
+        assert memory.memory_section(summary, PAGE) == []
+
+
+PLENTY = DeviceMemory(
+    readings=840,
+    limit_bytes=80 * GIB,
+    peak_allocated_bytes=40 * GIB,
+    peak_reserved_bytes=50 * GIB,
+    is_peak_sampled=False,
+    retries=0,
+    out_of_memory_errors=0,
+    between_steps_bytes=12 * GIB,
+    growth_bytes_per_step=-3.0,
+    growth_steps=400,
+    is_growing=False,
+)
+
+
+def with_device_memory(**changes: Any) -> RunSummary:
+    figures = replace(PLENTY, **changes)
+    gpu = Device(0, "cuda:0", [0.5, 0.6], None, {}, None, figures, 100)
+    return replace(ON_DEVICE, devices=[gpu, replace(gpu, index=1, name="cuda:1", memory=None)])
+
+
+def test_device_memory(gallery: Gallery) -> None:
+    sampled = {"is_peak_sampled": True, "limit_bytes": None, "between_steps_bytes": None}
+    variants: dict[str, dict[str, Any]] = {
+        "nearly full": {"peak_reserved_bytes": 76 * GIB},
+        "grows": {"is_growing": True, "growth_bytes_per_step": 2.0 * MIB},
+        "retries": {"retries": 1},
+        "errors": {"out_of_memory_errors": 2},
+    }
+    lack = OutOfMemory("cuda:1", "train.py:42", 2 * GIB, 80 * GIB, 5 * MIB, 77 * GIB, GIB)
+    gallery(
+        "device_memory.txt",
+        {
+            **{
+                title: memory.device_memory_section(with_device_memory(**changes), PAGE)
+                for title, changes in variants.items()
+            },
+            "verbose": memory.device_memory_details(with_device_memory(), VERBOSE),
+            "verbose, sampled": memory.device_memory_details(
+                with_device_memory(**sampled, is_growing=None), VERBOSE
+            ),
+            "ran out": memory.ran_out(lack),
+            "ran out, no figures": memory.ran_out(OutOfMemory(*[None] * 7)),
+        },
+    )
+    assert memory.device_memory_section(with_device_memory(), PAGE) == []
+    run = replace(ON_DEVICE.run, exit=Exit(1, None, "exception", "OutOfMemoryError"))
+    summary = replace(ON_DEVICE, run=run, out_of_memory=lack)
+    for text in (terminal.render(summary, width=80, color=False), markdown.render(summary)):
+        flowing = " ".join(text.split())
+        assert memory.ran_out(lack) in flowing
+        assert "Memory at the last sample" not in flowing  # that is the host's
+
+
+# Devices
+
+
+IDLE = {
+    "loader_s": 40.0,
+    "copy_s": 10.0,
+    "sync_s": 0.1,
+    "host_s": 5.0,
+    "evaluation_s": 0.0,
+    "checkpoint_s": 0.2,
+    "startup_s": 0.0,
+    "unknown_s": 4.7,
+}
+
+
+def gpu(idle: dict[str, float] | None = None, low: float = 0.4, **changes: Any) -> Device:
+    plain = Device(
+        index=0,
+        name="cuda:0",
+        busy_share=[low, low + 0.047],
+        idle_because=IDLE if idle is None else idle,
+        per_step_s={"forward": 0.01},
+        queue_delay_s=[0.001, 0.002],
+        memory=None,
+        marks=1000,
+        seconds={"forward": 20.0, "backward": 30.0, "transfer": 8.0},
+        exposed_s={"data_wait": [40.0, 41.0]},
+        ran_dry={"forward": 0.9},
+        launch_bound_share=[0.05, 0.1],
+    )
+    return replace(plain, **changes)
+
+
+def on_device(*devices: Device, **changes: Any) -> RunSummary:
+    return replace(ON_DEVICE, devices=list(devices) or [gpu()], **changes)
+
+
+def test_what_devices_did(gallery: Gallery) -> None:
+    other = gpu({**IDLE, "loader_s": 20.0, "host_s": 25.0}, name="cuda:1")
+    narrow = Page(width=40, unicode=True, verbose=False)
+    gallery(
+        "devices.txt",
+        {
+            "idle": device.idle_section(on_device(), PAGE),
+            "idle, narrow": device.idle_section(on_device(), narrow),
+            "idle, verbose": device.idle_section(on_device(), VERBOSE),
+            "two": device.idle_section(on_device(gpu(), other), PAGE),
+            "at work": device.devices_section(on_device(), PAGE),
+            "at work, verbose": device.devices_section(on_device(), VERBOSE),
+        },
+    )
+
+
+def test_an_idle_table_adds_up_to_the_training_phase() -> None:
+    table = device.idle_table(on_device())
+    *rows, total = table.seconds
+    assert sum(map(float, rows)) == float(total) == 100.0  # 60 s idle are 60 %
+    for _, (*shares, whole) in table.shares:
+        assert whole == "100.0 %"
+        assert round(sum(float(share.split()[0]) for share in shares), 6) == 100.0
+
+
+def test_what_cannot_be_has_no_idle_table() -> None:
+    for odd in (
+        gpu({}),
+        gpu(busy_share=[]),
+        gpu({"loader_s": float("nan")}),
+        gpu(low=1.0),
+        gpu(low=float("nan")),
+        replace(gpu(), idle_because=None),
+    ):
+        assert device.idle_table(on_device(odd)) is None
+        assert "cuda:0" in terminal.render(on_device(odd), width=80, color=False)
+
+
+def test_the_ledger_has_the_devices_time_beside_the_hosts() -> None:
+    text = terminal.render(on_device(), width=120, color=False)
+    heading = next(line for line in text.split("\n") if line.startswith("Where the time went"))
+    assert heading.endswith("s on device")
+    (row,) = (line for line in text.split("\n") if line.strip().startswith("backward "))
+    assert row.split()[-1] == "30.0"
+    assert "on device" not in terminal.render(ON_DEVICE, width=120, color=False)
+    assert "| s on the device |" in markdown.render(on_device())
+
+
+def test_copies_and_syncs(gallery: Gallery) -> None:
+    plain = Transfer("train.py:57", "h2d", 100, 100 * MIB, 1.0, 0.5, 0.21, 0.0, 0.0, 100, 0.4, 0.0)
+    copies: dict[str, dict[str, Any]] = {
+        "a copy": {},
+        "concurrent with other work": {"beside_share": 0.5},
+        "many small ones": {"count": 100_000},
+        "non_blocking": {"non_blocking_share": 1.0},
+        "non_blocking, pinned": {"non_blocking_share": 1.0, "pinned_share": 1.0},
+    }
+    waits = {
+        "the device worked": SyncPoint("a.py:1", "item", 9, 0, 5.0, 0.01),
+        "the device was idle": SyncPoint("a.py:1", "item", 9, 0, 5.0, 2.0),
+        "on CPU tensors": SyncPoint("a.py:1", "item", 250, 250, None, None),
+        "some on CPU tensors": SyncPoint("a.py:1", "item", 9, 4, 0.5, None),
+        "counted until": SyncPoint("a.py:1", "float", 50_000, 50_000, None, None, 2.1),
+    }
+    moved = on_device(placements=[Placement("train.py:30", 1, 1.5)])
+    gallery(
+        "copies_and_syncs.txt",
+        {
+            **{
+                title: device.transfers_section(
+                    on_device(transfers=[replace(plain, **changes)]), VERBOSE
+                )
+                for title, changes in copies.items()
+            },
+            "models": device.transfers_section(moved, VERBOSE),
+            **{
+                title: device.syncs_section(on_device(sync_points=[wait]), VERBOSE)
+                for title, wait in waits.items()
+            },
+        },
+    )
+
+
+def test_found_syncs(gallery: Gallery) -> None:
+    calls = [FoundSync(f"train.py:{line}", 20 - line) for line in range(5)]
+    some = replace(ON_DEVICE, found_syncs=FoundSyncs(20, 20, calls, known_calls=40))
+    none = replace(ON_DEVICE, found_syncs=FoundSyncs(20, 20, [], 0))
+    missing = replace(ON_DEVICE, not_observed={"found_syncs": "this torch knows only the CPU"})
+    gallery(
+        "found_syncs.txt",
+        {
+            "some": device.found_syncs_section(some, PAGE),
+            "some, verbose": device.found_syncs_section(some, VERBOSE),
+            "none": device.found_syncs_section(none, PAGE),
+            "not looked for": device.found_syncs_section(missing, PAGE),
+        },
+    )
+    assert device.found_syncs_section(ON_DEVICE, PAGE) == []

@@ -1,0 +1,151 @@
+"""The ledger's rows: rounding, folding and labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import summaries
+
+from trainprof.analysis.summary.device import Device
+from trainprof.analysis.summary.run import LEDGER_KEYS
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.text.ledger import LABELS, LedgerTable, ledger_table, waits_are_merged
+from trainprof.report.text.units import rounded_parts
+
+parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)
+
+
+@settings(deadline=None)
+@given(parts, st.integers(0, 3))
+def test_rounded_parts_add_up_and_stay_close(values: list[float], decimals: int) -> None:
+    rounded = rounded_parts(values, decimals)
+    assert sum(rounded) == round(sum(value * 10**decimals for value in values))
+    for whole, value in zip(rounded, values, strict=True):
+        assert abs(whole - value * 10**decimals) <= 1
+
+
+def test_the_largest_remainders_are_rounded_up() -> None:
+    assert rounded_parts([33.4, 33.3, 33.3], 0) == [34, 33, 33]
+
+
+def test_every_key_has_words() -> None:
+    assert set(LABELS) == set(LEDGER_KEYS)
+
+
+def table_of(summary: RunSummary, **options: Any) -> LedgerTable:
+    table = ledger_table(summary, **options)
+    assert table is not None
+    return table
+
+
+def labels_of(summary: RunSummary, **options: Any) -> list[str]:
+    return [row.label for row in table_of(summary, **options).rows]
+
+
+def test_rows_are_longest_first_and_rest_is_last() -> None:
+    rows = table_of(summaries.slow_loader()).rows
+    shares = [row.share for row in rows[:-1]]
+    assert shares == sorted(shares, reverse=True)
+    assert rows[-1].label == "rest (7 smaller)"
+
+
+@pytest.mark.parametrize("most", range(2, 12))
+def test_no_more_rows_than_asked_for(most: int) -> None:
+    rows = table_of(summaries.healthy(), max_rows=most).rows
+    assert len(rows) <= most
+    keys = [key for row in rows for key in row.keys]
+    assert len(keys) == len(set(keys)) == 15
+
+
+@pytest.mark.parametrize("most", range(2, 12))
+def test_a_row_has_the_same_figures_however_many_are_folded(most: int) -> None:
+    def figures(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
+        return {row.label: (row.seconds, row.percent, row.per_step) for row in table.rows}
+
+    # Each ends in half of what is shown: which of them are rounded up is a matter of all.
+    seconds = dict.fromkeys(LEDGER_KEYS, 0.0) | {
+        key: 1.05 + number / 10 for number, key in enumerate(LEDGER_KEYS[:12])
+    }
+    summary = summaries.slow_loader()
+    summary = replace(
+        summary,
+        ledger=replace(summary.ledger, seconds=seconds, wall_s=sum(seconds.values())),
+        training=replace(summary.training, per_step_s={k: s / 100 for k, s in seconds.items()}),
+    )
+    every, some = figures(table_of(summary, fold=False)), table_of(summary, max_rows=most)
+    shown = figures(some).items()
+    assert all(every[label] == row for label, row in shown if "rest" not in label)
+    assert (some.total.seconds, some.total.percent) == ("19.2", "100.0 %")
+
+
+def test_unknown_keys_keep_their_names_and_what_is_no_number_is_left_out() -> None:
+    summary = summaries.slow_loader()
+    odd: Any = {"all_reduce": 9.0, "forward": None, "loss": float("nan")}
+    ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, **odd})
+    rows = table_of(replace(summary, ledger=ledger), fold=False).rows
+    labels = [row.label for row in rows if row.seconds != "0.0"]
+    assert "all reduce" in labels
+    assert "forward" not in labels
+
+
+def device(idle_because: dict[str, float] | None) -> Device:
+    return Device(0, "cuda:0", [0.5, 0.6], idle_because, {}, None, None, 100)
+
+
+@pytest.mark.parametrize(
+    ("device_timing", "device", "devices", "merged"),
+    [
+        ("cpu", None, None, False),
+        ("cpu", "cpu", None, False),
+        ("async", None, None, True),
+        ("async", "cuda", [device({"loader_s": 1.0})], False),
+        ("async", "cuda", [device(None)], True),
+        ("cpu", "mps", None, True),
+        ("synchronized", "cuda", None, False),
+    ],
+)
+def test_waits_are_merged_until_device_times_are_known(
+    device_timing: str, device: str | None, devices: list[Device] | None, merged: bool
+) -> None:
+    summary = summaries.slow_loader()
+    run = replace(summary.run, device_timing=device_timing, device=device)
+    assert waits_are_merged(replace(summary, run=run, devices=devices)) is merged
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit", "total"), [(1, "s", "58.4"), (100, "min", "97.4"), (1000, "h", "16.23")]
+)
+def test_long_runs_are_told_in_longer_units(factor: int, unit: str, total: str) -> None:
+    summary = summaries.slow_loader()
+    seconds = {key: value * factor for key, value in summary.ledger.seconds.items()}
+    longer = replace(summary, ledger=replace(summary.ledger, wall_s=0.0, seconds=seconds))
+    table = table_of(longer)
+    assert (table.run_unit, table.total.seconds) == (unit, total)
+
+
+@pytest.mark.parametrize(("in_a_step_s", "is_elsewhere"), [(0.0, True), (0.001, False)])
+def test_what_python_collects_at_its_start_and_end_is_no_steps(
+    in_a_step_s: float, is_elsewhere: bool
+) -> None:
+    summary = summaries.slow_loader()
+    ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, "gc": 9.0})
+    steps = 9 if in_a_step_s == 0 else round(4.5 / in_a_step_s)
+    per_step = {**(summary.training.per_step_s or {}), "gc": in_a_step_s}
+    training = replace(summary.training, steps=steps, per_step_s=per_step)
+    labels = labels_of(replace(summary, ledger=ledger, training=training))
+    assert ("gc outside of steps" in labels) is is_elsewhere
+
+
+def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room() -> None:
+    def labels(*spoken_of: str) -> list[str]:
+        return labels_of(summaries.healthy(), max_rows=4, spoken_of=spoken_of)
+
+    plain = labels()
+    assert "optimizer" not in plain
+    # It takes the place of the smallest of the others.
+    assert labels("optimizer") == [*plain[:2], "optimizer", plain[3].replace("smaller", "others")]
+    assert labels("no such part") == plain

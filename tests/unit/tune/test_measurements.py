@@ -1,0 +1,521 @@
+"""Which runs are compared and which decide nothing; what speaks against a setting; repeats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import summaries
+from support.planted_trials import (
+    FakeRunner,
+    Planted,
+    base_summary,
+    plan_of,
+    search_of,
+    seen_steps,
+    threads,
+    workers,
+)
+
+from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN
+from trainprof.analysis.summary.tune import (
+    BASELINE,
+    CEILING,
+    FAILED,
+    FINISHED,
+    LOADER_ALONE,
+    OK,
+)
+from trainprof.tune.choice import against
+from trainprof.tune.measurements import Measurements
+from trainprof.tune.results import summary_of_tune, trials_of
+from trainprof.tune.trial import (
+    WARM_UP,
+    FirstPass,
+    Measured,
+    Trial,
+    baseline,
+    ceiling,
+    loader_alone,
+)
+from trainprof.tune.trial_limits import limits_of
+from trainprof.tune.trial_reading import DID_NOT_END, first_passes
+
+SITE = "train.py:9"
+WORKERS = workers(4).trial()
+FREE = ceiling((SITE,), None)
+NEAR = 0.06  # what is too little to tell, or comes to nothing
+
+
+def summary_of(measurements: Measurements, **loader):
+    base = base_summary()
+    changed = replace(base, loaders=[replace(base.loaders[0], **loader)])
+    return summary_of_tune(changed, measurements, name="t", directory="t", budget_s=60.0)
+
+
+def notes_of(measurements: Measurements) -> str:
+    return "; ".join(summary_of(measurements).tuning.notes)
+
+
+def row_of(measurements: Measurements, name: str):
+    return next(row for row in trials_of(measurements) if row.name == name)
+
+
+def searched(runner: FakeRunner, plan=None, **options) -> Measurements:
+    options = {"budget_s": 600.0, **options}
+    return search_of(runner, lambda base, free_s: plan or plan_of(workers(2)), **options).run()
+
+
+# -- the same stretch of training
+
+
+def ran(trial: Trial, *stretches, first: int = 0, number: int = 1, seed: int = 0) -> Measured:
+    """A run whose steps take what is said, each stretch a number of them and s."""
+    random = np.random.default_rng([seed, number, len(trial.name)])
+    counts, seconds = zip(*stretches, strict=True)
+    steps_s = np.repeat(seconds, counts) * random.gamma(400.0, 1 / 400.0, size=sum(counts))
+    seen = seen_steps(steps_s, first)
+    paces = seen.paces()
+    return Measured(
+        trial,
+        number,
+        f"trials/{trial.name}.{number}",
+        OK,
+        None,
+        1.0,
+        pace=paces.steps,
+        training_pace=paces.training,
+        steps=seen.until,
+        seen=seen,
+    )
+
+
+def measured(*runs: Measured) -> Measurements:
+    return Measurements(runs=list(runs), plan=plan_of(workers(4)))
+
+
+BASE = ran(baseline(), (200, 0.010))
+
+
+@pytest.mark.parametrize(
+    ("base", "trial", "mid", "verdicts", "until"),
+    [
+        # A model is unfrozen after 200 steps: the trial saw 600 slow ones, the baseline none.
+        (BASE, ran(WORKERS, (200, 0.005), (600, 0.015)), 2.0, {FASTER}, 200),
+        # What is fast once it lies in memory makes no setting faster.
+        (BASE, ran(WORKERS, (200, 0.010), (600, 0.004)), 1.0, {SLOWER, UNKNOWN, None}, 200),
+        # A trial that was ended early: its steps are slower, but the slow ones come later.
+        (
+            ran(baseline(), (100, 0.004), (100, 0.016)),
+            ran(WORKERS, (60, 0.006)),
+            2 / 3,
+            {SLOWER},
+            60,
+        ),
+        # A few more steps are of no other kind.
+        (BASE, ran(WORKERS, (200, 0.005), (10, 0.05)), None, None, None),
+        (BASE, ran(WORKERS, (200, 0.005), (600, 0.0058)), None, None, 200),
+        # Single steps are not known.
+        (replace(BASE, seen=None), ran(WORKERS, (200, 0.005), (600, 0.015)), None, None, None),
+        (BASE, ran(FREE, (136, 0.006), (400, 0.018), first=64), 10 / 6, {FASTER}, 200),
+        # The baseline was over before batches were free.
+        (
+            ran(baseline(), (60, 0.010)),
+            ran(FREE, (150, 0.006), (150, 0.006), first=64),
+            10 / 6,
+            {FASTER},
+            None,
+        ),
+    ],
+)
+def test_runs_are_compared_by_the_same_stretch_of_training(base, trial, mid, verdicts, until):
+    measurements = measured(base, trial)
+    assert measurements.alike(trial.trial.name).until == until
+    if mid is None:
+        return
+    speed = measurements.speedup(trial.trial)
+    assert speed.mid == pytest.approx(mid, rel=NEAR)
+    assert speed.verdict in verdicts or (FASTER not in verdicts and speed.verdict != FASTER)
+    if trial.trial.data == "free":
+        assert measurements.free_step_s() == pytest.approx(0.006, rel=NEAR)
+    elif until == 200:
+        assert f"only the first 200 count: {WORKERS.name}" in notes_of(measurements)
+        row = row_of(measurements, WORKERS.name)
+        assert row.steps_per_s == pytest.approx(100 * mid, rel=NEAR)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("later", [1.0, 0.97, 1.04])
+def test_all_steps_count_where_later_ones_are_like_earlier_ones(later, seed):
+    trial = ran(WORKERS, (200, 0.005), (600, 0.005 * later), seed=seed)
+    measurements = measured(ran(baseline(), (200, 0.010), seed=seed), trial)
+    both = measurements.alike(WORKERS.name)
+    assert both.until is None
+    assert both.other[0] is trial
+    assert "later steps" not in notes_of(measurements)
+
+
+def test_what_the_pace_of_a_machine_wanders_by_is_no_other_kind():
+    trial = ran(WORKERS, (200, 0.005), (600, 0.0058))
+    virtual = replace(BASE, pace=replace(BASE.pace, wandering=0.2))
+    for runs in ((virtual, trial), (BASE, replace(trial, disturbance=0.2))):
+        assert measured(*runs).alike(WORKERS.name).until is None
+    alone = replace(ran(loader_alone((SITE,)), (300, 0.005)), seen=None)
+    assert measured(BASE, alone).alike(alone.trial.name).until is None
+
+
+def test_free_data_that_comes_too_late_is_not_compared():
+    free = ran(FREE, (150, 0.006), (150, 0.018), first=64)
+    measurements = measured(ran(baseline(), (60, 0.010)), free)
+    speed = measurements.speedup(FREE)
+    assert (speed.low, speed.mid, speed.high, speed.verdict) == (None, None, None, UNKNOWN)
+    assert measurements.free_step_s() is None
+    assert "so not compared: ceiling" in notes_of(measurements)
+    assert row_of(measurements, CEILING).speedup is None
+
+
+def test_a_search_is_not_misled_by_what_comes_later_in_training():
+    """From a step on that only fast trials come to they take five times as long."""
+    later = 120
+    planted = Planted(
+        lambda o: 0.005 if o.get("num_workers") else 0.010, steps=10_000, later=(later, 5.0)
+    )
+    measurements = searched(FakeRunner(planted), plan_of(workers(2), threads(1)), budget_s=120.0)
+    assert measurements.best.overrides == {"num_workers": 2}
+    base, fast = (measurements.of(name)[0].steps for name in (BASELINE, measurements.best.name))
+    assert base < later < fast - 20
+    assert measurements.speedup(measurements.best).mid == pytest.approx(2.0, rel=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "is_clear"),
+    [
+        (40.0, {}, False),  # samples come sorted: the first batches are not like later ones
+        (300.0, {}, False),
+        (100.0, {}, True),
+        (95.0, {}, True),
+        (112.0, {}, True),
+        (100.0, {"is_least": True}, False),  # it may be faster still
+    ],
+)
+def test_free_data_that_is_no_faster_clears_loaders_where_its_batches_are_alike(
+    size, changes, is_clear
+):
+    def alter(trial, number):
+        is_free = trial.data == "free"
+        return {"batches": {SITE: size if is_free else 100.0}, **(changes if is_free else {})}
+
+    runner = FakeRunner(Planted(lambda _: 0.010, free_s=0.010), alter)
+    measurements = searched(runner, replace(plan_of(workers(2), threads(1)), free_sites=(SITE,)))
+    assert ("num_workers=2" not in runner.ran) is is_clear
+    assert (measurements.free_step_s() is not None) is is_clear
+    if changes:
+        row = row_of(measurements, CEILING)
+        assert (row.is_least, row.held) == (True, None)
+        assert not row_of(measurements, BASELINE).is_least
+    elif not is_clear:
+        assert measurements.speedup(FREE) is None
+        assert runner.ran.count(CEILING) == 1  # more runs of it tell no more
+        notes = notes_of(measurements)
+        assert "not as large as later ones, so not compared: trials/ceiling.1" in notes
+
+
+# -- runs that failed, that were cold, or that something held up
+
+
+def by_workers(overrides):
+    return 0.005 if overrides else 0.010
+
+
+def at(name, number, **changes):
+    """Alters one run of one trial; none reads from disk otherwise."""
+
+    def alter(trial, of_trial):
+        return {"read_bytes": 0.0, **(changes if (trial.name, of_trial) == (name, number) else {})}
+
+    return FakeRunner(Planted(by_workers), alter)
+
+
+def test_a_setting_that_failed_once_is_not_recommended():
+    assert searched(at("none", 1)).best is not None
+    measurements = searched(at("num_workers=2", 2, outcome=FAILED, pace=None, training_pace=None))
+    assert [run.outcome for run in measurements.of("num_workers=2")][:2] == [OK, FAILED]
+    assert measurements.best is None
+
+
+MISSING = "FileNotFoundError: no trials/{}/final.pt"
+
+
+@pytest.mark.parametrize(
+    ("failures", "was_cut", "is_failed"),
+    [
+        ({name: MISSING.format(name) for name in (WARM_UP, BASELINE, "change")}, False, False),
+        (dict.fromkeys((WARM_UP, BASELINE, "change"), DID_NOT_END), False, False),
+        ({"change": MISSING}, True, False),  # a trial that was cut may fail for that
+        ({"change": "OSError: x"}, False, True),
+        ({BASELINE: MISSING, "change": "OSError: too many files"}, False, True),
+    ],
+)
+def test_a_failure_after_training_counts_where_the_change_may_be_why(failures, was_cut, is_failed):
+    def alter(trial, number):
+        name = "change" if trial.overrides else trial.name
+        return {"failed_after": failures.get(name), "was_cut": was_cut}
+
+    measurements = searched(FakeRunner(Planted(by_workers), alter))
+    [first, *_] = measurements.of("num_workers=2")
+    assert first.outcome == (FAILED if is_failed else OK)
+    assert (first.pace is None) is is_failed
+    assert (measurements.best is None) is is_failed
+    notes = [x for x in summary_of(measurements).tuning.notes if "ended at the limit" in x]
+    assert len(notes) == (BASELINE in failures)
+    assert all(failures.get(WARM_UP, failures.get(BASELINE)) in note for note in notes)
+
+
+@pytest.mark.parametrize("name", ["num_workers=2", LOADER_ALONE])
+def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again(name):
+    measurements = searched(at(name, 1, read_bytes=200 * 8.0 * 2**20))
+    assert [run.number for run in measurements.comparable(name)][:1] == [2]
+    assert measurements.best is not None
+    assert [run.number for run in searched(at(LOADER_ALONE, 1)).of(LOADER_ALONE)] == [1]
+
+
+@pytest.mark.parametrize("updates", [1.0, 10.0, 0.25])
+def test_a_loader_alone_is_measured_by_the_batches_of_an_update(updates):
+    """A batch takes 6 ms; an update of 10 ms."""
+    plan = replace(plan_of(workers(2)), steps_per_batch=updates)
+    runner = FakeRunner(Planted(by_workers, alone_s=0.006))
+    measurements = searched(runner, plan)
+    alone = measurements.of(LOADER_ALONE)[0]
+    drawn = min(runner.limits[runner.ran.index(LOADER_ALONE)].steps or 0, 200)
+    assert alone.steps == pytest.approx(drawn * updates)
+    assert alone.pace.mean_s == pytest.approx(0.006 / updates, rel=0.05)
+    speed = measurements.speedup(alone.trial)
+    assert speed.mid == pytest.approx(0.010 * updates / 0.006, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("steps", "per_batch", "read", "fewest", "drawn"),
+    [
+        (100, 1.0, 100, 22, 100),  # as many as training has read
+        (100, 1.0, 6000, 22, 180),  # the run that does not count read more
+        (1000, 10.0, 100, 22, 100),
+        (1000, 10.0, 6000, 22, 180),
+        (60, 1.0, 60, 86, 86),  # so many workers that fewer tell nothing
+        (None, 1.0, 25, 22, 140),  # all of it was read
+    ],
+)
+def test_a_loader_alone_draws_what_was_read_before(steps, per_batch, read, fewest, drawn):
+    limits = limits_of(
+        loader_alone((SITE,)),
+        steps,
+        usual_s=5.0,
+        left_s=500.0,
+        steps_per_batch=per_batch,
+        times=1.0,
+        alone=max(read, fewest),
+    )
+    assert limits.steps == drawn
+
+
+def test_a_search_draws_no_more_batches_alone_than_a_run_has_read():
+    plan = replace(plan_of(workers(2)), steps_per_batch=2.0, fewest_alone=22)
+    runner = FakeRunner(Planted(by_workers, steps=10_000))
+    searched(runner, plan, trial_steps=100)
+    assert runner.limits[runner.ran.index(LOADER_ALONE)].steps == 50
+
+
+def test_what_is_saved_meanwhile_says_what_is_known_by_then():
+    kept = []
+    measurements = searched(
+        FakeRunner(Planted(by_workers)),
+        keep=lambda now: kept.append(replace(now, runs=[*now.runs])),
+    )
+    first = next(now for now in kept if now.of("num_workers=2"))
+    assert first.best == measurements.best is not None
+
+
+def test_one_slow_baseline_does_not_make_the_others_expected_so():
+    measurements = searched(at(BASELINE, 2, seconds=250.0))
+    assert measurements.spent_s() > 250
+    assert measurements.ended_by == FINISHED
+
+
+# -- what speaks against a setting whose steps were faster
+
+
+def step_s(overrides):
+    return (0.005 if "num_workers" in overrides else 0.010) * (
+        0.8 if "torch_threads" in overrides else 1
+    )
+
+
+def passes(base, other):
+    """The first pass of the script as it is, and with other workers."""
+
+    def alter(trial, number):
+        first = other if "num_workers" in trial.overrides else base
+        return {"passes": {} if first is None else {SITE: first}}
+
+    return FakeRunner(Planted(step_s), alter)
+
+
+def whole(slower, *, noise=0.002, steps=120, more_steps=0):
+    """Runs to the script's end, that take so many times as long with a change."""
+
+    def alter(trial, number):
+        times = slower if trial.overrides else 1.0
+        count = steps + (more_steps if trial.overrides else 0)
+        return {"run_s": 10.0 * (1 + noise * number) * times, "steps": count}
+
+    return FakeRunner(Planted(step_s), alter)
+
+
+def ended(batches):
+    return FirstPass(batches, is_ended=True)
+
+
+def begun(batches):
+    return FirstPass(batches, is_ended=False)
+
+
+@pytest.mark.parametrize(
+    ("runner", "why"),
+    [
+        (passes(ended(100), ended(200)), "200 batches with it, and 100 in"),  # each gives all
+        (passes(ended(8), ended(12)), "12 batches with it, and 8 in"),  # many last ones not full
+        (passes(ended(100), begun(200)), "over 200 batches with it, and 100 in"),
+        (passes(begun(200), ended(100)), "100 batches with it, and over 200 in"),
+        (passes(ended(100), ended(102)), None),
+        (passes(ended(100), ended(98)), None),
+        (passes(ended(100), begun(60)), None),
+        (passes(begun(60), begun(200)), None),
+        (passes(None, ended(200)), None),
+        (whole(1.5), "0.67 times as fast from start to end"),
+        (whole(1.0), None),
+        (whole(1.02), None),  # less than counts
+        (whole(1.2, noise=0.1), None),  # it may be chance
+        (whole(1.5, more_steps=2), "0.67 times as fast"),
+        (whole(1.5, more_steps=40), None),  # one that stops early by its loss
+    ],
+)
+def test_what_speaks_against_a_setting_that_is_faster(runner, why):
+    measurements = searched(runner)
+    reasons = against(measurements, workers(2).trial())
+    is_recommended = summary_of(measurements).recommended is not None
+    assert (measurements.best is not None) is is_recommended is (why is None)
+    assert [why in reason for reason in reasons] == [True] if why else reasons == []
+
+
+def test_what_else_is_faster_is_recommended_then_and_alone():
+    measurements = searched(passes(ended(100), ended(200)), plan_of(workers(2), threads(1)))
+    assert measurements.best.overrides == {"torch_threads": 1}
+    assert not any(len(run.trial.overrides) > 1 for run in measurements.runs)
+
+
+@pytest.mark.parametrize(
+    ("loader", "first", "is_noted"),
+    [
+        ({"is_iterable": True, "shares_samples": True}, None, True),
+        ({"is_iterable": True, "shares_samples": True}, begun(60), True),
+        ({"is_iterable": True, "shares_samples": True}, ended(100), False),
+        ({"is_iterable": True, "shares_samples": None}, None, False),  # it has its own caution
+        ({"is_iterable": False}, None, False),
+    ],
+)
+def test_where_no_pass_ended_it_is_said_what_sharing_is_taken_from(loader, first, is_noted):
+    summary = summary_of(searched(passes(first, first)), **loader)
+    assert any(SITE in caution for caution in summary.recommended.cautions) is is_noted
+
+
+def test_first_passes_of_streams_alone_are_read_by_their_line():
+    stream = summaries.loader(SITE, is_iterable=True, num_workers=2)
+    loaders = [
+        replace(stream, id=2, passes=3, ended=2, ended_batches=[7, 8], iterations=17),
+        replace(stream, id=3, passes=1, iterations=9),
+        replace(stream, id=4, site="train.py:15", passes=1, iterations=9),
+        summaries.loader("train.py:20", id=5, is_iterable=False, ended_batches=[5]),
+        replace(stream, id=6, site="train.py:30", role="evaluation"),
+    ]
+    summary = replace(base_summary(), loaders=loaders)
+    assert first_passes(summary) == {SITE: ended(7), "train.py:15": begun(9)}
+
+
+# -- what is not decided is repeated
+
+# One thread saves 25 %, and runs differ by as much: four of each do not tell how much it is.
+ROUGH = Planted(lambda o: 0.008 if o else 0.010, free_s=0.007, spread=0.12, seed=3)
+CLEAR = Planted(lambda o: 0.005 if o else 0.010, spread=0.001)
+MOST = 4
+
+
+class Remembering:
+    """Makes no run twice."""
+
+    def __init__(self, planted):
+        self.runner = FakeRunner(planted)
+        self.done = {}
+
+    def now(self):
+        return self.runner.now()
+
+    def run(self, trial, number, limits):
+        key = trial.name, number
+        if key not in self.done:
+            self.done[key] = self.runner.run(trial, number, limits)
+        return self.done[key]
+
+    def search(self, budget_s=600.0):
+        """Goes on with a search; returns it, its progress, and the runs that it made."""
+        before, ran, progress = set(self.done), len(self.runner.ran), []
+        measurements = searched(
+            self,
+            plan_of(threads(1)),
+            budget_s=budget_s,
+            is_known=lambda trial, number: (trial.name, number) in before,
+            tell=progress.append,
+        )
+        return measurements, progress, Counter(self.runner.ran[ran:])
+
+
+def runs_of(measurements):
+    return Counter(run.trial.name for run in measurements.runs)
+
+
+def test_a_search_that_goes_on_repeats_what_is_undecided_as_often_again():
+    runner = Remembering(ROUGH)
+    measurements, progress, _ = runner.search()
+    assert measurements.ended_by == FINISHED
+    assert runs_of(measurements)["torch_threads=1"] == MOST
+    assert not any(step.is_kept for step in progress)
+    before = len(runner.done)
+    _, progress, new = runner.search()
+    assert 0 < new["torch_threads=1"] <= MOST
+    assert new[BASELINE] >= new["torch_threads=1"] - 1
+    kept = [step.is_kept for step in progress if step.measured is not None]
+    assert kept == [True] * before + [False] * (len(kept) - before)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_session_repeats_anything_more_often_than_it_may(seed):
+    runner = Remembering(Planted(lambda o: 0.0095, free_s=0.009, spread=0.2, seed=seed))
+    for session in (1, 2, 3):
+        measurements, _, _ = runner.search(budget_s=3600.0)
+        assert measurements.ended_by == FINISHED
+        made = runs_of(measurements)
+        assert max(made["torch_threads=1"], made[CEILING]) <= session * MOST
+    undecided = Remembering(replace(ROUGH, spread=0.2, seed=0))
+    undecided.search()
+    made = runs_of(undecided.search()[0])
+    assert (made["torch_threads=1"], made[CEILING]) == (2 * MOST, 2 * MOST)
+
+
+@pytest.mark.parametrize("budget_s", [600.0, 1.0])
+def test_a_search_that_goes_on_with_all_decided_runs_nothing_and_counts_all(budget_s):
+    runner = Remembering(CLEAR)
+    begun_search, _, _ = runner.search()
+    measurements, _, new = runner.search(budget_s=budget_s)
+    assert not new
+    assert runs_of(measurements) == runs_of(begun_search)
+    assert not measurements.unfinished

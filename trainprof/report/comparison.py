@@ -1,0 +1,321 @@
+"""Comparisons as a page, Markdown and JSON: the answer, what changed, both sides' figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from rich.text import Text
+
+from trainprof.analysis.statistics.speedup import (
+    FASTER,
+    NO_VISIBLE_DIFFERENCE,
+    SLOWER,
+    UNKNOWN,
+    SpeedUp,
+)
+from trainprof.compare.comparability import REMARK, SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
+from trainprof.compare.compared_run import ComparedRun
+from trainprof.compare.comparison import (
+    NOT_JUDGED,
+    PART_PREFIX,
+    PASSED,
+    TRIPPED,
+    Comparison,
+    Gate,
+    Metric,
+    longer,
+    noise_of,
+)
+from trainprof.report.markdown import escaped, table
+from trainprof.report.text.layout import Column, Page, written
+from trainprof.report.text.ledger import label_of
+from trainprof.report.text.safe_text import clip_end, with_safe_text
+from trainprof.report.text.units import byte_count, counted, percent, seconds, three_digits
+
+_WORDS: Final = {
+    FASTER: "faster",
+    SLOWER: "slower",
+    NO_VISIBLE_DIFFERENCE: "chance",
+    UNKNOWN: "",
+}
+# Somebody's arguments may be long; the JSON has them whole.
+_REMARK_CELLS: Final = 300
+_FOLD_BELOW_SHARE: Final = 0.02
+# Ten times as much and more: nobody wants the digits.
+_TOO_WIDE: Final = 9.995
+_OUTCOMES: Final = {PASSED: "PASSED", TRIPPED: "TRIPPED", NOT_JUDGED: "NOT JUDGED"}
+_LABELS: Final = {
+    "step_s": "a step, mean",
+    "step_with_starts_s": "with starts of passes",
+    "samples_per_s": "samples/s",
+    "step_p50_s": "a step, median",
+    "checkpoints_per_step_s": "checkpoints, left out",
+    "wall_s": "from start to end",
+    "memory_peak_bytes": "memory, peak",
+    "device_busy_share": "device at work (least)",
+}
+_OF_STEP: Final = ("step_s", "step_with_starts_s", "samples_per_s", "step_p50_s")
+_WRITERS: Final[dict[str, Callable[[float], str]]] = {
+    "_per_s": three_digits,
+    "_s": seconds,
+    "_share": percent,
+    "_bytes": byte_count,
+}
+_STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
+_GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold yellow"}
+_BLANK: Final = (Text(),)
+_TITLES: Final = ("", "BASE", "OTHER", "change", "95 % sure", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; `verdict` is a key of _WORDS."""
+
+    label: str
+    base: str
+    other: str
+    change: str
+    interval: str
+    verdict: str
+
+
+def headline(comparison: Comparison) -> str:
+    """Returns the answer in one sentence: how much faster or slower, and how sure that is."""
+    speedup, per = comparison.answer, comparison.measured_by
+    if speedup.low is None or speedup.mid is None or speedup.high is None:
+        return f"NO VERDICT: {speedup.why_unknown or 'the noise is not known'}"
+    least, middle, most = (1 / bound - 1 for bound in (speedup.high, speedup.mid, speedup.low))
+    if comparison.answer is comparison.with_starts:
+        per += " with its share of starts of passes"
+    if speedup.verdict == FASTER:
+        between = f"{speedup.low:.3g} to {speedup.high:.3g}"
+        return (
+            f"OTHER IS FASTER: {speedup.mid:.3g} times as fast ({between}, 95 % sure); "
+            f"a {per} takes {longer(middle)}"
+        )
+    if speedup.verdict == SLOWER:
+        between = _between(least, most)
+        return f"OTHER IS SLOWER: a {per} takes {longer(middle)} ({between}, 95 % sure)"
+    if speedup.verdict == UNKNOWN:
+        return f"NO VERDICT: a {per} took {longer(middle)}, but it is {speedup.why_unknown}"
+    fits = f"{_between(least, most)} would fit what was measured"
+    return f"NO VISIBLE DIFFERENCE: a {per} took {longer(middle)}, and {fits}"
+
+
+def gate_line(gate: Gate) -> str:
+    """Returns what a gate says: "GATE PASSED (at most 5 % longer): why"."""
+    return f"GATE {_OUTCOMES[gate.outcome]} (at most {gate.limit * 100:g} % longer): {gate.why}"
+
+
+def warning(comparison: Comparison) -> str | None:
+    """Returns in what the sides are not comparable, in a sentence; None where they are."""
+    texts = comparison.of_kind(*UNLIKE, UNFINISHED)
+    if texts == [f"{SCRIPT_TEXT} differs"]:
+        return "THE SCRIPT WAS EDITED: the sides differ by all that its edits do"
+    return f"NOT LIKE FOR LIKE: {'; '.join(texts)}" if texts else None
+
+
+def remarks(comparison: Comparison) -> list[tuple[str, str]]:
+    """Returns label and sentence of what to know: what was changed, what the interval rests on."""
+    listed = [("Changed", text) for text in comparison.of_kind(SETTING)]
+    listed += [("Note", text) for text in comparison.of_kind(REMARK)]
+    noise = noise_of(comparison)
+    return listed if noise is None else [*listed, ("Noise", noise)]
+
+
+def side(runs: Sequence[ComparedRun]) -> str:
+    """Returns a side's runs with their steps, in words."""
+    steady = [run.steady_steps() for run in runs]
+    least, most = min(steady), max(steady)
+    steps = f"{least:,} to " if least < most else ""
+    return f"{', '.join(run.name for run in runs)} ({steps}{counted(most, 'steady step')})"
+
+
+def rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
+    """Returns the table: a step, what it consists of (small parts folded), and the run."""
+    parts = [metric for metric in comparison.metrics if metric.name.startswith(PART_PREFIX)]
+    parts.sort(key=_larger, reverse=True)
+    least_s = 0.0 if verbose else _FOLD_BELOW_SHARE * sum(map(_larger, parts))
+    shown = [_row(part) for part in parts if _larger(part) >= least_s]
+    small = [part for part in parts if _larger(part) < least_s]
+    if small:
+        base, other = (
+            sum(part.base or 0.0 for part in small),
+            sum(part.other or 0.0 for part in small),
+        )
+        change = _change(other / base - 1 if base else None)
+        label = f"  rest ({len(small)} smaller)"
+        shown.append(Row(label, seconds(base), seconds(other), change, "", UNKNOWN))
+    others = [metric for metric in comparison.metrics if metric not in parts]
+    of_step = [metric for metric in others if metric.name in _OF_STEP]
+    of_run = [metric for metric in others if metric.name not in _OF_STEP]
+    return [*map(_row, of_step), *shown, *map(_row, of_run)]
+
+
+def _larger(metric: Metric) -> float:
+    return max(metric.base or 0.0, metric.other or 0.0)
+
+
+def _row(metric: Metric) -> Row:
+    part = metric.name.removeprefix(PART_PREFIX)
+    label = _LABELS.get(metric.name) or f"  {label_of(part)}"
+    write = next((write for ending, write in _WRITERS.items() if part.endswith(ending)), seconds)
+    base, other = ("-" if x is None else write(x) for x in (metric.base, metric.other))
+    is_shown = metric.low is not None and metric.high is not None and metric.high < _TOO_WIDE
+    interval = _between(metric.low or 0.0, metric.high or 0.0) if is_shown else ""
+    return Row(label, base, other, _change(metric.change), interval, metric.verdict)
+
+
+def _change(share: float | None) -> str:
+    if share is None:
+        return ""
+    return f"x {three_digits(share + 1)}" if share >= _TOO_WIDE else f"{_share(share)} %"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{_share(low)} to {_share(high)} %"
+
+
+def _share(share: float) -> str:
+    """Whole percent, tenths where there is less than ten."""
+    digits = f"{share * 100:+.1f}" if abs(share) < 0.0995 else f"{share * 100:+,.0f}"
+    return "0" if not digits.strip("+-0.") else digits
+
+
+def render_page(
+    comparisons: Sequence[Comparison],
+    *,
+    width: int,
+    color: bool,
+    unicode: bool = True,
+    verbose: bool = False,
+) -> str:
+    """Returns one page for each comparison, as `page.render` does; `verbose`: every figure."""
+    page = Page(width=width, unicode=unicode, verbose=verbose)
+    lines: list[Text] = []
+    for comparison in comparisons:
+        lines += [*(_BLANK if lines else ()), *_page(_safe(comparison), page)]
+    return written(lines, page, color=color)
+
+
+def _safe(comparison: Comparison) -> Comparison:
+    """Makes every string that came from a run safe to print."""
+    base, other = (
+        [replace(run, summary=with_safe_text(run.summary)) for run in runs]
+        for runs in (comparison.base, comparison.other)
+    )
+    return replace(comparison, base=base, other=other)
+
+
+def _page(comparison: Comparison, page: Page) -> list[Text]:
+    lines = page.labelled("BASE", [side(comparison.base)])
+    lines += page.labelled("OTHER", [side(comparison.other)])
+    lines += _BLANK
+    if (unlike := warning(comparison)) is not None:
+        lines += page.paragraph(unlike, style="bold yellow")
+    lines += page.paragraph(headline(comparison), style=_STYLES.get(comparison.verdict, "bold"))
+    if comparison.gate is not None:
+        style = _GATE_STYLES[comparison.gate.outcome]
+        lines += page.paragraph(gate_line(comparison.gate), style=style)
+    listed = remarks(comparison)
+    lines += _BLANK if listed else ()
+    for label, sentence in listed:
+        lines += page.labelled(label, page.shortened(sentence, _REMARK_CELLS).split(", "))
+    return [*lines, *_BLANK, *_table(comparison, page)]
+
+
+def _table(comparison: Comparison, page: Page) -> list[Text]:
+    shown = rows(comparison, verbose=page.verbose)
+    words = [_WORDS[row.verdict] for row in shown]
+    lines = page.table(
+        [
+            Column("", [row.label for row in shown], is_number=False, gives_way=True),
+            Column("BASE", [row.base for row in shown]),
+            Column("OTHER", [row.other for row in shown]),
+            Column("change", [row.change for row in shown]),
+            Column("95 % sure", [row.interval for row in shown], dropped=2),
+            Column("", words, is_number=False, dropped=1),
+        ]
+    )
+    for line, row, word in zip(lines[1:], shown, words, strict=True):
+        if row.verdict in _STYLES and line.plain.endswith(word):
+            line.stylize(_STYLES[row.verdict].split()[-1], len(line.plain) - len(word))
+    return lines
+
+
+def render_markdown(comparisons: Sequence[Comparison], *, verbose: bool = False) -> str:
+    """Returns the comparisons as GitHub-flavoured Markdown, ended by a newline."""
+    return "\n\n---\n\n".join(_comment(x, verbose=verbose) for x in comparisons) + "\n"
+
+
+def _comment(comparison: Comparison, *, verbose: bool) -> str:
+    gate = None if comparison.gate is None else gate_line(comparison.gate)
+    sentences = (warning(comparison), headline(comparison), gate)
+    cells = [
+        (*(row.label.strip(), row.base, row.other, row.change, row.interval), _WORDS[row.verdict])
+        for row in rows(comparison, verbose=verbose)
+    ]
+    blocks = [
+        *(f"**{escaped(sentence)}**" for sentence in sentences if sentence),
+        f"BASE {escaped(side(comparison.base))}, OTHER {escaped(side(comparison.other))}",
+        "\n".join(
+            f"- {escaped(clip_end(f'{label}: {sentence}', _REMARK_CELLS))}"
+            for label, sentence in remarks(comparison)
+        ),
+        table(_TITLES, [list(map(escaped, row)) for row in cells]),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def render_json(comparisons: Sequence[Comparison]) -> str:
+    """Returns strict JSON in ASCII: an object, or of several OTHERs an array in their order."""
+    plain = [to_jsonable(comparison) for comparison in comparisons]
+    value = plain[0] if len(plain) == 1 else plain
+    return json.dumps(value, allow_nan=False, ensure_ascii=True, indent=1) + "\n"
+
+
+def to_jsonable(comparison: Comparison) -> dict[str, Any]:
+    """Returns the comparison as plain JSON values."""
+    gate, with_starts = comparison.gate, comparison.with_starts
+    return {
+        "schema_version": 1,
+        "base": _side(comparison.base),
+        "other": _side(comparison.other),
+        "comparable": comparison.comparable,
+        "notes": [
+            *comparison.of_kind(*UNLIKE, UNFINISHED),
+            *(f"{label}: {sentence}" for label, sentence in remarks(comparison)),
+        ],
+        "verdict": comparison.verdict,
+        "measured_by": comparison.measured_by,
+        "speedup": _speedup(comparison.speedup),
+        "speedup_with_starts": with_starts and _speedup(with_starts),
+        "why_unknown": comparison.answer.why_unknown,
+        "gate": gate and {"limit": gate.limit, "outcome": gate.outcome, "why": gate.why},
+        "metrics": [asdict(metric) for metric in comparison.metrics],
+    }
+
+
+def _speedup(speedup: SpeedUp) -> dict[str, float | None]:
+    return {"low": speedup.low, "mid": speedup.mid, "high": speedup.high}
+
+
+def _side(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+    return {
+        "name": ", ".join(run.name for run in runs),
+        "runs": [
+            {
+                "name": run.name,
+                "directory": run.summary.run.directory or run.directory,
+                "command": run.summary.run.command,
+                "started_at": run.summary.run.started_at,
+                "steps": run.summary.training.steps,
+                "steady_steps": run.steady_steps(),
+                "step_s": run.mean_step_s(),
+            }
+            for run in runs
+        ],
+    }

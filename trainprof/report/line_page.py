@@ -1,0 +1,313 @@
+"""Line times on a terminal: hot lines marked, cold ones folded, and notes on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from trainprof.analysis.lines.times import (
+    MODULE_CODE,
+    NS_S,
+    FunctionTimes,
+    LineProfile,
+    block,
+    of_process,
+)
+from trainprof.analysis.run.process_name import ProcessName
+from trainprof.analysis.summary.code import LineCost
+from trainprof.report.kernprof_table import line_cells
+from trainprof.report.text.layout import Column, Page, written
+from trainprof.report.text.safe_text import clip_end, one_line
+from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds
+
+HOT_SHARE: Final = 0.2
+WARM_SHARE: Final = 0.05
+COLD_SHARE: Final = 0.01
+# N cold lines in a row are folded: fewer are as quickly read as the line that says so.
+FOLDED_AT_LEAST: Final = 4
+# From N functions on, a table of them comes first.
+OVERVIEW_FROM: Final = 3
+_TITLES: Final = ("Line", "Hits", "Time", "Per hit", "% time")
+_EMPTY: Final = ("", "", "", "")
+_GAP: Final = "  "
+# Columns give way to the code where it would have less.
+_CODE_CELLS: Final = 30
+_TAB_CELLS: Final = 4
+_WIDEST_NAME: Final = 40
+_BLANK: Final = (Text(),)
+
+_WHY: Final = {"profile": "under @profile", "-f": "named by -f"}
+_UNITS: Final = {1.0: "s", 1e-3: "ms", 1e-6: "µs", 1e-9: "ns"}
+
+
+def render(
+    profile: LineProfile,
+    *,
+    width: int,
+    color: bool,
+    unicode: bool = True,
+    verbose: bool = False,
+    unit_s: float | None = None,
+    skip_zero: bool = False,
+    per_process: bool = False,
+    closing: Sequence[str] = (),
+) -> str:
+    """Returns the functions one after the other, then notes on all of them.
+
+    Args:
+        profile: Its functions are shown in their order.
+        width: Cells in a line; no line is wider.
+        color: Allow colour codes; without it the text holds no escape at all.
+        unicode: False gives ASCII only.
+        verbose: Fold nothing.
+        unit_s: Unit of the times, in seconds; None gives each its own.
+        skip_zero: Leave out functions that were never reached.
+        per_process: Each process by itself, not added up.
+        closing: Command to copy behind the notes, in words before it and itself, or nothing.
+    """
+    page = Page(width=width, unicode=unicode, verbose=verbose)
+    lines: list[Text] = []
+    shown = [one for one in profile.functions if one.rows or not skip_zero]
+    if per_process:
+        for process in profile.processes():
+            lines += [page.text(f"== {process.label} ==", "bold"), *_BLANK]
+            lines += _functions(of_process(profile, process).functions, profile, page, unit_s)
+        shown = [one for one in shown if not one.rows]
+    elif len(shown) >= OVERVIEW_FROM:
+        lines += [*_overview(shown, profile, page), *_BLANK]
+    lines += _functions(shown, profile, page, unit_s)
+    for note in line_notes(profile, is_merged=not per_process):
+        lines += page.paragraph(note)
+    if closing:
+        lines += page.command("Saved", *closing)
+    return written(lines, page, color=color)
+
+
+def _functions(
+    functions: Sequence[FunctionTimes], profile: LineProfile, page: Page, unit_s: float | None
+) -> list[Text]:
+    """Returns each function's lines; those that took next to nothing in one sentence."""
+    least = COLD_SHARE * max((function.time for function in functions), default=0)
+    minor = [one for one in functions if one.rows and one.time < least and not page.verbose]
+    minor = minor if len(minor) > 1 else []
+    lines: list[Text] = []
+    for function in functions:
+        if function in minor:
+            continue
+        name = page.shortened(function.name, page.width // 2)
+        site = page.text(page.site(profile.site(function)))
+        lines.append(Text.assemble(page.text(name, "bold"), "  ", site))
+        spent = f"no line was reached: {function.unseen}"
+        if function.rows:
+            where = f" in {_where(function)}" if function.by_process else ""
+            spent = f"{seconds(function.time * NS_S)}{where}"
+        lost = "the text of its lines is lost" if function.rows and not function.source else ""
+        fragments = (spent, _why(function), lost)
+        lines += page.paragraph(", ".join(filter(None, fragments)), indent=2)
+        lines += [*(_listing(function, page, unit_s) if function.rows else ()), *_BLANK]
+    if minor:
+        names = ", ".join(page.shortened(one.name, _WIDEST_NAME) for one in minor)
+        under = f"Less than {percent(COLD_SHARE)} of the longest's time"
+        lines += [*page.paragraph(f"{under}, shown by --verbose: {names}"), *_BLANK]
+    return lines
+
+
+def _overview(functions: Sequence[FunctionTimes], profile: LineProfile, page: Page) -> list[Text]:
+    ranked = sorted(functions, key=lambda function: -function.time)
+    return page.table(
+        [
+            Column("Function", [one.name for one in ranked], is_number=False),
+            Column("at", [profile.site(one) for one in ranked], is_number=False, gives_way=True),
+            Column("chosen as", [_why(one) for one in ranked], is_number=False, dropped=1),
+            Column("time", [seconds(one.time * NS_S) for one in ranked]),
+            Column("in", [_where(one) for one in ranked], is_number=False, dropped=2),
+        ]
+    )
+
+
+def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[Text]:
+    """Returns a function's lines under their titles."""
+    text, total = block(function), function.time
+    numbers = [row.line for row in function.rows]
+    codes = [""] * len(numbers)
+    if text is not None:
+        numbers = list(range(function.line, function.line + len(text)))
+        codes = _dedented(text)
+    share_of = {row.line: row.time / total for row in function.rows if total}
+    shares = [share_of.get(number, 0.0) for number in numbers]
+    cells = _cells(function, unit_s)
+    titles = list(_TITLES)
+    if unit_s is not None:
+        titles[2] = f"Time ({_UNITS.get(unit_s, f'{unit_s:g} s')})"
+    rows = [[str(number), *cells.get(number, _EMPTY)] for number in numbers]
+    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    kept = list(range(len(widths)))
+    for given_up in (3, 1, 2):
+        if page.width - sum(widths[at] + len(_GAP) for at in kept) >= _CODE_CELLS:
+            break
+        kept.remove(given_up)
+    room = page.width - sum(widths[at] + len(_GAP) for at in kept) - len("> ")
+
+    def line(row: Sequence[str], code: str, style: str, mark: str = " ") -> Text:
+        padded = [" " * (widths[at] - cell_len(row[at])) + row[at] + _GAP for at in kept]
+        code = clip_end(one_line(code, unicode=page.unicode), room)
+        return page.text(f"{''.join(padded)}{mark} {code}".rstrip(), style)
+
+    lines = [line(titles, "Line contents", "bold")]
+    folds = [False] * len(rows) if page.verbose else _folds(shares, codes)
+    for is_folded, group in groupby(range(len(rows)), key=folds.__getitem__):
+        part = list(group)
+        if is_folded:
+            share = sum(shares[at] for at in part)
+            of_time = f", {percent(share)}" if share > 0 else ""
+            blank = [""] * len(titles)
+            lines.append(line(blank, f"… {count(len(part))} lines{of_time}", "dim"))
+            continue
+        for at in part:
+            is_hot = shares[at] >= HOT_SHARE
+            style = "bold red" if is_hot else "yellow" if shares[at] >= WARM_SHARE else ""
+            style = style if numbers[at] in cells else "dim"
+            lines.append(line(rows[at], codes[at], style, ">" if is_hot else " "))
+    return lines
+
+
+def _dedented(text: Sequence[str]) -> list[str]:
+    lines = [line.rstrip().expandtabs(_TAB_CELLS) for line in text]
+    margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line), default=0)
+    return [line[margin:] for line in lines]
+
+
+def _cells(function: FunctionTimes, unit_s: float | None) -> dict[int, tuple[str, ...]]:
+    if unit_s is not None:
+        cells = line_cells(function, unit_s)
+        return {line: tuple(cell.strip() for cell in row) for line, row in cells.items()}
+    total = function.time
+    return {
+        row.line: (
+            count(row.hits),
+            seconds(row.time * NS_S),
+            seconds(row.time * NS_S / row.hits),
+            f"{100 * row.time / total:.1f}" if total > 0 else "",
+        )
+        for row in function.rows
+    }
+
+
+def _folds(shares: Sequence[float], codes: Sequence[str]) -> list[bool]:
+    """Returns which lines are folded: cold ones away from the function's head and warm lines."""
+    opening = next((at for at, code in enumerate(codes) if not code.startswith("@")), len(codes))
+    is_cold = [
+        at > opening
+        and share < COLD_SHARE
+        and max(shares[at - 1], *shares[at + 1 : at + 2], 0.0) < WARM_SHARE
+        for at, share in enumerate(shares)
+    ]
+    folds: list[bool] = []
+    for cold, group in groupby(is_cold):
+        length = len(list(group))
+        folds += [cold and length >= FOLDED_AT_LEAST] * length
+    return folds
+
+
+def _why(function: FunctionTimes) -> str:
+    if function.name == MODULE_CODE and not function.why:
+        return "module level"
+    return _WHY.get(function.why, function.why)
+
+
+def _where(function: FunctionTimes) -> str:
+    return processes_in_words([name for name, _ in function.by_process])
+
+
+def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
+    """Returns one sentence each.
+
+    Args:
+        profile: The run's line times.
+        is_merged: Those of all processes were added up.
+    """
+    notes: list[str] = []
+    processes = profile.processes()
+    if not profile.functions:
+        notes.append("No function's lines were timed.")
+    if is_merged and len(processes) > 1:
+        notes.append(
+            f"Times are added up over {processes_in_words(processes)} and may exceed the run's; "
+            "--per-process shows each."
+        )
+    changed = {
+        profile.site(function).rpartition(":")[0]
+        for function in profile.functions
+        if function.source is not None and function.source.has_changed
+    }
+    if changed:
+        verb = "has" if len(changed) == 1 else "have"
+        files = ", ".join(sorted(changed))
+        notes.append(f"{files} {verb} changed since the run: the lines are shown as they ran.")
+    cost = profile.cost
+    if cost is not None:
+        more = ""
+        if cost.traces_callees:
+            more = (
+                "Python code that timed lines call (a library's, say) is slowed as well, before "
+                "Python 3.12, by an unknown time. "
+            )
+        notes.append(
+            f"Timing cost {_overhead(cost)}. {more}It slows some parts of the script more than "
+            "others: for a verdict use trainprof run."
+        )
+    return [*notes, *(f"Missing: {sentence}." for sentence in profile.damage)]
+
+
+def unseen_notes(profile: LineProfile) -> list[str]:
+    """Returns why functions have no times, one sentence each."""
+    return [
+        f"{function.name} at {profile.site(function)} has no times: {function.unseen}."
+        for function in profile.functions
+        if not function.rows
+    ]
+
+
+def cost_in_short(cost: LineCost) -> list[str]:
+    """Returns what was timed, and what that took, in fragments."""
+    timed = [counted(cost.functions, "function"), counted(cost.processes, "process", "processes")]
+    return [f"{timed[0]} timed in {timed[1]}", f"timing cost {_overhead(cost)}"]
+
+
+def processes_in_words(processes: Sequence[ProcessName]) -> str:
+    """Returns "main, 4 workers"; one alone by its name."""
+    if len(processes) == 1:
+        return processes[0].label
+    mains = [name for name in processes if name == ProcessName()]
+    ranks = [name for name in processes if name.rank is not None and _leads(name)]
+    workers = [name for name in processes if name.worker is not None]
+    others = len(processes) - len(mains) - len(ranks) - len(workers)
+    told = [
+        "main" if mains else "",
+        counted(len(ranks), "rank") if ranks else "",
+        counted(len(workers), "worker") if workers else "",
+        counted(others, "other process", "other processes") if others else "",
+    ]
+    return ", ".join(part for part in told if part)
+
+
+def _leads(name: ProcessName) -> bool:
+    return name.worker is None and name.pid is None
+
+
+def _overhead(cost: LineCost) -> str:
+    times = f"{count(cost.hits)} times"
+    if cost.overhead_ns is None or cost.added_s is None:
+        return f"a timed line {NOT_MEASURED}, {times}"
+    return (
+        f"about {_nanoseconds(cost.overhead_ns)} a timed line, {times}: about "
+        f"{seconds(cost.added_s)} in all"
+    )
+
+
+def _nanoseconds(ns: float) -> str:
+    return f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)

@@ -1,0 +1,395 @@
+"""The ledger as rows whose numbers add up, and as lines of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from trainprof.analysis.summary.run import LEDGER_KEYS
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.text.layout import Page, bar
+from trainprof.report.text.units import (
+    NOT_MEASURED,
+    Scale,
+    is_known,
+    rounded_parts,
+    run_scale,
+    step_scale,
+)
+
+FOLD_BELOW_SHARE: Final = 0.005
+# A row of this share of the wall time is worth a line of its own, whatever else must give way.
+MATTERS_FROM_SHARE: Final = 0.05
+
+LABELS: Final = {
+    "startup": "start-up (imports, set-up)",
+    "loader_start": "loader start (workers)",
+    "first_batch": "first batch of a pass",
+    "data_wait": "data wait",
+    "loader_end": "loader end",
+    "transfer": "transfer (copying)",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "recompute": "recompute (in backward)",
+    "optimizer": "optimizer",
+    "zero_grad": "zero grad",
+    "sync": "sync (needs a value now)",
+    "device_wait": "device wait",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "gc": "garbage collection",
+    "other": "python between (other)",
+    "shutdown": "shutdown",
+}
+# Host time of these is mostly the device working: until it is told apart, none is a culprit.
+DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
+DEVICE_LABEL: Final = "waiting for the GPU or copying"
+# Where most of it is calls of torch.distributed.
+_WITH_RANKS: Final = "ranks, python (other)"
+# Python collects while it imports torch, and at its end: nobody's fault.
+_GC_ELSEWHERE: Final = "gc outside of steps"
+_GC_IN_STEPS_SHARE: Final = 0.1
+# Rows that stay for what the page says of them.
+_SPOKEN_OF: Final = 2
+_LONGEST_LABEL: Final = len(DEVICE_LABEL)
+# Lines that a ledger takes besides its rows: heading and total.
+FRAME_LINES: Final = 2
+_TITLE: Final = "Where the time went"
+_INDENT: Final = "  "
+_GAP: Final = "  "
+_BAR_STYLE: Final = "cyan"
+_DEVICE_TITLE: Final = "s on device"
+_PERCENT_CELLS: Final = len("100.0 %")
+_WIDEST_BAR: Final = 60
+_SHORTEST_BAR: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One row as printed.
+
+    Attributes:
+        keys: Ledger keys that it holds; empty for what no key accounts for and for the total.
+        share: Of the wall time, for the bar.
+        seconds: In the table's `run_unit`, or "not measured".
+        percent: Of the wall time.
+        per_step: Mean of a steady step in the table's `step_unit`; empty where it has none.
+        on_device: In the table's `run_unit`, what the device took; empty where it has none.
+    """
+
+    keys: tuple[str, ...]
+    label: str
+    share: float
+    seconds: str
+    percent: str
+    per_step: str
+    on_device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTable:
+    """Rows, longest first, and their total. `step_unit` is None where steps were not measured.
+
+    `has_device` tells whether any row says what a device took; there is no total of that. The times
+    of several `ranks` are their mean.
+    """
+
+    rows: list[LedgerRow]
+    total: LedgerRow
+    run_unit: str
+    step_unit: str | None
+    has_device: bool = False
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPart:
+    """What of a run went to keys of the ledger, in seconds.
+
+    Attributes:
+        keys: Several where they cannot be told apart; none of what no key accounts for.
+        label: In words.
+        seconds: Of the run.
+        per_step_s: Of a mean steady step, 0 where steps were not measured.
+        device_s: What the device took.
+    """
+
+    keys: tuple[str, ...]
+    label: str
+    seconds: float
+    per_step_s: float
+    device_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A part as it is shown, and the parts that are folded into it; itself where none are."""
+
+    part: LedgerPart
+    holds: list[LedgerPart]
+
+
+def waits_are_merged(summary: RunSummary) -> bool:
+    """Tells whether host time in syncs and copies cannot be told from the device working."""
+    if summary.run.device_timing == "synchronized":
+        return False
+    on_accelerator = summary.run.device_timing == "async" or summary.run.is_on_device
+    is_told_apart = any(device.idle_because for device in summary.devices or ())
+    return on_accelerator and not is_told_apart
+
+
+def label_of(key: str) -> str:
+    """Returns a ledger key in words; one of a later version speaks for itself."""
+    return LABELS.get(key, key.replace("_", " ")[:_LONGEST_LABEL])
+
+
+def ledger_table(
+    summary: RunSummary,
+    *,
+    fold: bool = True,
+    max_rows: int | None = None,
+    spoken_of: Collection[str] = (),
+) -> LedgerTable | None:
+    """Returns the ledger as printed, None where nothing of it was measured.
+
+    Args:
+        summary: The run.
+        fold: Put rows under `FOLD_BELOW_SHARE` into one last row.
+        max_rows: With `fold`, so many rows at most, the folded one included; 2 or more.
+        spoken_of: Keys that the page speaks of: the rows of a few are not folded for want of room.
+    """
+    parts = _parts(summary)
+    whole = sum(part.seconds for part in parts)
+    if whole <= 0:
+        return None
+    rows = [_Row(part, [part]) for part in parts]
+    if fold:
+        rows = _folded(parts, whole, max_rows, spoken_of)
+    table = _written(rows, parts, has_steps=bool(summary.training.per_step_s))
+    return replace(table, ranks=max(len(summary.ranks), 1))
+
+
+def rows_that_matter(summary: RunSummary) -> int:
+    """Returns how many rows a ledger needs to name all from MATTERS_FROM_SHARE on; 2 at least."""
+    parts = [part for part in _parts(summary) if part.seconds or part.per_step_s]
+    whole = sum(part.seconds for part in parts)
+    named = sum(part.seconds >= MATTERS_FROM_SHARE * whole for part in parts)
+    return max(named + (named < len(parts)), 2)
+
+
+def parts_of(summary: RunSummary, keys: Iterable[str]) -> list[LedgerPart]:
+    """Returns the parts of the ledger that hold any of these keys, longest first."""
+    wanted = set(keys)
+    return [part for part in _parts(summary) if wanted.intersection(part.keys)]
+
+
+def _parts(summary: RunSummary) -> list[LedgerPart]:
+    run_s = _known(summary.ledger.seconds)
+    step_s = _known(summary.training.per_step_s or {})
+    merged = DEVICE_KEYS if waits_are_merged(summary) else ()
+    groups: list[tuple[str, tuple[str, ...]]] = [
+        (label_of(key), (key,)) for key in _in_order({*run_s, *step_s}) if key not in merged
+    ]
+    renamed: dict[str, str] = {}
+    if sum(one.seconds for one in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
+        renamed["other"] = _WITH_RANKS
+    in_steps_s = step_s.get("gc", 0.0) * summary.training.steps
+    if step_s and in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
+        renamed["gc"] = _GC_ELSEWHERE
+    groups = [(renamed.get(keys[0], label), keys) for label, keys in groups]
+    if merged:
+        groups.append((DEVICE_LABEL, merged))
+    device_s = _device_seconds(summary)
+    parts = [
+        LedgerPart(keys, label, *(_sum_of(each, keys) for each in (run_s, step_s, device_s)))
+        for label, keys in groups
+    ]
+    missing_s = summary.ledger.wall_s - sum(run_s.values())
+    if is_known(missing_s) and run_s and missing_s > FOLD_BELOW_SHARE * summary.ledger.wall_s:
+        parts.append(LedgerPart((), "not accounted for", missing_s, 0.0))
+    return sorted(parts, key=lambda part: -part.seconds)
+
+
+def _device_seconds(summary: RunSummary) -> dict[str, float]:
+    """Returns the mean over devices, as the ledger is the mean over ranks."""
+    devices = [_known(device.seconds) for device in summary.devices or ()]
+    keys = dict.fromkeys(key for device in devices for key in device)
+    return {key: sum(one.get(key, 0.0) for one in devices) / len(devices) for key in keys}
+
+
+def _folded(
+    parts: list[LedgerPart], whole: float, max_rows: int | None, spoken_of: Collection[str]
+) -> list[_Row]:
+    some = [part for part in parts if part.seconds or part.per_step_s]
+    kept = [part for part in some if part.seconds >= FOLD_BELOW_SHARE * whole]
+    if max_rows is not None and len(kept) > max_rows - (len(kept) < len(some)):
+        room = max(max_rows - 1, 1)
+        asked = [part for part in kept if any(key in spoken_of for key in part.keys)]
+        asked = asked[: min(_SPOKEN_OF, room)]
+        others = [part for part in kept if part not in asked][: room - len(asked)]
+        kept = [part for part in kept if part in asked or part in others]
+    rest = [part for part in some if part not in kept]
+    if len(rest) < 2:
+        return [_Row(part, [part]) for part in some]
+    are_smaller = max(part.seconds for part in rest) <= min(part.seconds for part in kept)
+    folded = LedgerPart(
+        tuple(key for part in rest for key in part.keys),
+        f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})",
+        sum(part.seconds for part in rest),
+        sum(part.per_step_s for part in rest),
+        sum(part.device_s for part in rest),
+    )
+    return [*(_Row(part, [part]) for part in kept), _Row(folded, rest)]
+
+
+def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> LedgerTable:
+    """Returns the table. Rounded is before folding: a part has the same figures on any page."""
+    whole = sum(part.seconds for part in parts)
+    run, step = run_scale(whole), step_scale(sum(part.per_step_s for part in parts))
+    seconds = _rounded(shown, parts, lambda part: part.seconds / run.factor, run.decimals)
+    tenths = _rounded(shown, parts, lambda part: part.seconds / whole * 100, 1)
+    steps = _rounded(shown, parts, lambda part: part.per_step_s / step.factor, step.decimals)
+    rows = [
+        LedgerRow(
+            part.keys,
+            part.label,
+            part.seconds / whole,
+            run.written(seconds[index]),
+            _percent(tenths[index]),
+            step.written(steps[index]) if has_steps and part.per_step_s else "",
+            run.written(round(part.device_s / run.factor * 10**run.decimals))
+            if part.device_s
+            else "",
+        )
+        for index, part in enumerate(row.part for row in shown)
+    ]
+    total_step = _total(step, steps) if has_steps else NOT_MEASURED
+    total = LedgerRow((), "total", 1.0, _total(run, seconds), _percent(sum(tenths)), total_step)
+    has_device = any(row.on_device for row in rows)
+    return LedgerTable(rows, total, run.unit, step.unit if has_steps else None, has_device)
+
+
+def _rounded(
+    shown: list[_Row],
+    parts: list[LedgerPart],
+    figure: Callable[[LedgerPart], float],
+    decimals: int,
+) -> list[int]:
+    """Returns what each row shows of a figure, in units of 10 ** -decimals."""
+    each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))
+    return [sum(each[part] for part in row.holds) for row in shown]
+
+
+def _total(scale: Scale, whole: list[int]) -> str:
+    return scale.written(sum(whole))
+
+
+def _percent(tenths: int) -> str:
+    return f"{tenths / 10:.1f} %"
+
+
+def _known(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in seconds.items() if is_known(value)}
+
+
+def _sum_of(seconds: Mapping[str, float], keys: Iterable[str]) -> float:
+    return sum(seconds.get(key, 0.0) for key in keys)
+
+
+def _in_order(keys: set[str]) -> list[str]:
+    known = [key for key in LEDGER_KEYS if key in keys]
+    return known + sorted(keys.difference(LEDGER_KEYS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Widths:
+    """Cells of each column; 0 where it is left out."""
+
+    label: int
+    bar: int
+    seconds: int
+    step: int
+    device: int
+
+
+def ledger_lines(
+    table: LedgerTable, page: Page, *, headline_keys: tuple[str, ...], headline_style: str
+) -> list[Text]:
+    """Returns heading, rows and total.
+
+    Args:
+        table: The ledger.
+        page: Where it is written.
+        headline_keys: Keys that the headline is about: their bars carry its style.
+        headline_style: That style.
+    """
+    widths = _widths(table, page)
+    longest = max(row.share for row in table.rows)
+    lines = [_heading(table, widths, page)]
+    for row in table.rows:
+        is_named = bool(row.keys) and set(row.keys) <= set(headline_keys)
+        style = headline_style if is_named else _BAR_STYLE
+        drawing = page.text(bar(row.share / longest, widths.bar), style)
+        lines.append(_ledger_line(row, drawing, widths, page))
+    total = _ledger_line(table.total, page.text(""), widths, page)
+    total.stylize("bold")
+    return [*lines, total]
+
+
+def _widths(table: LedgerTable, page: Page) -> _Widths:
+    rows = [*table.rows, table.total]
+    label = max(page.text(row.label).cell_len for row in rows)
+    seconds = max(len(_run_title(table)), *(len(row.seconds) for row in rows))
+    step = max(len(_step_title(table)), *(len(row.per_step) for row in rows))
+    room = page.width - len(_INDENT) - label - len(_GAP) - seconds - len(_GAP) - _PERCENT_CELLS
+    if table.step_unit is None or room < len(_GAP) + step:
+        step = 0
+    room -= len(_GAP) + (len(_GAP) + step if step else 0)
+    device = max(len(_DEVICE_TITLE), *(len(row.on_device) for row in rows))
+    if not table.has_device or room < len(_GAP) + device:
+        device = 0
+    room -= len(_GAP) + device if device else 0
+    length = min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0
+    return _Widths(label, length, seconds, step, device)
+
+
+def _heading(table: LedgerTable, widths: _Widths, page: Page) -> Text:
+    title_cells = len(_INDENT) + widths.label + (len(_GAP) + widths.bar if widths.bar else 0)
+    title = _TITLE
+    of_ranks = f"{title}, mean of {table.ranks} ranks"
+    if table.ranks > 1 and len(of_ranks) <= title_cells:
+        title = of_ranks
+    return page.text(
+        title.ljust(title_cells)
+        + _numbers(_run_title(table), "% wall", _step_title(table), _DEVICE_TITLE, widths),
+        "bold",
+    )
+
+
+def _ledger_line(row: LedgerRow, drawing: Text, widths: _Widths, page: Page) -> Text:
+    label = page.text(row.label)
+    line = page.text(_INDENT) + label + page.text(" " * (widths.label - label.cell_len))
+    if widths.bar:
+        padding = " " * (widths.bar - cell_len(drawing.plain))
+        line = line + page.text(_GAP) + drawing + page.text(padding)
+    numbers = _numbers(row.seconds, row.percent, row.per_step, row.on_device, widths)
+    return line + page.text(numbers.rstrip() if widths.device else numbers)
+
+
+def _numbers(seconds: str, percent: str, per_step: str, device: str, widths: _Widths) -> str:
+    numbers = f"{_GAP}{seconds:>{widths.seconds}}{_GAP}{percent:>{_PERCENT_CELLS}}"
+    numbers += f"{_GAP}{per_step:>{widths.step}}" if widths.step else ""
+    return numbers + (f"{_GAP}{device:>{widths.device}}" if widths.device else "")
+
+
+def _run_title(table: LedgerTable) -> str:
+    return {"s": "seconds", "min": "minutes", "h": "hours"}.get(table.run_unit, table.run_unit)
+
+
+def _step_title(table: LedgerTable) -> str:
+    return f"{table.step_unit} a step" if table.step_unit else ""

@@ -1,0 +1,359 @@
+"""A `tune` run as a page and as Markdown: what to change, what it gives, every trial."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.statistics.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.summary.tune import (
+    BASELINE,
+    BROKEN,
+    BUDGET,
+    CEILING,
+    INTERRUPTED,
+    LOADER_ALONE,
+    OK,
+    RUNNING,
+    TOO_NOISY,
+    Times,
+    TrialSummary,
+    Tuning,
+)
+from trainprof.report.markdown import escaped, joined, table
+from trainprof.report.text.layout import Column, Page, written
+from trainprof.report.text.safe_text import with_safe_text
+from trainprof.report.text.units import byte_count, count, counted, is_known, seconds, three_digits
+
+NONE_TOLD: Final = "-"
+VERDICT_WORDS: Final = {
+    FASTER: "faster",
+    SLOWER: "slower",
+    NO_VISIBLE_DIFFERENCE: "chance",
+    UNKNOWN: "",
+}
+# Of forecasts, by whether they held.
+_MARKS: Final = {True: "=", False: "!", None: "?"}
+# What changes how numbers are added up, and no sample.
+_OF_SUMS: Final = frozenset(
+    {"float32_matmul_precision", "cudnn_benchmark", "torch_threads", "fused", "foreach"}
+)
+_NAMES: Final = {LOADER_ALONE: "loader alone"}
+_MOST_LISTED: Final = 5
+# A ceiling below this says that loading is not what holds training back.
+_HARDLY: Final = 1.03
+# Above it an interval does not tell that there is nothing to gain.
+_MAY_BE_MORE: Final = 1.2
+_NO_COPIES: Final = "copies to the device are not counted in it"
+_COPYING_COUNTS: Final = (
+    "giving copies of batches takes time too, and it is not known how much of that the device "
+    "worked through"
+)
+_DISTURBED: Final = 0.05
+_QUIET: Final = "a quiet one gives narrower intervals"
+_OTHER_LOSSES: Final = (
+    "they differ from those of the script as it is, as they may where samples are drawn or changed "
+    "at random, or workers share out a stream; where neither is so, samples come out wrong: look "
+    "before you take it"
+)
+_OTHER_SUMS: Final = (
+    "they differ from those of the script as it is, as sums in another order or precision make "
+    "them: compare where a whole training ends"
+)
+_UNTIL: Final = {
+    BUDGET: "before the time was over",
+    INTERRUPTED: "before it was stopped",
+    RUNNING: "so far: it is not over, or was killed",
+}
+_BLANK: Final = (Text(),)
+_REMARK_CELLS: Final = 300
+# In which order columns give way on a narrow page.
+_DROPPED: Final = {"memory": 1, "runs": 2, "steps/s": 3, "predicted": 4}
+_STYLES: Final = {FASTER: "green", SLOWER: "red"}
+
+
+def times(value: float | None) -> str:
+    """Returns "2.84x"."""
+    if value is None or not is_known(value):
+        return NONE_TOLD
+    return f"{three_digits(value)}x"
+
+
+def between(low: float | None, high: float | None) -> str:
+    """Returns "2.71-2.97x", or as much as an interval tells that is too wide."""
+    if low is None or high is None or not (is_known(low) and is_known(high)):
+        return NONE_TOLD
+    if high > TOO_NOISY * low:
+        return f"over {times(low)}" if low >= 1 else "too noisy"
+    return f"{three_digits(low)}-{times(high)}"
+
+
+def name_of(row: TrialSummary) -> str:
+    """Returns a trial's name; an argument alone is switched on."""
+    return _NAMES.get(row.name, row.name.replace("=True", ""))
+
+
+def cells(row: TrialSummary) -> tuple[str, ...]:
+    """Returns what stands in a row behind the trial's name, as `TITLES` names it."""
+    speedup = row.speedup
+    is_base = row.name == BASELINE
+    interval = None if is_base else speedup
+    return (
+        str(row.runs),
+        NONE_TOLD if row.steps_per_s is None else three_digits(row.steps_per_s),
+        NONE_TOLD if speedup is None else times(speedup.mid),
+        NONE_TOLD if interval is None else between(interval.low, interval.high),
+        NONE_TOLD if row.predicted is None else f"{between(*row.predicted)}{_forecast_mark(row)}",
+        NONE_TOLD if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
+    )
+
+
+TITLES: Final = ("runs", "steps/s", "speed", "95 % sure", "predicted", "memory")
+
+
+def result_word(row: TrialSummary) -> str:
+    """Returns "faster", "slower", "chance", "slower (cut)", or how a trial failed."""
+    if row.outcome != OK:
+        return row.outcome
+    word = "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
+    return f"{word} (cut)".strip() if row.was_cut else word
+
+
+def _forecast_mark(row: TrialSummary) -> str:
+    return f" {_MARKS[row.held]}" if _is_forecast_met(row) else ""
+
+
+def _is_forecast_met(row: TrialSummary) -> bool:
+    """Whether there is something to hold a forecast against; the least that it may be is not."""
+    return row.predicted is not None and row.speedup is not None and not row.is_least
+
+
+def _forecasts_words(rows: Sequence[TrialSummary]) -> list[str]:
+    """Says how often forecasts were right, and what the marks in the rows mean."""
+    held = [row.held for row in rows if _is_forecast_met(row)]
+    if not held:
+        return []
+    return [
+        f"{held.count(True)} right ({_MARKS[True]}: measured wholly inside), "
+        f"{held.count(False)} wrong ({_MARKS[False]}: wholly outside), "
+        f"{held.count(None)} not told ({_MARKS[None]}: neither)"
+    ]
+
+
+def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
+    """Returns how many trials there were, and what they took."""
+    runs = sum(row.runs for row in summary.trials)
+    return [
+        f"{counted(runs, 'run')} of {counted(len(summary.trials), 'trial')}",
+        f"{seconds(tuning.spent_s)} of {seconds(tuning.budget_s)}",
+        f"each {_length(summary.trials, tuning.trial_steps)}",
+    ]
+
+
+def _length(rows: Sequence[TrialSummary], steps: int | None) -> str:
+    if steps is None:
+        return "to the script's end"
+    quick = [row for row in rows if row.overrides and (row.steps or 0) > steps]
+    return f"up to {count(steps)} steps{', quick ones more' if quick else ''}"
+
+
+def headline(summary: RunSummary) -> str:
+    """Returns the result in one sentence."""
+    best = summary.recommended
+    if best is not None:
+        return (
+            f"{times(best.speedup.mid)} AS FAST with {best.name}"
+            f" ({between(best.speedup.low, best.speedup.high)}, measured)"
+        )
+    refused = _fastest_refused(summary.trials)
+    if refused is not None and refused.speedup is not None:
+        return (
+            f"NOTHING IS RECOMMENDED: {refused.name} is {times(refused.speedup.mid)} as fast, "
+            "but see Against"
+        )
+    tried = [row for row in summary.trials if row.overrides]
+    measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
+    if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
+        found = "NO CHANGE COULD BE MEASURED" if tried else "NO CHANGE WAS TRIED"
+        found = "NOTHING FASTER WAS FOUND" if measured else found
+        return f"{found} {_UNTIL[summary.tuning.ended_by]}"
+    if not tried:
+        return "NOTHING TO TRY: no setting from outside promises 3 % or more"
+    if not measured:
+        return f"NO CHANGE COULD BE MEASURED, of {len(tried)} tried"
+    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(measured)} measured"
+
+
+def _fastest_refused(rows: Sequence[TrialSummary]) -> TrialSummary | None:
+    """Returns the fastest of the settings that something else than their pace speaks against."""
+    refused = [row for row in rows if row.against and row.outcome == OK and row.verdict == FASTER]
+    speeds = [(row.speedup.mid, row) for row in refused if row.speedup is not None]
+    return max(speeds, key=lambda pair: pair[0])[1] if speeds else None
+
+
+def remarks(summary: RunSummary) -> list[tuple[str, str]]:
+    """Returns what the rows mean, as labelled sentences."""
+    found: list[tuple[str, str]] = []
+    rows = {row.name: row for row in summary.trials}
+    if summary.recommended is not None:
+        found += _losses(rows[summary.recommended.name])
+        found += [("Note", caution) for caution in summary.recommended.cautions]
+    found += [
+        ("Against", f"{name_of(row)}: {why}") for row in summary.trials for why in row.against
+    ]
+    ceiling = rows.get(CEILING)
+    if ceiling is not None and ceiling.speedup is not None:
+        words = _ceiling_words(ceiling, ceiling.speedup, is_on_device=bool(summary.devices))
+        found.append(("Ceiling", words))
+    tuning = summary.tuning
+    if tuning is None:
+        return found
+    if tuning.needed_budget_s is not None:
+        budget = f"--budget {tuning.needed_budget_s:.0f}s"
+        found.append(("Budget", f"a baseline and one change need about {budget}"))
+    found += [("Forecasts", sentence) for sentence in _forecasts_words(summary.trials)]
+    place = summary.run.directory
+    found += [("Failed", _failed_words(row, place)) for row in summary.trials if row.outcome != OK]
+    found += [
+        ("Refused", f"{name_of(row)}: {what}: {why}")
+        for row in summary.trials
+        for what, why in row.refused.items()
+    ]
+    disturbed = sum(row.disturbance >= _DISTURBED for row in summary.trials)
+    if disturbed:
+        of_all = f"{disturbed} of {counted(len(summary.trials), 'trial')}"
+        found.append(("Machine", f"other processes kept the CPU busy during {of_all}: {_QUIET}"))
+    found += [("Note", note) for note in tuning.notes]
+    if tuning.uncontained:
+        found.append(("Outside", f"Trials also {_listed(tuning.uncontained)}"))
+    if tuning.unfinished:
+        found.append(("Not tried", ", ".join(tuning.unfinished)))
+    return found
+
+
+def _listed(entries: Sequence[str]) -> str:
+    more = len(entries) - _MOST_LISTED
+    return "; ".join(entries[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _losses(row: TrialSummary) -> list[tuple[str, str]]:
+    if row.losses == "same":
+        return [("Losses", "the first ones are those of the script as it is, to about six digits")]
+    if row.losses == "other":
+        is_of_sums = set(row.overrides) <= _OF_SUMS
+        return [("Losses", _OTHER_SUMS if is_of_sums else _OTHER_LOSSES)]
+    return []
+
+
+def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> str:
+    is_clear = speedup.high is None or speedup.high <= _MAY_BE_MORE
+    words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
+    if row.verdict == FASTER and row.is_least:
+        return f"{words}, at the least: {_COPYING_COUNTS}"
+    if row.verdict == FASTER:
+        words += ": no change of loading can give more"
+    elif speedup.mid < _HARDLY and is_clear and not row.is_least:
+        words += ": loading does not hold it back"
+    else:
+        return f"{words}, if not by chance: what loading costs is not known"
+    return f"{words}; {_NO_COPIES}" if is_on_device else words
+
+
+def _failed_words(row: TrialSummary, directory: str | None) -> str:
+    detail = f": {row.detail}" if row.detail else ""
+    words = f"{name_of(row)}: {row.outcome}{detail}"
+    if row.outcome not in BROKEN or directory is None or len(row.directories) != 1:
+        return words
+    return f"{words}; what it wrote is in {directory}/{row.directories[0]}/console"
+
+
+def render_page(
+    summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
+) -> str:
+    """Returns a `tune` run as a page of text, as `page.render` does; `verbose`: remarks whole."""
+    summary = with_safe_text(summary)
+    page = Page(width=width, unicode=unicode, verbose=verbose)
+    tuning = summary.tuning
+    assert tuning is not None
+    lines = page.labelled("TUNE", [summary.run.name, *what_was_done(summary, tuning)])
+    lines += _BLANK
+    best = summary.recommended
+    style = "bold green" if best is not None else "bold"
+    lines += page.paragraph(headline(summary), style=style)
+    for change in best.change if best is not None else ():
+        lines += _change(change, page)
+    lines += [*_BLANK, *_table(summary.trials, page), *_BLANK]
+    for label, sentence in remarks(summary):
+        lines += page.labelled(
+            label, page.shortened(sentence, _REMARK_CELLS).split(" "), separator=" "
+        )
+    return written([*lines, *_next(summary, page)], page, color=color)
+
+
+def _change(change: str, page: Page) -> list[Text]:
+    """Returns a change on one line, or the place and the code on lines of their own."""
+    if len(change) + 2 <= page.width:
+        return page.paragraph(change, indent=2)
+    place, _, code = change.partition(": ")
+    return [*page.paragraph(page.site(place), indent=2), *page.paragraph(code, indent=4)]
+
+
+def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
+    by_row = [cells(row) for row in rows]
+    names = [name_of(row) for row in rows]
+    words = [result_word(row) for row in rows]
+    columns = [Column("Trial", names, is_number=False, gives_way=True)]
+    columns += [
+        Column(title, [one[index] for one in by_row], dropped=_DROPPED.get(title, 0))
+        for index, title in enumerate(TITLES)
+    ]
+    columns.append(Column("", words, is_number=False))
+    lines = page.table(columns)
+    for line, row, word in zip(lines[1:], rows, words, strict=True):
+        style = _STYLES.get(row.verdict) if row.outcome == OK else "red"
+        if style is not None and word and row.name != BASELINE and line.plain.endswith(word):
+            line.stylize(style, len(line.plain) - len(word))
+    return lines
+
+
+def _next(summary: RunSummary, page: Page) -> list[Text]:
+    tuning, directory = summary.tuning, summary.run.directory
+    assert tuning is not None
+    if directory is None:
+        return []
+    name = shlex.quote(directory)
+    if tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
+        bare = "" if tuning.is_sandboxed else "--unsandboxed "
+        return page.command(
+            "Next",
+            "go on with:",
+            f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}",
+        )
+    base = next((row for row in summary.trials if row.name == BASELINE), None)
+    if base is None:
+        return []
+    shown = shlex.quote(f"{directory}/{base.directories[0]}")
+    return page.command("Next", "where its time goes:", f"trainprof report {shown}")
+
+
+def render_markdown(summary: RunSummary) -> str:
+    """Returns a `tune` run as GitHub-flavoured Markdown, ended by a newline."""
+    summary = with_safe_text(summary)
+    tuning, best = summary.tuning, summary.recommended
+    assert tuning is not None
+    rows = [
+        list(map(escaped, (name_of(row), *cells(row), result_word(row)))) for row in summary.trials
+    ]
+    return joined(
+        [
+            f"**{escaped(headline(summary))}**",
+            "\n".join(f"- {escaped(change)}" for change in (best.change if best else ())),
+            escaped(f"{summary.run.name}: {', '.join(what_was_done(summary, tuning))}"),
+            table(("Trial", *TITLES, ""), rows),
+            "\n".join(f"- {escaped(f'{label}: {said}')}" for label, said in remarks(summary)),
+        ]
+    )

@@ -1,0 +1,265 @@
+"""What a search has measured so far, which of its runs are to be compared, and where it is.
+
+Of two trials the same stretch of training is compared. Quick trials make more steps than the script
+as it is, slow ones may be ended early, and what training does may change meanwhile: a model is
+unfrozen, samples get longer, a dataset has all of itself in memory by then."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from trainprof.analysis.statistics.speedup import UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.summary.tune import BASELINE, CEILING, FAILED, OK, RUNNING
+from trainprof.tune.candidates import Plan
+from trainprof.tune.trial import WARM_UP, Measured, Trial
+
+# Less a step is no matter of the page cache.
+_COLD_BYTES_PER_STEP: Final = 1 << 20
+_COLD_TIMES: Final = 2.0
+# A run that took so many times as long as another of the same trial did not do so by chance.
+_HELD_UP_TIMES: Final = 2.0
+# More than the mean of some dozens of batches of unlike samples is off by chance.
+_OTHER_SIZE: Final = 0.2
+# Later steps that take another time by more than this share are of another kind: clocks, caches
+# and cores that have just slept make less of a difference between equal ones.
+_OTHER_KIND: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Runs of two trials, with the paces to be compared.
+
+    Attributes:
+        base, other: Of the script as it is, and of a trial.
+        until: Only so many steps of each run count, None: all of them.
+    """
+
+    base: Sequence[Measured]
+    other: Sequence[Measured]
+    until: int | None = None
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the stretch that counts holds too few steps of one side to tell."""
+        sides = (self.base, self.other)
+        return self.until is not None and any(all(x.pace is None for x in y) for y in sides)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the search is.
+
+    Attributes:
+        trial: About to run, None: `measured` has.
+        done, expected: Runs of trials; how many there will be is not known before the baseline.
+        left_s: Of the budget.
+        is_kept: The run was made before, and is not made again.
+    """
+
+    trial: Trial
+    measured: Measured | None
+    done: int
+    expected: int | None
+    left_s: float
+    is_kept: bool = False
+
+
+@dataclass(slots=True)
+class Measurements:
+    """What a search has measured so far.
+
+    Attributes:
+        runs: In order of time, the warm-up first.
+        plan: None until there is a baseline.
+        predicted: By the name of a trial, as said before it ran.
+        trial_steps: After which trials are stopped, None: never.
+        cautions: What each trial alters, or needs, by its name.
+        best: What is recommended, None: the script as it is.
+        ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
+        unfinished: Names of what was still to be tried.
+        first_counts: The first run counts as the baseline.
+        needed_budget_s: That lets one change be tried; None where one was, or none was to be.
+    """
+
+    runs: list[Measured] = field(default_factory=list)
+    plan: Plan | None = None
+    predicted: dict[str, tuple[float, float] | None] = field(default_factory=dict)
+    cautions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    trial_steps: int | None = None
+    best: Trial | None = None
+    ended_by: str = RUNNING
+    unfinished: list[str] = field(default_factory=list)
+    first_counts: bool = False
+    needed_budget_s: float | None = None
+    _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
+    _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
+
+    def of(self, name: str) -> list[Measured]:
+        """Returns the runs of a trial."""
+        return [one for one in self.runs if one.trial.name == name]
+
+    def failures_after(self) -> list[str]:
+        """Returns how runs of the script as it is failed once their training had been ended."""
+        runs = [one for one in self.runs if one.trial.name in (WARM_UP, BASELINE)]
+        return [one.failed_after for one in runs if one.failed_after is not None]
+
+    def judged(self, run: Measured) -> Measured:
+        """Returns a run that failed after its training as failed, where its change may be why.
+
+        Where the script as it is fails likewise it misses what the whole training writes, and a run
+        that was cut did not come as far.
+        """
+        if run.outcome != OK or run.failed_after is None or run.was_cut or not run.trial.overrides:
+            return run
+        known = {_kind(told) for told in self.failures_after()}
+        if _kind(run.failed_after) in known:
+            return run
+        return replace(run, outcome=FAILED, detail=run.failed_after, pace=None, training_pace=None)
+
+    def comparable(self, name: str) -> list[Measured]:
+        """Returns the runs of a trial that tell how fast it is."""
+        left_out = {
+            *cold_runs(self.runs),
+            *held_up_runs(self.runs),
+            *runs_on_other_batches(self.runs),
+        }
+        return [one for one in self.of(name) if one.is_ok and one.directory not in left_out]
+
+    def was_cold(self, run: Measured) -> bool:
+        """Whether a run read from disk what others had in memory."""
+        return run.directory in cold_runs(self.runs)
+
+    def speedup(self, trial: Trial) -> SpeedUp | None:
+        """Returns how many times as fast a trial's runs trained as the baseline's.
+
+        Of a loader alone: how many times as many batches it gave as the baseline's steady steps
+        took.
+        """
+        both = self.alike(trial.name)
+        if both.is_too_short:
+            return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
+        base, other = (
+            [pace for one in runs if (pace := _pace_of(one, trial)) is not None]
+            for runs in (both.base, both.other)
+        )
+        return self.compared(base, other) if base and other else None
+
+    def alike(self, name: str) -> Alike:
+        """Returns the baseline's runs and a trial's as they are compared; each question once."""
+        base, other = self.comparable(BASELINE), self.comparable(name)
+        key = (tuple(map(id, base)), tuple(map(id, other)))
+        known = self._alike.get(key)
+        if known is None:
+            # With the runs, so that no other object gets its id.
+            known = self._alike[key] = (alike(base, other), (base, other))
+        return known[0]
+
+    def free_step_s(self) -> float | None:
+        """Returns what a step takes on free data, None where that is not known, or only a bound."""
+        paces = [one.pace for one in self.alike(CEILING).other if not one.is_least]
+        return next((pace.mean_s for pace in paces if pace is not None), None)
+
+    def tells_ceiling(self) -> bool:
+        """Whether free data shows what loading costs, and not only the least that it may cost."""
+        runs = self.comparable(CEILING)
+        return bool(runs) and not any(one.is_least for one in runs)
+
+    def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
+        """Returns how many times as fast some runs were as others; each question once."""
+        key = (tuple(map(id, base)), tuple(map(id, other)))
+        known = self._compared.get(key)
+        if known is None:
+            # With what was compared, so that no other object gets its id.
+            known = self._compared[key] = (
+                speed_up(base, other, took_turns=True),
+                (tuple(base), tuple(other)),
+            )
+        return known[0]
+
+    def spent_s(self) -> float:
+        return sum(one.seconds for one in self.runs)
+
+
+def _kind(told: str) -> str:
+    """Returns the exception's class, or the exit status: messages name files of a trial's own."""
+    return told.partition(":")[0]
+
+
+def _pace_of(run: Measured, trial: Trial) -> Pace | None:
+    return run.pace if trial.data == "alone" else run.training_pace
+
+
+def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
+    """Returns runs as they are to be compared.
+
+    All their steps count, unless those that not all of the runs came to are of another kind.
+    """
+    runs = (*base, *other)
+    seen = [run.seen for run in runs if run.seen is not None]
+    if len(seen) < len(runs) or not runs:
+        return Alike(base, other)
+    until = min(one.until for one in seen)
+    least = max(_OTHER_KIND, *map(_may_wander, runs))
+    if not any(one.until > until and one.drift_beyond(until) > least for one in seen):
+        return Alike(base, other)
+    return Alike([run.up_to(until) for run in base], [run.up_to(until) for run in other], until)
+
+
+def _may_wander(run: Measured) -> float:
+    """Returns by what share the machine's pace may have changed meanwhile."""
+    wandering = 0.0 if run.pace is None else run.pace.wandering
+    return max(wandering, run.disturbance)
+
+
+def cold_runs(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those that read from disk what others had in memory."""
+    per_step = {
+        run.directory: run.read_bytes / max(run.steps, 1)
+        for run in runs
+        if run.is_ok and run.read_bytes is not None and run.trial.name != WARM_UP
+    }
+    if not per_step:
+        return []
+    usual = statistics.median(per_step.values())
+    limit = max(_COLD_BYTES_PER_STEP, _COLD_TIMES * usual)
+    return [directory for directory, size in per_step.items() if size > limit]
+
+
+def held_up_runs(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those that other runs of the same trial were far faster than.
+
+    What a run shares the machine with can only hold it up: the fastest shows what it can do.
+    """
+    paces: dict[str, dict[str, float]] = {}
+    for run in runs:
+        if run.is_ok and run.pace is not None and run.trial.name != WARM_UP:
+            paces.setdefault(run.trial.name, {})[run.directory] = run.pace.mean_s
+    return [
+        directory
+        for of_trial in paces.values()
+        for directory, mean_s in of_trial.items()
+        if mean_s > _HELD_UP_TIMES * min(of_trial.values())
+    ]
+
+
+def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
+    """Returns the directories of those on free data whose batches are of another size.
+
+    They are copies of the first ones. Where samples come sorted, or grow from pass to pass, those
+    are not like the batches that the script as it is was measured on.
+    """
+    told = (one.batches for one in runs if one.trial.name == BASELINE and one.is_ok)
+    usual = next((batches for batches in told if batches), {})
+    return [
+        run.directory
+        for run in runs
+        if run.is_ok and run.trial.data == "free"
+        if any(
+            abs(usual[site] - run.batches[site]) > _OTHER_SIZE * max(usual[site], run.batches[site])
+            for site in run.trial.sites
+            if site in usual and site in run.batches
+        )
+    ]

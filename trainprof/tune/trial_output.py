@@ -1,0 +1,136 @@
+"""What a trial's process left behind: notes on what it changed, and its last words."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainprof.analysis.run.training_process import training_processes
+from trainprof.analysis.timeline.step_series import first_recording
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Topic
+
+_READ_BYTES: Final = 1 << 16
+_MOST_CELLS: Final = 160
+# A traceback's last line: the exception's name begins it, maybe with its module's before.
+_EXCEPTION: Final = r"(?:\w+\.)*{}(?:: .*)?"
+_ANY_EXCEPTION: Final = re.compile(_EXCEPTION.format(r"\w*(?:Error|Exception|Interrupt|Exit)"))
+# What a script's own error says, and why the sandbox is behind it.
+_REFUSALS: Final = (
+    (
+        r"Errno 18\]|os error 18\)|[Cc]ross-device link",
+        "In the sandbox a directory that was there before cannot be renamed (EXDEV). shutil.move "
+        "copies it instead",
+    ),
+    (
+        r"Errno 75\]|os error 75\)|Value too large for defined data type",
+        "In the sandbox a file of another user or group cannot be changed (EOVERFLOW)",
+    ),
+    (
+        r"Errno 30\]|os error 30\)|Read-only file system",
+        "In the sandbox this place is read-only (EROFS)",
+    ),
+    (
+        r"Errno 28\]|os error 28\)|No space left on device",
+        "What a trial writes is kept until it ends: here it takes more than there is (ENOSPC)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialNotes:
+    """Of the process that trained.
+
+    Attributes:
+        applied: What was changed, by name, as it was asked for.
+        refused: What was not changed, somewhere, and why; a name may be in both.
+        losses: Of the first backward passes; one that was not finite is nan.
+        written: Files that a trial without a sandbox changed outside of its scratch directory, and
+            whether they were there before.
+    """
+
+    applied: Mapping[str, Any]
+    refused: Mapping[str, str]
+    losses: tuple[float, ...]
+    written: Mapping[str, bool]
+
+
+def read_trial_notes(directory: RunDirectory) -> TrialNotes:
+    """Reads them from a run's recording; what is not there, or not to be read, is empty."""
+    recording = first_recording(directory)
+    told = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
+    applied: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    losses: list[float] = []
+    # Later notes are whole: they stand for those before.
+    for _, note in sorted(told.items()):
+        if not isinstance(note, dict):
+            continue
+        if isinstance(note.get("applied"), dict):
+            applied = note["applied"]
+        if isinstance(note.get("refused"), dict):
+            refused = {name: str(why) for name, why in note["refused"].items()}
+        if isinstance(note.get("losses"), list):
+            losses = [_loss(value) for value in note["losses"]]
+    everywhere = [note for log in recording.logs for note in log.texts_of(Topic.TRIAL).values()]
+    written = dict(file for note in everywhere for file in _written(note))
+    return TrialNotes(applied, refused, tuple(losses), written)
+
+
+def _loss(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan
+
+
+def _written(note: Any) -> Iterator[tuple[str, bool]]:
+    paths = note.get("written") if isinstance(note, dict) else None
+    if isinstance(paths, list):
+        yield from ((str(path), bool(note.get("was_there"))) for path in paths)
+
+
+def last_words(console: Path, exception: str | None) -> str | None:
+    """Returns the line that tells why a script ended, from the end of what it wrote.
+
+    Args:
+        console: The directory of its output.
+        exception: The name of the exception that ended it, None: not known. A worker's own comes
+            behind the one that passes it on, and tells more.
+
+    Returns:
+        `ValueError: no such file`; None where nothing was written that tells it.
+    """
+    lines = [line for line in end_of_errors(console).splitlines() if line.strip()]
+    if exception is not None:
+        wanted = re.compile(_EXCEPTION.format(re.escape(exception.rpartition(".")[2])))
+        return next((_short(line) for line in reversed(lines) if wanted.fullmatch(line)), None)
+    told = [line for line in lines if _ANY_EXCEPTION.fullmatch(line)] or lines
+    return _short(told[-1]) if told else None
+
+
+def end_of_errors(console: Path) -> str:
+    """Returns the end of what a script wrote to stderr; "" where nothing was kept."""
+    try:
+        with (console / "stderr").open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _READ_BYTES, 0))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= _MOST_CELLS else f"{line[: _MOST_CELLS - 3]}..."
+
+
+def refusal_in(errors: str) -> str | None:
+    """Returns why the sandbox refused what a script failed at, None where it did not.
+
+    Args:
+        errors: The end of what the script wrote to stderr.
+    """
+    return next((why for pattern, why in _REFUSALS if re.search(pattern, errors)), None)
