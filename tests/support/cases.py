@@ -24,7 +24,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.steady_state import Steady
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.findings.run_context import Case, build_case
+from trainprof.findings.run_context import RunContext, context_of_process
 from trainprof.record.notes import Note, record_of
 
 STEPS = 200
@@ -145,7 +145,7 @@ def case_of(
     backwards: int = STEPS,
     notes: Notes | None = None,
     **changes: Any,
-) -> Case:
+) -> RunContext:
     """Returns a run of these loaders.
 
     Args:
@@ -193,7 +193,7 @@ def case_of(
         torch=torch or TorchSettings(),
         notes=notes or Notes(),
     )
-    return build_case(numbers, settings or {})
+    return context_of_process(numbers, settings or {})
 
 
 def idle_device(because_s: dict[str, float]) -> Device:
@@ -210,7 +210,9 @@ def idle_device(because_s: dict[str, float]) -> Device:
     )
 
 
-def on_device(case: Case, training: dict[str, float] | None = None, **idle_s: float) -> Case:
+def on_device(
+    case: RunContext, training: dict[str, float] | None = None, **idle_s: float
+) -> RunContext:
     """Returns the case on a device that was idle for these causes; without any, nobody knows."""
     device = idle_device(idle_s)
     summary = replace(

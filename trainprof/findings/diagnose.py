@@ -22,7 +22,7 @@ from trainprof.findings.catalogue import RULES
 from trainprof.findings.gain import of_python, outside_steps, passed_over_for
 from trainprof.findings.library_loop import LIBRARY_AT
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.tune_support import told_of_tune
 
 # Of what a finding costs: a root that cost so much may be why.
@@ -46,7 +46,7 @@ class Diagnosis:
 
 
 def diagnose(
-    case: Case,
+    context: RunContext,
     rules: Iterable[Rule] = RULES,
     *,
     failed: Callable[[str, Exception], None] | None = None,
@@ -54,30 +54,30 @@ def diagnose(
     """Asks rules; nothing is found in less than 20 steady steps.
 
     Args:
-        case: The run.
+        context: The run.
         rules: To be asked.
         failed: Called with a rule that cannot judge the case, and its error, which then ends the
             others' work no more. None: it is raised.
     """
-    if case.summary.training.steady_steps < MIN_STEADY_STEPS:
+    if context.summary.training.steady_steps < MIN_STEADY_STEPS:
         return Diagnosis([], [])
     by_id = {rule.id: rule for rule in rules}
-    asked = (_asked(rule, case, failed) for rule in by_id.values())
+    asked = (_asked(rule, context, failed) for rule in by_id.values())
     found = [told for told in asked if told is not None]
-    joined = [told_of_tune(one, case) for one in joined_by_line(found, by_id, case)]
-    judged = [(one, passed_over_for(one, by_id[one.id], case)) for one in joined]
+    joined = [told_of_tune(one, context) for one in joined_by_line(found, by_id, context)]
+    judged = [(one, passed_over_for(one, by_id[one.id], context)) for one in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [one for one, why in judged if why is None]
-    completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
+    completed = [_completed(one, by_id[one.id], context) for one in worthwhile]
     told, symptoms = _without_symptoms(completed, by_id)
     return Diagnosis(ranked(told), [*symptoms, *passed_over])
 
 
 def _asked(
-    rule: Rule, case: Case, failed: Callable[[str, Exception], None] | None
+    rule: Rule, context: RunContext, failed: Callable[[str, Exception], None] | None
 ) -> Finding | None:
     try:
-        found = rule.find(case)
+        found = rule.find(context)
         return found and replace(found, traits=rule.traits)
     except Exception as error:
         if failed is None:
@@ -129,39 +129,41 @@ def _rank(finding: Finding) -> tuple[bool, float]:
     return not leads(finding), -(finding.recoverable_s or 0.0)
 
 
-def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
-    saved = (finding.recoverable_s or 0.0) / max(case.settled_s, 1e-9)
-    thresholds = {name: rule.threshold(case.settings, name) for name in rule.thresholds}
+def _completed(finding: Finding, rule: Rule, context: RunContext) -> Finding:
+    saved = (finding.recoverable_s or 0.0) / max(context.settled_s, 1e-9)
+    thresholds = {name: rule.threshold(context.settings, name) for name in rule.thresholds}
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
     if leads(finding):
         severity = finding.severity or "warn"
-    steps = case.steps_with_most(rule.traits.keys)
+    steps = context.steps_with_most(rule.traits.keys)
     return replace(finding, severity=severity, thresholds=thresholds, steps=steps)
 
 
 def joined_by_line(
-    findings: Iterable[Finding], rules: Mapping[str, Rule], case: Case
+    findings: Iterable[Finding], rules: Mapping[str, Rule], context: RunContext
 ) -> list[Finding]:
     """Joins to a finding what else its line is the cause of: its gain is that of both.
 
     Args:
         findings: In the order of their rules.
         rules: By id.
-        case: The run.
+        context: The run.
     """
     left = list(findings)
     # What is asked last comes of what is asked first, which may come of others in turn.
     for symptom in [one.id for one in reversed(left) if rules[one.id].comes_of]:
         there = next((one for one in left if one.id == symptom and one.site), None)
-        root = next((one for one in left if there and _is_root(one, there, rules, case)), None)
+        root = next((one for one in left if there and _is_root(one, there, rules, context)), None)
         if there is None or root is None:
             continue
-        joined = _with_its_symptom(root, there, case)
+        joined = _with_its_symptom(root, there, context)
         left = [joined if one is root else one for one in left if one is not there]
     return left
 
 
-def _is_root(finding: Finding, symptom: Finding, rules: Mapping[str, Rule], case: Case) -> bool:
+def _is_root(
+    finding: Finding, symptom: Finding, rules: Mapping[str, Rule], context: RunContext
+) -> bool:
     if finding is symptom or finding.id not in rules[symptom.id].comes_of:
         return False
     # All of a step is called at that line, whatever causes what.
@@ -170,7 +172,7 @@ def _is_root(finding: Finding, symptom: Finding, rules: Mapping[str, Rule], case
     if finding.site == symptom.site:
         return True
     behind = rules[finding.id].lines_behind
-    return _is_near(finding, symptom, behind) and _comes_with_saves(symptom, case)
+    return _is_near(finding, symptom, behind) and _comes_with_saves(symptom, context)
 
 
 def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
@@ -185,34 +187,34 @@ def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
     return 0 <= int(following) - int(line) <= lines
 
 
-def _comes_with_saves(python: Finding, case: Case) -> bool:
+def _comes_with_saves(python: Finding, context: RunContext) -> bool:
     """Whether most of some Python code is what the steps that save have beyond the others.
 
     Of a run that saves in each step nobody knows.
     """
-    other, saved = (case.steps.per_step.get(key) for key in ("other", "checkpoint"))
+    other, saved = (context.steps.per_step.get(key) for key in ("other", "checkpoint"))
     if other is None or saved is None or (saved > 0).all():
         return False
     saves = saved > 0
     usual_ns = np.median(other[~saves])
-    with_saves_s = np.maximum(other[saves] - usual_ns, 0).sum() / 1e9 + _behind_last_step_s(case)
+    with_saves_s = np.maximum(other[saves] - usual_ns, 0).sum() / 1e9 + _behind_last_step_s(context)
     of_line_s = python.evidence["line_share"] * python.evidence["python_s"]
     return bool(with_saves_s >= _MOST_OF_IT * of_line_s)
 
 
-def _behind_last_step_s(case: Case) -> float:
+def _behind_last_step_s(context: RunContext) -> float:
     """Returns what of the loop's own code stands behind its last step, where that saves."""
     other_s, saved_s = (
-        case.training.get(key, 0.0) - float(case.steps.per_step[key].sum()) / 1e9
+        context.training.get(key, 0.0) - float(context.steps.per_step[key].sum()) / 1e9
         for key in ("other", "checkpoint")
     )
     return max(other_s, 0.0) if saved_s > 0 else 0.0
 
 
-def _with_its_symptom(root: Finding, symptom: Finding, case: Case) -> Finding:
+def _with_its_symptom(root: Finding, symptom: Finding, context: RunContext) -> Finding:
     saved_s = (root.recoverable_s or 0.0) + (symptom.recoverable_s or 0.0)
-    of_steps = of_python(case, saved_s) if root.of_steps and symptom.of_steps else None
-    gain = of_steps or outside_steps(case, saved_s)
+    of_steps = of_python(context, saved_s) if root.of_steps and symptom.of_steps else None
+    gain = of_steps or outside_steps(context, saved_s)
     where = "at the same line" if root.site == symptom.site else f"at {symptom.site}"
     return replace(
         root,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainprof.analysis.summary.finding import Finding, RuleText
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Rule(RuleText):
         changes_steps: After the change epochs have other numbers of steps.
     """
 
-    find: Callable[[Case], Finding | None]
+    find: Callable[[RunContext], Finding | None]
     order: int = 1_000
     old_names: tuple[str, ...] = ()
     noise_matters: bool = True

@@ -41,7 +41,7 @@ _HIDDEN_FROM_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderCase:
+class Feed:
     """A loader that the training thread consumes.
 
     Attributes:
@@ -122,7 +122,7 @@ class LoaderCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RunContext:
     """A run to be judged.
 
     Attributes:
@@ -147,8 +147,8 @@ class Case:
     training_s: float
     training: Mapping[str, float]
     loaders: Sequence[Loader]
-    feeding: list[LoaderCase]
-    evaluating: list[LoaderCase]
+    feeding: list[Feed]
+    evaluating: list[Feed]
     checkpoints: Checkpoints
     noise: float
     steps: StepTable
@@ -252,7 +252,7 @@ class Case:
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
-        builders = {fed.loader.built_by for fed in self.feeding}
+        builders = {feed.loader.built_by for feed in self.feeding}
         return settings_of(builders.pop()) if len(builders) == 1 else None
 
     @property
@@ -292,7 +292,7 @@ def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
     return line if line is not None and line.share >= NAMED_FROM_SHARE else None
 
 
-def build_case(numbers: ProcessNumbers, settings: Mapping[str, float]) -> Case:
+def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext:
     """Returns what the rules look at.
 
     Args:
@@ -308,18 +308,18 @@ def build_case(numbers: ProcessNumbers, settings: Mapping[str, float]) -> Case:
             return None
         return replace(model, inputs=replace(model.inputs, taken_cores=cores))
 
-    def loaders_of(role: str, exposed: float) -> list[LoaderCase]:
+    def loaders_of(role: str, exposed: float) -> list[Feed]:
         here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
         found = []
         for loader in _costliest(here):
-            fed = LoaderCase(loader, None, None, None, None, evidence.training_s, exposed)
-            fed = _modelled(fed, model_of, _limits(settings), summary.run.is_on_device)
-            found.append(replace(fed, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
+            feed = Feed(loader, None, None, None, None, evidence.training_s, exposed)
+            feed = _modelled(feed, model_of, _limits(settings), summary.run.is_on_device)
+            found.append(replace(feed, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
         return found
 
     in_training = _exposed_share(summary, evidence.training, LOADER_KEYS, "loader_s")
     in_evaluation = _exposed_share(summary, evidence.training, ("evaluation",), "evaluation_s")
-    return Case(
+    return RunContext(
         summary=summary,
         training_s=evidence.training_s,
         training=evidence.training,
@@ -385,22 +385,22 @@ def _costliest(loaders: list[Loader]) -> list[Loader]:
 
 
 def _modelled(
-    fed: LoaderCase,
+    feed: Feed,
     model_of: Callable[[int], LoaderModel | None],
     limits: Limits,
     on_device: bool,
-) -> LoaderCase:
+) -> Feed:
     """Returns a loader with what the pipeline model says of it, where it costs enough to ask."""
-    loader, training_s = fed.loader, fed.training_s
-    is_cheap = fed.cost_s < _LOOKED_AT_FROM_SHARE * training_s
+    loader, training_s = feed.loader, feed.training_s
+    is_cheap = feed.cost_s < _LOOKED_AT_FROM_SHARE * training_s
     if is_cheap and not (_may_crowd(loader, training_s) or _may_be_hidden(loader, training_s)):
-        return fed
+        return feed
     model = model_of(loader.id)
     if model is None:
-        return fed
-    felt = fed.exposed if on_device else None
-    cause = cause_of(loader, model.inputs, model.now, fed.wait_share, limits, felt=felt)
-    return replace(fed, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
+        return feed
+    felt = feed.exposed if on_device else None
+    cause = cause_of(loader, model.inputs, model.now, feed.wait_share, limits, felt=felt)
+    return replace(feed, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
 
 
 def _may_crowd(loader: Loader, training_s: float) -> bool:

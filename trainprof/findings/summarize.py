@@ -18,7 +18,7 @@ from trainprof.findings.diagnose import diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
 from trainprof.findings.loop import slow_validation
-from trainprof.findings.run_context import Case, build_case
+from trainprof.findings.run_context import RunContext, context_of_process
 from trainprof.findings.verdict import verdict
 from trainprof.record.run_directory import RunDirectory
 
@@ -66,7 +66,7 @@ def summarize(
     return _with_slow_rank(summary, run, rules)
 
 
-def context_of(directory: RunDirectory) -> Case | None:
+def context_of(directory: RunDirectory) -> RunContext | None:
     """Returns what the findings of a run rest on, of several ranks of the first.
 
     None where there is none: lines were timed, or devices waited for.
@@ -79,11 +79,11 @@ def _settings(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> dic
     return rule_settings(numbers.rules if rules is None else rules)
 
 
-def _context(numbers: ProcessNumbers, settings: Mapping[str, float]) -> Case | None:
+def _context(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext | None:
     """None where lines were timed or devices waited for: that slows parts, and not alike."""
     if numbers.evidence.has_timed_lines or numbers.evidence.was_synchronized:
         return None
-    return build_case(numbers, settings)
+    return context_of_process(numbers, settings)
 
 
 def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSummary:

@@ -20,7 +20,7 @@ from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.gain import FASTER_REST, times_without
 from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.tune.loader_candidates import (
@@ -77,7 +77,7 @@ class Plan:
 
 
 def plan(
-    case: Case,
+    case: RunContext,
     *,
     allow_numerics: bool = False,
     free_step_s: float | None = None,
@@ -129,7 +129,7 @@ def plan(
     )
 
 
-def _of_threads(case: Case) -> list[Candidate]:
+def _of_threads(case: RunContext) -> list[Candidate]:
     """How many threads torch computes with: fewer may be faster where a model is small.
 
     No model tells what another number gives.
@@ -152,7 +152,7 @@ def _of_threads(case: Case) -> list[Candidate]:
     ]
 
 
-def _of_optimizer(case: Case) -> list[Candidate]:
+def _of_optimizer(case: RunContext) -> list[Candidate]:
     """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
     if not may_fuse(case):
         return []
@@ -162,12 +162,12 @@ def _of_optimizer(case: Case) -> list[Candidate]:
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
-def _optimizers(case: Case) -> tuple[OptimizerCall, ...]:
+def _optimizers(case: RunContext) -> tuple[OptimizerCall, ...]:
     told = (*(one.call for one in case.torch.looped), *case.torch.unfused)
     return tuple(dict.fromkeys(one for one in told if one.site is not None))
 
 
-def _of_numerics(case: Case) -> list[Candidate]:
+def _of_numerics(case: RunContext) -> list[Candidate]:
     share = case.share(*COMPUTE_KEYS)
     if not case.is_on_device or share < _COMPUTE_SHARE:
         return []
@@ -179,7 +179,7 @@ def _of_numerics(case: Case) -> list[Candidate]:
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
 
 
-def _ceiling(case: Case, fed: LoaderCase, others: Sequence[LoaderCase] = ()) -> Interval | None:
+def _ceiling(case: RunContext, fed: Feed, others: Sequence[Feed] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
@@ -212,7 +212,7 @@ def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
-def _may_be_waking(case: Case, fed: LoaderCase) -> bool:
+def _may_be_waking(case: RunContext, fed: Feed) -> bool:
     """Whether what is left of a step without the wait may mostly be waking up from it."""
     if fed.measured is None or case.is_on_device or _asleep_share(fed) < _MOSTLY:
         return False
@@ -221,7 +221,7 @@ def _may_be_waking(case: Case, fed: LoaderCase) -> bool:
     return rest_s < min(alone if case.torch.threads == 1 else threads, fed.measured.wait_s)
 
 
-def _asleep_share(fed: LoaderCase) -> float:
+def _asleep_share(fed: Feed) -> float:
     """Returns the share of the wait in which the training thread was on no core."""
     fetch = fed.loader.fetch
     if fed.loader.num_workers:
@@ -231,7 +231,7 @@ def _asleep_share(fed: LoaderCase) -> float:
     return min(fetch.asleep_s / (fetch.wall_s.mean * fetch.n), 1.0)
 
 
-def _alone(fed: LoaderCase) -> Interval | None:
+def _alone(fed: Feed) -> Interval | None:
     """Returns how many times as many batches the loader could give as training takes now."""
     if fed.inputs is None or fed.measured is None:
         return None
@@ -248,7 +248,7 @@ def _fewest_alone(loader: Loader) -> int:
     return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
 
 
-def _pass_batches(fed: LoaderCase) -> int | None:
+def _pass_batches(fed: Feed) -> int | None:
     """Returns the length of a pass where it takes one that went on to its end to know it.
 
     A loop that leaves its passes before leaves those over free data, too.

@@ -26,7 +26,7 @@ from trainprof.findings.loading.waiting import (
     TRIED_WORKERS,
     fewest_of,
 )
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.tune_support import (
     copied_share,
     keeps_multiplicity,
@@ -47,7 +47,7 @@ _WORKERS_TRIED_AT_MOST: Final = 2
 _MORE_THAN_ONE: Final = 2
 
 
-def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Candidate]:
+def of_loaders(case: RunContext, free_step_s: float | None, starts: float) -> list[Candidate]:
     """Returns the changes of loaders that are worth trying.
 
     Args:
@@ -67,7 +67,7 @@ def of_loaders(case: Case, free_step_s: float | None, starts: float) -> list[Can
     return [*found, *_of_persistence(case, starts), *_of_pinning(case)]
 
 
-def left_out(case: Case) -> tuple[str, ...]:
+def left_out(case: RunContext) -> tuple[str, ...]:
     """Returns why more workers are not tried: training would be another."""
     told = []
     for fed in waited_for(case):
@@ -85,13 +85,13 @@ def left_out(case: Case) -> tuple[str, ...]:
     return tuple(told)
 
 
-def steps_per_batch(case: Case) -> float:
+def steps_per_batch(case: RunContext) -> float:
     """Returns how many updates there are for each batch of the feeding loader."""
     training = case.summary.training
     return training.steps / training.iterations if training.iterations else 1.0
 
 
-def steps_of_a_pass(case: Case) -> float | None:
+def steps_of_a_pass(case: RunContext) -> float | None:
     """Returns the steps of the longest pass whose end trials are to see; None without any.
 
     From a run that saw one end: what comes between passes (evaluation, say) nobody knows else. Of a
@@ -108,7 +108,7 @@ def steps_of_a_pass(case: Case) -> float | None:
     return max(found, default=None)
 
 
-def _next_start_tells(fed: LoaderCase, batches: float) -> bool:
+def _next_start_tells(fed: Feed, batches: float) -> bool:
     """Whether training is visibly slower for starts of passes, or may be with workers.
 
     Args:
@@ -141,9 +141,9 @@ def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[C
         ]
         if speed is None or not changed:
             continue
-        changes = {one.fed.loader.site: with_workers(one.fed, x) for one, x in changed}
+        changes = {one.feed.loader.site: with_workers(one.feed, x) for one, x in changed}
         cautions = [
-            said for one, x in changed for said in cautions_of(one.fed, with_workers(one.fed, x))
+            said for one, x in changed for said in cautions_of(one.feed, with_workers(one.feed, x))
         ]
         candidate = Candidate(
             WORKERS,
@@ -183,13 +183,13 @@ def _fewest_workers(
 
 def _settings(one: Modelled) -> list[Setting]:
     """Returns a loader's setting with every other number of workers that may be worth trying."""
-    loader, now = one.fed.loader, one.fed.loader.num_workers or 0
+    loader, now = one.feed.loader, one.feed.loader.num_workers or 0
     # Workers that are there already stay as they are from pass to pass: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
         replace(one.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
         for workers in (0, *TRIED_WORKERS)
-        if may_have_workers(one.fed, workers)
+        if may_have_workers(one.feed, workers)
     ]
 
 
@@ -202,10 +202,10 @@ def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> li
     """Returns the settings with one for each line: what it builds cannot be told apart."""
     by_line: dict[str, Setting] = {}
     for one, setting in zip(loaders, chosen, strict=True):
-        known = by_line.get(one.fed.loader.site)
+        known = by_line.get(one.feed.loader.site)
         if known is None or setting.workers > known.workers:
-            by_line[one.fed.loader.site] = setting
-    return [by_line[one.fed.loader.site] for one in loaders]
+            by_line[one.feed.loader.site] = setting
+    return [by_line[one.feed.loader.site] for one in loaders]
 
 
 def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
     """More batches ahead: what helps where some take far longer than others."""
     now = forecast.speedup([one.inputs.setting for one in loaders])
     for factor in TRIED_PREFETCH:
-        changed = [one for one in loaders if may_have_ahead(one.fed, factor)]
+        changed = [one for one in loaders if may_have_ahead(one.feed, factor)]
         settings = [
             replace(one.inputs.setting, prefetch=factor) if one in changed else one.inputs.setting
             for one in loaders
@@ -242,13 +242,13 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
                     PREFETCHING,
                     {"prefetch_factor": factor},
                     (speed.low, speed.high),
-                    sites=_lines([one.fed for one in changed]),
+                    sites=_lines([one.feed for one in changed]),
                 )
             ]
     return []
 
 
-def _of_persistence(case: Case, starts: float) -> list[Candidate]:
+def _of_persistence(case: RunContext, starts: float) -> list[Candidate]:
     """Workers that live on from pass to pass, or start in a shorter way."""
     of_training = sum(restart_share(case, fed) for fed in case.feeding)
     # A trial that is ended stands for a run that goes on, pass after pass.
@@ -256,7 +256,7 @@ def _of_persistence(case: Case, starts: float) -> list[Candidate]:
     if of_training > 0 and case.summary.run.exit.was_limited:
         times = max(starts / (1 + starts) / of_training, 1.0)
 
-    def predicted(chosen: Sequence[LoaderCase]) -> Interval:
+    def predicted(chosen: Sequence[Feed]) -> Interval:
         return up_to(times * sum(restart_share(case, fed) for fed in chosen))
 
     restarting = [fed for fed in case.feeding if restart_share(case, fed) >= LEAST_GAIN]
@@ -277,7 +277,7 @@ def _of_persistence(case: Case, starts: float) -> list[Candidate]:
     return found
 
 
-def _of_pinning(case: Case) -> list[Candidate]:
+def _of_pinning(case: RunContext) -> list[Candidate]:
     """Pinned memory for what is copied to a device."""
     pageable = pageable_loaders(case)
     if not pageable:
@@ -286,5 +286,5 @@ def _of_pinning(case: Case) -> list[Candidate]:
     return [Candidate("pinned memory", {"pin_memory": True}, predicted, sites=_lines(pageable))]
 
 
-def _lines(feeding: Sequence[LoaderCase]) -> tuple[str, ...]:
+def _lines(feeding: Sequence[Feed]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fed.loader.site for fed in feeding))

@@ -12,7 +12,7 @@ from support.cases import STEPS, Planted, case_of
 from trainprof.analysis.model.optimizer_builder import OptimizerCall
 from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.tune.candidate import Candidate, together
 from trainprof.tune.candidates import Plan, plan
 from trainprof.tune.loader_candidates import WORKERS
@@ -20,7 +20,7 @@ from trainprof.tune.loader_candidates import WORKERS
 HEALTHY = Planted(workers=4, fetch_s=0.01, compute_s=0.02)
 
 
-def looped(case: Case) -> Case:
+def looped(case: RunContext) -> RunContext:
     return replace(case, torch=TorchSettings(looped=[LoopedOptimizer("Adam", 9, "train.py:5")]))
 
 
@@ -114,7 +114,7 @@ def test_all_loaders_that_are_waited_for_become_free() -> None:
     assert both.ceiling[0] > alone.ceiling[0]
 
 
-def with_steps(case: Case, *, iterations: int, training_s: float) -> Case:
+def with_steps(case: RunContext, *, iterations: int, training_s: float) -> RunContext:
     """Returns a case of 200 steps."""
     training = replace(case.summary.training, iterations=iterations, steps=200)
     return replace(
@@ -125,7 +125,7 @@ def with_steps(case: Case, *, iterations: int, training_s: float) -> Case:
     )
 
 
-def zipped(one_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> Case:
+def zipped(one_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> RunContext:
     """Each step takes a batch of both, that are made one after the other without workers."""
     one = Planted(workers=0, fetch_s=one_s, compute_s=compute_s + other_s)
     other = Planted(workers=0, fetch_s=other_s, compute_s=compute_s + one_s)

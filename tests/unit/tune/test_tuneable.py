@@ -16,15 +16,15 @@ from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.tune.candidates import plan
 
 
-def found(case: Case, rule: str) -> Finding:
+def found(case: RunContext, rule: str) -> Finding:
     return next(one for one in diagnose(case).findings if one.id == rule)
 
 
-def has_trial(case: Case, finding: Finding) -> bool:
+def has_trial(case: RunContext, finding: Finding) -> bool:
     """Whether one of tune's candidates changes the first of a finding's arguments, of its loader.
 
     Workers that are there already are kept in a trial of its own.
@@ -35,20 +35,20 @@ def has_trial(case: Case, finding: Finding) -> bool:
     return any(finding.site in one.sites or not of_loader for one in tried)
 
 
-def streaming(**facts: Any) -> Case:
+def streaming(**facts: Any) -> RunContext:
     planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01)
     planted.loader = replace(planted.loader, is_iterable=True, **facts)
     return case_of(planted)
 
 
-def evaluated() -> Case:
+def evaluated() -> RunContext:
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     evaluation = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
     evaluation.loader = replace(evaluation.loader, id=1, site="train.py:44")
     return case_of(training, evaluation, parts={"evaluation": 4.0})
 
 
-def restarted(role: str) -> Case:
+def restarted(role: str) -> RunContext:
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     plain = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s": 0.1}
     if role == "training":
@@ -58,7 +58,7 @@ def restarted(role: str) -> Case:
     return case_of(training, evaluation, parts={"evaluation": 2.6})
 
 
-def copying(**changes: Any) -> Case:
+def copying(**changes: Any) -> RunContext:
     """A device waits 0.6 s for copies of batches, and the host as long."""
     case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
     assert case.summary.devices is not None
@@ -67,7 +67,7 @@ def copying(**changes: Any) -> Case:
     return replace(case, summary=replace(case.summary, devices=devices, transfers=rows))
 
 
-def looped() -> Case:
+def looped() -> RunContext:
     case = case_of(Planted(workers=4, fetch_s=0.002), parts={"optimizer": 1.0})
     adam = LoopedOptimizer("Adam", 90, "train.py:5", spent_s=1.0)
     return replace(case, torch=TorchSettings(looped=[adam]))
@@ -94,7 +94,7 @@ BURSTS: dict[str, Any] = {"fetch_s": 0.003, "bursts": (30, 11, 13.3), "compute_s
     ],
 )
 def test_tune_is_named_where_it_has_a_trial(
-    make: Callable[[], Case], rule: str, is_tried: bool
+    make: Callable[[], RunContext], rule: str, is_tried: bool
 ) -> None:
     case = make()
     finding = found(case, rule)

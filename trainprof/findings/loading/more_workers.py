@@ -29,7 +29,7 @@ from trainprof.findings.loading.waiting import (
     reading_share,
 )
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.tune_support import rerun_words
 from trainprof.findings.wording import place
 
@@ -47,33 +47,33 @@ _HALF: Final = 0.5
 _OF_COLUMNS: Final = "Dataset"
 
 
-def more_workers(case: Case, fed: LoaderCase, rule: Rule, title: str) -> Finding | None:
+def more_workers(context: RunContext, feed: Feed, rule: Rule, title: str) -> Finding | None:
     """Returns the finding that a loader should have the workers that its cause names.
 
     Where they may as well lose, and do not promise enough to be told, or little where one function
     takes nearly all of making a batch: that samples should be cheaper, at its line.
 
     Args:
-        case: The run.
-        fed: The loader.
+        context: The run.
+        feed: The loader.
         rule: Who finds it.
         title: What was measured.
     """
-    assert fed.cause is not None
-    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
+    assert feed.cause is not None
+    setting, gain = feed.cause.setting, gain_of_cause(context, feed)
     if setting is None or gain is None:
         return None
-    fetch = fed.loader.fetch
+    fetch = feed.loader.fetch
     if reading_share(fetch) >= _READING_SHARE or asleep_share(fetch) >= ASLEEP_SHARE:
         # Nobody knows what it gives to more of them at once: one disk, a lock, a rate limit.
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
-    wanted = with_workers(fed, setting)
-    workers, change = advised(fed.loader, wanted)
+    wanted = with_workers(feed, setting)
+    workers, change = advised(feed.loader, wanted)
     found = finding(
-        case,
-        fed,
+        context,
+        feed,
         rule.id,
         title,
         gain,
@@ -84,41 +84,43 @@ def more_workers(case: Case, fed: LoaderCase, rule: Rule, title: str) -> Finding
     )
     if not is_unsure(found):
         return found
-    is_little = passed_over_for(found, rule, case) is not None
-    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(fed)
-    return (_by_cheaper_samples(case, fed, rule.id, title, setting) if is_little else None) or found
+    is_little = passed_over_for(found, rule, context) is not None
+    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(feed)
+    return (
+        _by_cheaper_samples(context, feed, rule.id, title, setting) if is_little else None
+    ) or found
 
 
 def _by_cheaper_samples(
-    case: Case, fed: LoaderCase, rule: str, title: str, setting: Setting
+    context: RunContext, feed: Feed, rule: str, title: str, setting: Setting
 ) -> Finding | None:
-    gain = gain_of_cheaper_samples(case, fed)
+    gain = gain_of_cheaper_samples(context, feed)
     if gain is None:
         return None
-    workers = call_with(fed.loader, with_workers(fed, setting))
-    rerun = rerun_words(case, fed, setting.workers)
-    more = "more workers" if fed.loader.num_workers else "workers"
-    line, site, built = fed.hot_line(), None, list[str]()
+    workers = call_with(feed.loader, with_workers(feed, setting))
+    rerun = rerun_words(context, feed, setting.workers)
+    more = "more workers" if feed.loader.num_workers else "workers"
+    line, site, built = feed.hot_line(), None, list[str]()
     if line is not None and own_share(line) >= _MOST:
-        site, built = line.site, [f"the loader is built at {fed.loader.site}"]
+        site, built = line.site, [f"the loader is built at {feed.loader.site}"]
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         rule,
         f"{title}; {more} may take as much from training as they give",
         gain,
-        advice=cheaper_samples(line, fed.loader),
+        advice=cheaper_samples(line, feed.loader),
         also=[*built, f"whether {workers} helps only a rerun tells: {rerun}"],
         site=site,
     )
 
 
-def _is_one_function(fed: LoaderCase) -> bool:
+def _is_one_function(feed: Feed) -> bool:
     """Whether nearly all of making batches is the computing of one function."""
-    line = fed.hot_line()
+    line = feed.hot_line()
     if line is None or line.share < _NEARLY_ALL:
         return False
-    return asleep_share(fed.loader.fetch) <= _HARDLY_ASLEEP
+    return asleep_share(feed.loader.fetch) <= _HARDLY_ASLEEP
 
 
 def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
@@ -141,21 +143,21 @@ def own_share(line: HotLine) -> float:
     return line.share if line.line_share is None else line.line_share
 
 
-def gain_of_cheaper_samples(case: Case, fed: LoaderCase) -> Gain | None:
+def gain_of_cheaper_samples(context: RunContext, feed: Feed) -> Gain | None:
     """Returns what it would give at most if batches cost nothing to make.
 
     With what computing takes longer beside workers, which then have nothing to do. None where that
     is neither a line of the user's nor a library's dataset, or it is not known.
     """
-    if fed.inputs is None or (fed.hot_line() is None and not _is_made_by_library(case, fed)):
+    if feed.inputs is None or (feed.hot_line() is None and not _is_made_by_library(context, feed)):
         return None
-    return None if fed.inputs is None else of_inputs(case, fed, without_part(fed.inputs, 1.0))
+    return None if feed.inputs is None else of_inputs(context, feed, without_part(feed.inputs, 1.0))
 
 
-def _is_made_by_library(case: Case, fed: LoaderCase) -> bool:
+def _is_made_by_library(context: RunContext, feed: Feed) -> bool:
     """Whether training waits in its own thread for what a library's dataset computes."""
-    if fed.loader.num_workers or fed.loader.holds_tensors:
+    if feed.loader.num_workers or feed.loader.holds_tensors:
         return False
-    waiting = (line for line in case.summary.part_lines if line.part == "data_wait")
+    waiting = (line for line in context.summary.part_lines if line.part == "data_wait")
     is_seen = any(line.share >= _HALF for line in waiting)
-    return is_seen and collate_share(fed.loader.fetch) < _HALF
+    return is_seen and collate_share(feed.loader.fetch) < _HALF

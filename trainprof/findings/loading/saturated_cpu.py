@@ -38,7 +38,7 @@ from trainprof.findings.loading.model_inputs import without_running
 from trainprof.findings.loading.more_workers import cheaper_samples
 from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.wording import number_of, waited_of_batch
 
 ID: Final = "saturated_cpu"
@@ -59,92 +59,92 @@ _ENOUGH: Final = 5
 _SPREAD: Final = 0.5
 
 
-def find(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, CPU)
-    least = RULE.threshold(case.settings, "wait_share")
-    if fed is not None and fed.wait_share >= least:
-        return _of_waits(case, fed)
+def find(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, CPU)
+    least = RULE.threshold(context.settings, "wait_share")
+    if feed is not None and feed.wait_share >= least:
+        return _of_waits(context, feed)
     # A device computes on no core.
-    fed_by = () if case.is_on_device else case.feeding
-    return next((found for one in fed_by if (found := _of_computing(case, one))), None)
+    fed_by = () if context.is_on_device else context.feeding
+    return next((found for one in fed_by if (found := _of_computing(context, one))), None)
 
 
-def _of_waits(case: Case, fed: LoaderCase) -> Finding | None:
-    if fed.inputs is None or fed.measured is None:
+def _of_waits(context: RunContext, feed: Feed) -> Finding | None:
+    if feed.inputs is None or feed.measured is None:
         return None
     # Receiving and computing are slow for the same reason: the whole wait may go, and what
     # computing takes longer beside workers.
-    crowding = None if case.is_on_device else crowding_of(fed.inputs)
+    crowding = None if context.is_on_device else crowding_of(feed.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
-    gain = outside_steps(case, fed.wait_share * case.training_s)
+    gain = outside_steps(context, feed.wait_share * context.training_s)
     for one in (
-        of_inputs(case, fed, without_running(fed.inputs)),
-        of_batches(case, fed, fed.measured.wait_s + beside_s),
+        of_inputs(context, feed, without_running(feed.inputs)),
+        of_batches(context, feed, feed.measured.wait_s + beside_s),
     ):
         gain = gain if one is None else larger(gain, one)
-    who = "workers" if fed.loader.num_workers else "the training process, which makes them itself"
+    who = "workers" if feed.loader.num_workers else "the training process, which makes them itself"
     title = (
-        f"making batches needs more of the CPU than there is{_cores(case)} for {who}: training "
-        f"waits {waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of "
+        f"making batches needs more of the CPU than there is{_cores(context)} for {who}: training "
+        f"waits {waited_of_batch(feed.measured, feed.wait_share)}, {percent(feed.wait_share)} of "
         "training; more workers would not help"
     )
-    return _told(case, fed, title, gain)
+    return _told(context, feed, title, gain)
 
 
-def _of_computing(case: Case, fed: LoaderCase) -> Finding | None:
+def _of_computing(context: RunContext, feed: Feed) -> Finding | None:
     """Returns that workers whose batches are in time take the cores that training computes on."""
-    workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
-    is_explained = fed.cause is not None and fed.cause.name != UNKNOWN
-    if not workers or is_explained or fed.inputs is None or fed.measured is None:
+    workers, waits = feed.loader.num_workers or 0, runnable_share(feed.loader.fetch)
+    is_explained = feed.cause is not None and feed.cause.name != UNKNOWN
+    if not workers or is_explained or feed.inputs is None or feed.measured is None:
         return None
-    if waits < RULE.threshold(case.settings, "runnable_share"):
+    if waits < RULE.threshold(context.settings, "runnable_share"):
         return None
-    gain = _gain(case, fed, waits)
-    least = RULE.threshold(case.settings, "share")
+    gain = _gain(context, feed, waits)
+    least = RULE.threshold(context.settings, "share")
     if gain is None or 1 - 1 / gain.likely < least:
         return None
-    crowding = crowding_of(fed.inputs)
+    crowding = crowding_of(feed.inputs)
     title = (
-        f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(case)}, and "
-        f"a batch waits for one {percent(waits)} of its making"
+        f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(context)}, "
+        f"and a batch waits for one {percent(waits)} of its making"
     )
     evidence = {
         "runnable_share": waits,
         "alone_s": None if crowding is None else crowding.alone_s,
         "beside_s": None if crowding is None else crowding.beside_s,
     }
-    return _told(case, fed, title, gain, evidence)
+    return _told(context, feed, title, gain, evidence)
 
 
-def _gain(case: Case, fed: LoaderCase, waits: float) -> Gain | None:
-    assert fed.inputs is not None
-    crowding = crowding_of(fed.inputs)
+def _gain(context: RunContext, feed: Feed, waits: float) -> Gain | None:
+    assert feed.inputs is not None
+    crowding = crowding_of(feed.inputs)
     if crowding is not None:
-        return of_batches(case, fed, crowding.saved_s)
-    cpu = shared_cpu(case.summary.system.cpu) if case.summary.system else None
+        return of_batches(context, feed, crowding.saved_s)
+    cpu = shared_cpu(context.summary.system.cpu) if context.summary.system else None
     if waits < RUNNABLE_SHARE or cpu is None or cpu.others_share > _OTHERS_SHARE:
         return None
-    return of_inputs(case, fed, without_running(fed.inputs))
+    return of_inputs(context, feed, without_running(feed.inputs))
 
 
 def _told(
-    case: Case, fed: LoaderCase, title: str, gain: Gain, evidence: dict[str, Any] | None = None
+    context: RunContext, feed: Feed, title: str, gain: Gain, evidence: dict[str, Any] | None = None
 ) -> Finding:
-    line = fed.hot_line()
+    line = feed.hot_line()
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         title,
         gain,
-        advice=cheaper_samples(line, fed.loader),
+        advice=cheaper_samples(line, feed.loader),
         evidence=evidence,
         site=line.site if line is not None else None,
     )
 
 
-def _cores(case: Case) -> str:
-    cores = case.cores()
+def _cores(context: RunContext) -> str:
+    cores = context.cores()
     return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
 
 

@@ -53,23 +53,23 @@ from trainprof.findings.loading.loader_change import WAITED_FROM, of_cause
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import SERIAL
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "serial_loading"
 THRESHOLDS: Final = WAITED_FROM
 
 
-def find(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, SERIAL)
-    if fed is None or fed.measured is None:
+def find(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, SERIAL)
+    if feed is None or feed.measured is None:
         return None
     title = (
         f"the training process makes its batches itself (num_workers=0) and waits "
-        f"{waited_of_batch(fed.measured, fed.wait_share)} for it, "
-        f"{percent(fed.wait_share)} of training"
+        f"{waited_of_batch(feed.measured, feed.wait_share)} for it, "
+        f"{percent(feed.wait_share)} of training"
     )
-    return more_workers(case, fed, RULE, title)
+    return more_workers(context, feed, RULE, title)
 
 
 RULE: Final = Rule(

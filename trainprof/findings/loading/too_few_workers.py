@@ -35,7 +35,7 @@ from trainprof.findings.loading.waiting import (
     batches_by_worker,
 )
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "too_few_workers"
@@ -45,24 +45,24 @@ THRESHOLDS: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    return _of_workers(case) or _of_shares(case)
+def find(context: RunContext) -> Finding | None:
+    return _of_workers(context) or _of_shares(context)
 
 
-def _of_shares(case: Case) -> Finding | None:
+def _of_shares(context: RunContext) -> Finding | None:
     """Returns that one worker makes nearly all batches of a stream."""
-    fed = of_cause(case, ID, IDLE_WORKERS)
-    gain = None if fed is None else gain_of_cause(case, fed)
-    if fed is None or gain is None:
+    feed = of_cause(context, ID, IDLE_WORKERS)
+    gain = None if feed is None else gain_of_cause(context, feed)
+    if feed is None or gain is None:
         return None
-    made = batches_by_worker(fed.loader)
+    made = batches_by_worker(feed.loader)
     most = max(made.values()) / sum(made.values())
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
-        f"one of {fed.loader.num_workers} workers makes {percent(most)} of the batches, the "
-        f"dataset gives the others little: training waits {percent(fed.wait_share)} of its time",
+        f"one of {feed.loader.num_workers} workers makes {percent(most)} of the batches, the "
+        f"dataset gives the others little: training waits {percent(feed.wait_share)} of its time",
         gain,
         advice="share the data out evenly: as many shards as workers, or every n-th sample, by "
         "get_worker_info()",
@@ -70,18 +70,18 @@ def _of_shares(case: Case) -> Finding | None:
     )
 
 
-def _of_workers(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, TOO_FEW_WORKERS)
-    if fed is None or fed.measured is None:
+def _of_workers(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, TOO_FEW_WORKERS)
+    if feed is None or feed.measured is None:
         return None
-    workers = fed.loader.num_workers
+    workers = feed.loader.num_workers
     has = "1 worker makes" if workers == 1 else f"{workers} workers make"
     title = (
         f"{has} batches more slowly than training takes them: it waits "
-        f"{waited_of_batch(fed.measured, fed.wait_share)}, "
-        f"{percent(fed.wait_share)} of training"
+        f"{waited_of_batch(feed.measured, feed.wait_share)}, "
+        f"{percent(feed.wait_share)} of training"
     )
-    return more_workers(case, fed, RULE, title)
+    return more_workers(context, feed, RULE, title)
 
 
 RULE: Final = Rule(

@@ -29,7 +29,7 @@ from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 from trainprof.record.schema import Writer
 
@@ -50,16 +50,16 @@ _SAYS_HOW_OFTEN: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    least = RULE.threshold(case.settings, "share")
-    spent_s, part = case.training.get("checkpoint", 0.0), case.share("checkpoint")
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    spent_s, part = context.training.get("checkpoint", 0.0), context.share("checkpoint")
     if part < least:
         return None
-    calls = case.checkpoints
+    calls = context.checkpoints
     return plain_finding(
         ID,
         f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
-        outside_steps(case, case.held_up_s("checkpoint", "checkpoint_s")),
+        outside_steps(context, context.held_up_s("checkpoint", "checkpoint_s")),
         site=calls.site,
         advice=_advice(calls, spent_s),
         cautions=_cautions(calls),

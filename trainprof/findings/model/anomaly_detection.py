@@ -21,7 +21,7 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.gain import unmeasured_finding
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "anomaly_detection"
 THRESHOLDS: Final = {
@@ -29,10 +29,10 @@ THRESHOLDS: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    least = RULE.threshold(case.settings, "share")
-    part = case.share(*COMPUTE_KEYS)
-    if not case.torch.detects_anomalies or part < least:
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    part = context.share(*COMPUTE_KEYS)
+    if not context.torch.detects_anomalies or part < least:
         return None
     return unmeasured_finding(
         ID,

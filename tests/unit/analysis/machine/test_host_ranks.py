@@ -15,7 +15,7 @@ from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings import summarize
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
@@ -155,11 +155,11 @@ def test_ranks_that_outnumber_the_cores_get_no_more_workers():
     assert [any(changes[0]), any(changes[1])] == [True, False]
 
 
-def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: Any) -> Case:
+def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: Any) -> RunContext:
     plain = summaries.system()
     changed = replace(plain, cpu={**plain.cpu, **cpu}, memory={**plain.memory, **(memory or {})})
     return case_of(*planted, system=changed)
 
 
-def first(case: Case) -> Finding:
+def first(case: RunContext) -> Finding:
     return diagnose(case).findings[0]

@@ -29,7 +29,7 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
 from trainprof.findings.gain import unmeasured_finding
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "needless_averaging"
 THRESHOLDS: Final = {
@@ -38,14 +38,14 @@ THRESHOLDS: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    notes = case.notes.last_list(GradientSyncsNote)
-    if not notes or (case.summary.run.world_size or 1) < 2:
+def find(context: RunContext) -> Finding | None:
+    notes = context.notes.last_list(GradientSyncsNote)
+    if not notes or (context.summary.run.world_size or 1) < 2:
         return None
-    first, share = max(notes, key=lambda note: note.batches), case.share("backward")
-    if first.batches < RULE.threshold(case.settings, "batches"):
+    first, share = max(notes, key=lambda note: note.batches), context.share("backward")
+    if first.batches < RULE.threshold(context.settings, "batches"):
         return None
-    if share < RULE.threshold(case.settings, "share"):
+    if share < RULE.threshold(context.settings, "share"):
         return None
     batches = round(first.batches)
     before = "the first" if batches == 2 else f"the first {batches - 1:,}"
@@ -53,7 +53,7 @@ def find(case: Case) -> Finding | None:
         ID,
         f"ranks average gradients after each of {batches:,} batches, and use them once: that goes "
         f"on in backward, {percent(share)} of training",
-        site=case.notes.sites.known(first.site),
+        site=context.notes.sites.known(first.site),
         advice=f"with model.no_sync(): around forward and backward of {before} of each update "
         "(accelerate: with accelerator.accumulate(model):)",
         cautions=[

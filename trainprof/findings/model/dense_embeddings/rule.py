@@ -24,7 +24,7 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python, plain_finding
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "dense_embeddings"
@@ -40,21 +40,21 @@ _CAUTIONS: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    most = RULE.threshold(case.settings, "looked_up_share")
-    note = case.notes.last(EmbeddingTablesNote)
+def find(context: RunContext) -> Finding | None:
+    most = RULE.threshold(context.settings, "looked_up_share")
+    note = context.notes.last(EmbeddingTablesNote)
     tables = [x for x in note.tables if 0 < x.indices <= most * x.rows] if note else []
-    if note is None or not tables or case.clips_gradients or case.is_on_device:
+    if note is None or not tables or context.clips_gradients or context.is_on_device:
         return None
-    if case.torch.is_data_parallel:
+    if context.torch.is_data_parallel:
         return None
     numbers = sum(one.numbers for one in tables)
-    spent_s = sum(case.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
+    spent_s = sum(context.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
     spent_s *= min(numbers / max(note.numbers, numbers, 1), 1.0)
-    part = spent_s / case.training_s if case.training_s > 0 else 0.0
+    part = spent_s / context.training_s if context.training_s > 0 else 0.0
     looked_up = max(one.indices / one.rows for one in tables)
-    gain = of_python(case, spent_s * (1 - _ROWS_TIMES * looked_up))
-    if part < RULE.threshold(case.settings, "share") or gain is None:
+    gain = of_python(context, spent_s * (1 - _ROWS_TIMES * looked_up))
+    if part < RULE.threshold(context.settings, "share") or gain is None:
         return None
     is_plain = all(one.is_plain for one in tables)
     first = max(tables, key=lambda one: one.numbers)
@@ -64,7 +64,7 @@ def find(case: Case) -> Finding | None:
         f"it looks up at most {first.indices:,}: updates of the rest take {span(spent_s)}, "
         f"{percent(part)} of training, and backward fills their gradients",
         gain,
-        site=case.notes.sites.known(first.site),
+        site=context.notes.sites.known(first.site),
         advice="nn.Embedding(..., sparse=True)"
         + (
             "" if is_plain else ", with torch.optim.SparseAdam for its weight and the rest as it is"
