@@ -1,10 +1,11 @@
-"""Whether findings name what was planted: scripts made to order are run, and judged by their truth.
+"""Whether findings name what was planted: drawn scripts are run, and judged by their truth.
 
     python benchmarks/finding_truth.py [--seed 1] [--only serial_loading] [--cases 3] [--markdown]
 
-Of each fault, the first case has the middle of its range; the others are drawn from the seed, like
-all controls: size, style, kind of dataset. The same seed makes the same scripts. A case is right if
-the first finding is the planted one and names the planted line, and a control if nothing is found.
+Each script of benchmarks/faults and benchmarks/controls says in its header what is true of it. Of
+each fault, the first draw has the middle of its ranges; the others are drawn from the seed, like
+all controls: size, style, kind of dataset. The same seed makes the same scripts. A fault is right
+if the first finding is the planted one and names the planted line, a control if nothing is found.
 """
 
 from __future__ import annotations
@@ -22,28 +23,26 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from planted.controls import CONTROLS
-from planted.draw import Draw
-from planted.faults import FAULTS
-from planted.script import MAIN, Case
+from planted.script_file import Draw, PlantedScript, script_files
+from planted.styles import MAIN
 from support import simgpu
 
 DEADLINE_S = 300.0
+FAULTS, CONTROLS = script_files("faults"), script_files("controls")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case's run was found to have.
+    """What a script's run was found to have.
 
     Attributes:
         findings: As the summary has them, first the one that counts.
         verdict: The bottleneck that the headline names.
-        is_at_fault: Whether the first finding is the planted one; True too where none is to be and
-            none is.
+        is_at_fault: Whether the first finding is the planted one; of a control that there is none.
         is_at_place: Whether it names a line that it may name.
     """
 
-    case: Case
+    script: PlantedScript
     findings: list[dict[str, Any]]
     verdict: str
     is_at_fault: bool
@@ -54,8 +53,8 @@ class Outcome:
         return self.is_at_fault and self.is_at_place
 
 
-def cases(seed: int, each: int, only: list[str] | None = None) -> Iterator[Case]:
-    """Yields `each` cases of every fault, and one of every control, of those in `only` alone."""
+def drawn_scripts(seed: int, each: int, only: list[str] | None = None) -> Iterator[PlantedScript]:
+    """Yields `each` draws of every fault, and one of every control, of those in `only` alone."""
     for name, fault in FAULTS.items():
         for number in range(each if not only or name in only else 0):
             yield fault(Draw(f"{seed}/{name}/{number}" if number else None))
@@ -64,24 +63,24 @@ def cases(seed: int, each: int, only: list[str] | None = None) -> Iterator[Case]
             yield control(Draw(f"{seed}/{name}"))
 
 
-def judged(case: Case, folder: Path, libraries: Path | None = None) -> Outcome:
-    """Runs a case's script under trainprof in an empty folder, and judges what was found.
+def judged(script: PlantedScript, folder: Path, libraries: Path | None = None) -> Outcome:
+    """Runs a script under trainprof in an empty folder, and judges what was found.
 
     Args:
-        case: To be run.
+        script: To be run.
         folder: To run it in.
         libraries: Where the simulated device is, or is built; the system's temporary folder.
 
     Raises:
         RuntimeError: If the script failed.
     """
-    for name, text in case.files.items():
+    for name, text in script.files.items():
         (folder / name).write_text(text)
     environ = dict(os.environ)
-    if "import simgpu" in case.files[MAIN]:
+    if "import simgpu" in script.files[MAIN]:
         library = simgpu.built(libraries or Path(tempfile.gettempdir()))
         environ |= {"TEST_SIMGPU": str(library), "PYTHONPATH": os.pathsep.join(_paths(environ))}
-    neighbours = [subprocess.Popen([sys.executable, "-c", text]) for text in case.beside]
+    neighbours = [subprocess.Popen([sys.executable, "-c", text]) for text in script.neighbours]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", MAIN],
@@ -97,11 +96,11 @@ def judged(case: Case, folder: Path, libraries: Path | None = None) -> Outcome:
             neighbour.kill()
             neighbour.wait()
     if done.returncode:
-        raise RuntimeError(f"{case.name} in {folder} failed:\n{done.stderr}")
+        raise RuntimeError(f"{script.name} in {folder} failed:\n{done.stderr}")
     summary = json.loads((folder / "run" / "summary.json").read_text())
     if summary["faults"]:
-        raise RuntimeError(f"{case.name}: trainprof's own faults: {summary['faults']}")
-    return outcome(case, summary)
+        raise RuntimeError(f"{script.name}: trainprof's own faults: {summary['faults']}")
+    return outcome(script, summary)
 
 
 def _paths(environ: Mapping[str, str]) -> list[str]:
@@ -110,42 +109,42 @@ def _paths(environ: Mapping[str, str]) -> list[str]:
     return [str(simgpu.HERE), str(Path(__file__).parents[1]), *([given] if given else [])]
 
 
-def outcome(case: Case, summary: dict[str, Any]) -> Outcome:
-    """Holds a run's summary against the truth of its case."""
+def outcome(script: PlantedScript, summary: dict[str, Any]) -> Outcome:
+    """Compares a run's summary with the truth of its script."""
     findings = summary["findings"]
     first = findings[0] if findings else None
-    is_at_place = case.finding is None or case.no_line
-    if first is not None and case.finding is not None:
-        is_at_place = is_at_place or first["site"] in case.places()
+    is_at_place = script.finding is None or script.no_line
+    if first is not None and script.finding is not None:
+        is_at_place = is_at_place or first["site"] in script.places()
     return Outcome(
-        case,
+        script,
         findings,
         summary["verdict"]["bottleneck"],
-        is_at_fault=(first["id"] if first else None) == case.finding,
+        is_at_fault=(first["id"] if first else None) == script.finding,
         is_at_place=is_at_place,
     )
 
 
-def row(told: Outcome) -> list[str]:
-    """Returns a case, what is true of it, and what was found; of gains the true one first."""
-    case, first = told.case, told.findings[0] if told.findings else {}
+def row(result: Outcome) -> list[str]:
+    """Returns a script, what is true of it, and what was found; of gains the true one first."""
+    script, first = result.script, result.findings[0] if result.findings else {}
     speedup = first.get("predicted_speedup")
     gain = "" if not speedup else f"{speedup[0]:.2f} to {speedup[1]:.2f}"
     if first.get("is_at_most") and speedup:
         gain = f"up to {speedup[1]:.2f}"
-    places = sorted(case.places())
+    places = sorted(script.places())
     where = places[0] if len(places) == 1 else f"{places[0]} ff." if places else "any"
     return [
-        case.name,
-        case.planted,
-        case.style,
-        f"{case.finding} {where}" if case.finding else "nothing",
+        script.name,
+        script.size,
+        script.style,
+        f"{script.finding} {where}" if script.finding else "nothing",
         f"{first['id']} {first['site'] or 'no line'}" if first else "nothing",
-        ", ".join(one["id"] for one in told.findings[1:]),
-        "" if case.gain is None else f"{case.gain:.2f}",
+        ", ".join(finding["id"] for finding in result.findings[1:]),
+        "" if script.gain is None else f"{script.gain:.2f}",
         gain,
-        told.verdict,
-        "right" if told.is_right else "line wrong" if told.is_at_fault else "WRONG",
+        result.verdict,
+        "right" if result.is_right else "line wrong" if result.is_at_fault else "WRONG",
     ]
 
 
@@ -161,43 +160,44 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trainprof-truth-") as scratch:
         kept = arguments.keep or Path(scratch)
-        told = []
-        for number, case in enumerate(cases(arguments.seed, arguments.cases, arguments.only)):
-            folder = kept / f"{number:02d}_{case.name}"
+        results = []
+        scripts = drawn_scripts(arguments.seed, arguments.cases, arguments.only)
+        for number, script in enumerate(scripts):
+            folder = kept / f"{number:02d}_{script.name}"
             folder.mkdir(parents=True)
-            told.append(judged(case, folder))
-            print("  ".join(row(told[-1])), flush=True)
-    print(f"\n{_tally(told)}")
+            results.append(judged(script, folder))
+            print("  ".join(row(results[-1])), flush=True)
+    print(f"\n{_tally(results)}")
     if arguments.markdown:
-        print(f"\n{_table(told)}")
+        print(f"\n{_table(results)}")
 
 
-def _table(told: list[Outcome]) -> str:
-    """Returns a row for each fault and control, with what was wrong in its cases."""
+def _table(results: list[Outcome]) -> str:
+    """Returns a row for each fault and control, with what was wrong in its draws."""
     lines = ["| planted | sizes | right | wrong |", "|---|---|---|---|"]
-    for name in dict.fromkeys(one.case.name for one in told):
-        those = [one for one in told if one.case.name == name]
-        expected = those[0].case.finding
+    for name in dict.fromkeys(result.script.name for result in results):
+        draws = [result for result in results if result.script.name == name]
+        expected = draws[0].script.finding
         title = name if expected in (None, name) else f"{name} ({expected})"
-        sizes = "; ".join(one.case.planted for one in those)
-        right = f"{sum(one.is_right for one in those)} of {len(those)}"
-        wrong = "; ".join(_wrong(one) for one in those if not one.is_right)
+        sizes = "; ".join(result.script.size for result in draws)
+        right = f"{sum(result.is_right for result in draws)} of {len(draws)}"
+        wrong = "; ".join(_wrong(result) for result in draws if not result.is_right)
         lines.append(f"| {title} | {sizes} | {right} | {wrong} |")
     return "\n".join(lines)
 
 
-def _wrong(told: Outcome) -> str:
-    first = told.findings[0] if told.findings else None
-    found = "nothing" if first is None else f"{first['id']} at {first['site'] or 'no line'}"
-    return f"{told.case.planted}: {found}"
+def _wrong(result: Outcome) -> str:
+    first = result.findings[0] if result.findings else None
+    finding = "nothing" if first is None else f"{first['id']} at {first['site'] or 'no line'}"
+    return f"{result.script.size}: {finding}"
 
 
-def _tally(told: list[Outcome]) -> str:
-    planted = [one for one in told if one.case.finding is not None]
-    healthy = [one for one in told if one.case.finding is None]
-    named = sum(one.is_at_fault for one in planted)
-    placed = sum(one.is_right for one in planted)
-    silent = sum(one.is_right for one in healthy)
+def _tally(results: list[Outcome]) -> str:
+    planted = [result for result in results if result.script.finding is not None]
+    healthy = [result for result in results if result.script.finding is None]
+    named = sum(result.is_at_fault for result in planted)
+    placed = sum(result.is_right for result in planted)
+    silent = sum(result.is_right for result in healthy)
     return (
         f"{named} of {len(planted)} planted faults found first, {placed} with the right line; "
         f"{silent} of {len(healthy)} controls without a finding"

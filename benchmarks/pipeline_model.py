@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import ticks_of
 from trainprof.analysis.pipeline.bounds import (
     Interval,
@@ -155,7 +155,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
         start=int(events.start[0]),
         end=int(events.end.max()),
     )
-    (p,) = [p for p in timeline.passes if p.role == TRAINING]
+    (p,) = [p for p in timeline.loaders if p.role == TRAINING]
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, p.loader) for x in process.workers]
     inputs = pipeline_inputs(

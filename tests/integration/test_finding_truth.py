@@ -1,6 +1,6 @@
-"""Scripts made to order, run: the planted fault is the first finding, and healthy ones have none.
+"""Drawn scripts, run: the planted fault is the first finding, and healthy ones have none.
 
-benchmarks/finding_truth.py makes them, and runs many more.
+They are benchmarks/faults and benchmarks/controls; benchmarks/finding_truth.py runs many more.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finding_truth import cases, judged
-from planted.script import MAIN, Case
+from finding_truth import CONTROLS, FAULTS, Outcome, drawn_scripts, judged
+from planted.script_file import PlantedScript
+from planted.styles import MAIN
 from support.machine import attempts
 from support.styles import without_compiler
 
@@ -62,38 +63,43 @@ pytestmark = pytest.mark.truth
 NEEDS_COMPILER = ("torch.compile", "torch.utils.checkpoint", "DistributedDataParallel")
 
 
-def made(name: str) -> Case:
-    """Returns the last case of that name: of a fault, one with a random size."""
-    *_, case = cases(SEEDS[name], 2, [name])
-    if not any(word in case.files[MAIN] for word in NEEDS_COMPILER):
-        case.files[MAIN] = without_compiler(case.files[MAIN])
-    return case
+def drawn(name: str) -> PlantedScript:
+    """Returns the last script of that name: of a fault, one with a random size."""
+    *_, script = drawn_scripts(SEEDS[name], 2, [name])
+    if not any(word in script.files[MAIN] for word in NEEDS_COMPILER):
+        script.files[MAIN] = without_compiler(script.files[MAIN])
+    return script
 
 
-def named(name: str) -> Any:
-    """Returns the name as a parameter, skipped where its case needs a package that is missing."""
-    is_of_accelerate = made(name).style == "accelerate"
-    return (
-        pytest.param(name, marks=pytest.mark.frameworks("accelerate")) if is_of_accelerate else name
-    )
+def as_parameter(name: str) -> Any:
+    """Returns the name as a parameter, skipped where its script needs a package that is missing."""
+    is_of_accelerate = drawn(name).style == "accelerate"
+    mark = pytest.mark.frameworks("accelerate")
+    return pytest.param(name, marks=mark) if is_of_accelerate else name
 
 
-@pytest.mark.parametrize("name", [named(name) for name in SEEDS])
+def judged_again(script: PlantedScript, folder: Path, libraries: Path | None = None) -> Outcome:
+    """Judges a script until it is right: the machine is not ours alone."""
+    for attempt in attempts():
+        (folder / str(attempt)).mkdir()
+        outcome = judged(script, folder / str(attempt), libraries)
+        if outcome.is_right:
+            break
+    return outcome
+
+
+@pytest.mark.parametrize("name", [as_parameter(name) for name in SEEDS])
 def test_what_is_planted_is_found_and_nothing_else(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    case = made(name)
-    if "import simgpu" in case.files[MAIN] and shutil.which("g++") is None:
+    script = drawn(name)
+    if "import simgpu" in script.files[MAIN] and shutil.which("g++") is None:
         pytest.skip("the simulated device needs a compiler")
-    for attempt in attempts():  # the machine is not ours alone
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        # Beside all workers' directories: the simulated device is built once.
-        told = judged(case, folder, tmp_path_factory.getbasetemp().parent)
-        if told.is_right:
-            break
-    assert [one["id"] for one in told.findings][:1] == ([case.finding] if case.finding else [])
-    assert told.is_at_place, told.findings[0]["site"]
+    # Beside all workers' directories: the simulated device is built once.
+    outcome = judged_again(script, tmp_path, tmp_path_factory.getbasetemp().parent)
+    slugs = [finding["id"] for finding in outcome.findings]
+    assert slugs[:1] == ([script.finding] if script.finding else [])
+    assert outcome.is_at_place, outcome.findings[0]["site"]
 
 
 # What stands between forward and backward, and whether something is to be found there.
@@ -163,21 +169,26 @@ for step in range(200):
     optimizer.step()
     optimizer.zero_grad()
 """
-    case = Case(name, "by hand", "plain", {MAIN: text}, "python_in_loop" if is_found else None)
-    for attempt in attempts():
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        told = judged(case, folder)
-        if told.is_right:
-            break
-    ids = [one["id"] for one in told.findings]
-    assert ("python_in_loop" in ids) is is_found
+    finding = "python_in_loop" if is_found else None
+    outcome = judged_again(PlantedScript(name, "by hand", "plain", {MAIN: text}, finding), tmp_path)
+    slugs = [finding["id"] for finding in outcome.findings]
+    assert ("python_in_loop" in slugs) is is_found
     if is_found:
-        assert ids[0] == "python_in_loop"
-        assert told.is_at_place, told.findings[0]["site"]
+        assert slugs[0] == "python_in_loop"
+        assert outcome.is_at_place, outcome.findings[0]["site"]
 
 
-def test_the_same_seed_makes_the_same_scripts() -> None:
-    assert list(cases(3, 2)) == list(cases(3, 2))
-    other = [case.planted for case in cases(4, 2) if case.finding]
-    assert other != [case.planted for case in cases(3, 2) if case.finding]
+def test_the_same_seed_draws_the_same_scripts() -> None:
+    assert list(drawn_scripts(3, 2)) == list(drawn_scripts(3, 2))
+    other = [script.size for script in drawn_scripts(4, 2) if script.finding]
+    assert other != [script.size for script in drawn_scripts(3, 2) if script.finding]
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *CONTROLS])
+def test_every_script_is_python_and_names_its_places(name: str) -> None:
+    for seed in range(8):
+        for script in drawn_scripts(seed, 2, [name]):
+            for file, text in script.files.items():
+                compile(text, file, "exec")
+            assert (script.finding is None) is (name in CONTROLS)
+            assert script.no_line or bool(script.places()) is (name in FAULTS)

@@ -9,12 +9,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support.processes import DEADLINE_S, Running, run, write_script
+from support.processes import DEADLINE_S, Ended, Running, run, write_script
 
 from trainprof.analysis.summary.run import STALE_FROM_S
 from trainprof.record.last_stacks import read_last_stacks
@@ -22,7 +24,6 @@ from trainprof.record.last_stacks import read_last_stacks
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="as Linux ends processes")
 
 RUN = (sys.executable, "-m", "trainprof", "run", "-o", "run")
-AT_LIMIT = (*RUN, "--max-time", "6s")
 REPORT = (sys.executable, "-m", "trainprof", "report")
 
 TRAINS = """
@@ -97,42 +98,104 @@ def line_of(script: str, words: str) -> int:
 
 def summary(cwd: Path) -> dict[str, Any]:
     done = run(REPORT, "run", "--format", "json", cwd=cwd)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    page: dict[str, Any] = json.loads(done.stdout)
+    return page
 
 
 def places(summary: dict[str, Any]) -> dict[str, tuple[str, str]]:
     assert summary["hung"] is not None
-    return {one["process"]: (one["site"], one["called"]) for one in summary["hung"]["stood"]}
+    return {row["process"]: (row["site"], row["called"]) for row in summary["hung"]["stood"]}
 
 
-def test_workers_and_the_thread_that_waits_for_them(tmp_path: Path) -> None:
-    ended = run(AT_LIMIT, write_script(tmp_path, POOL).name, cwd=tmp_path)
-    # Imports alone take longer where the machine is busy.
-    if b"hangs" not in ended.stdout:
-        shutil.rmtree(tmp_path / "run")
-        longer = (*RUN, "--max-time", "30s")
-        ended = run(longer, "script.py", cwd=tmp_path)
-    assert ended.status == 0
-    told = summary(tmp_path)
-    assert (told["run"]["exit"]["reason"], told["run"]["exit"]["detail"]) == ("limit", "--max-time")
+@dataclass(frozen=True)
+class AtLimit:
+    """A run that its --max-time ended: its directory, its end, and its summary."""
+
+    cwd: Path
+    ended: Ended
+    summary: dict[str, Any]
+
+    @property
+    def exit(self) -> dict[str, Any]:
+        return dict(self.summary["run"]["exit"])
+
+
+@pytest.fixture(scope="module")
+def at_limit(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AtLimit]:
+    """Runs that end at their limit, all of them at the same time: most only wait for it."""
+    shell = shutil.which("sh")
+    assert shell is not None
+    scripts = {"pool": POOL, "deaf": DEAF, "saves": SAVES, "trains_on": TRAINS_ON}
+    words = {name: ["script.py"] for name in scripts}
+    words["shell"] = [shell, "-c", "sleep 1000 & echo $!; wait; echo never"]
+    limits = {"pool": "12s", "trains_on": "12s", "deaf": "2s", "saves": "2s", "shell": "1s"}
+    places = {name: tmp_path_factory.mktemp(name) for name in words}
+    for name, script in scripts.items():
+        write_script(places[name], script)
+    with ThreadPoolExecutor(len(words)) as pool:
+        ends = {
+            name: pool.submit(run, (*RUN, "--max-time", limits[name]), *words[name], cwd=cwd)
+            for name, cwd in places.items()
+        }
+    ended = {name: end.result() for name, end in ends.items()}
+    for name in ("pool", "trains_on"):
+        if not ended[name].stdout:  # imports alone take longer where the machine is busy
+            shutil.rmtree(places[name] / "run")
+            ended[name] = run((*RUN, "--max-time", "30s"), "script.py", cwd=places[name])
+    return {name: AtLimit(cwd, ended[name], summary(cwd)) for name, cwd in places.items()}
+
+
+def waits_for(summary: dict[str, Any]) -> str | None:
+    """Returns what the main process waited for."""
+    (main,) = [row for row in summary["hung"]["stood"] if row["process"] == "main"]
+    return main["waits_for"]
+
+
+def test_a_limit_is_no_failure_and_is_named(at_limit: dict[str, AtLimit]) -> None:
+    for name, hung in at_limit.items():
+        assert hung.ended.status == 0, name
+        assert (hung.exit["reason"], hung.exit["detail"]) == ("limit", "--max-time"), name
+
+
+def test_workers_and_the_thread_that_waits_for_them(at_limit: dict[str, AtLimit]) -> None:
+    hung = at_limit["pool"]
     hangs, waits = (line_of(POOL, words) for words in ("it hangs here", "training waits here"))
-    stood = places(told)
+    stood = places(hung.summary)
     assert set(stood) == {"main", "worker 0", "worker 1"}
     assert stood["worker 0"] == stood["worker 1"]
     assert stood["worker 0"][0] == f"script.py:{hangs}"
     assert stood["worker 0"][1].endswith("result")
-    page = ended.stderr.decode()
-    assert "was ended by --max-time after" in page
-    assert "workers 0-1" in page
     if stood["main"][0] == f"script.py:{waits}":  # it may not have come so far
-        assert "waiting for its first batch" in page
-    assert not [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(tmp_path)]
-    assert read_last_stacks(tmp_path / "run" / "events") == []
+        assert waits_for(hung.summary) == "its first batch"
+    assert not [x for x in psutil.process_iter(["cwd"]) if x.info["cwd"] == str(hung.cwd)]
+    assert read_last_stacks(hung.cwd / "run" / "events") == []
+
+
+def test_one_that_hears_no_signal_is_killed(at_limit: dict[str, AtLimit]) -> None:
+    assert not is_alive(int(at_limit["deaf"].ended.stdout))
+    assert (at_limit["deaf"].exit["status"], at_limit["deaf"].exit["signal"]) == (None, 9)
+
+
+def test_its_own_handler_has_its_chance(at_limit: dict[str, AtLimit]) -> None:
+    assert at_limit["saves"].ended.stdout == b"saved\n"
+    assert at_limit["saves"].exit["status"] == 5
+
+
+def test_one_that_makes_steps_ends_at_a_step_and_has_not_hung(
+    at_limit: dict[str, AtLimit],
+) -> None:
+    trained = at_limit["trains_on"]
+    assert trained.ended.stdout == b"saved\n"
+    assert trained.exit["status"] == 0
+    assert trained.summary["hung"] is None
+
+
+def test_what_is_no_python_ends_too_with_what_it_started(at_limit: dict[str, AtLimit]) -> None:
+    assert not is_alive(int(at_limit["shell"].ended.stdout))
 
 
 def _age_s(samples: list[dict[str, Any]]) -> float:
-    return min((time.perf_counter_ns() - one["at_ns"] for one in samples), default=0) * 1e-9
+    return min((time.perf_counter_ns() - x["at_ns"] for x in samples), default=0) * 1e-9
 
 
 def test_native_code_that_holds_the_gil(tmp_path: Path) -> None:
@@ -143,54 +206,9 @@ def test_native_code_that_holds_the_gil(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGTERM)
         ended = process.end()
     assert ended.status == -signal.SIGTERM
-    stood = places(summary(tmp_path))["main"]
-    assert stood[0].startswith("script.py:")
-    assert "native code held the GIL" in ended.stderr.decode()
-
-
-def test_one_that_hears_no_signal_is_killed(tmp_path: Path) -> None:
-    ended = run((*RUN, "--max-time", "2s"), write_script(tmp_path, DEAF).name, cwd=tmp_path)
-    assert ended.status == 0
-    assert not is_alive(int(ended.stdout))
-    told = summary(tmp_path)
-    assert told["run"]["exit"] | {"after_limit": None} == {
-        "status": None,
-        "signal": signal.SIGKILL,
-        "reason": "limit",
-        "detail": "--max-time",
-        "after_limit": None,
-    }
-
-
-def test_its_own_handler_has_its_chance_and_a_limit_is_no_failure(tmp_path: Path) -> None:
-    ended = run((*RUN, "--max-time", "2s"), write_script(tmp_path, SAVES).name, cwd=tmp_path)
-    assert (ended.stdout, ended.status) == (b"saved\n", 0)
-    told = summary(tmp_path)
-    assert (told["run"]["exit"]["reason"], told["run"]["exit"]["status"]) == ("limit", 5)
-
-
-def test_one_that_makes_steps_ends_at_a_step_and_has_not_hung(tmp_path: Path) -> None:
-    ended = run((*RUN, "--max-time", "8s"), write_script(tmp_path, TRAINS_ON).name, cwd=tmp_path)
-    assert (ended.stdout, ended.status) == (b"saved\n", 0)
-    told = summary(tmp_path)
-    assert (told["run"]["exit"]["reason"], told["run"]["exit"]["status"]) == ("limit", 0)
-    assert told["hung"] is None
-    assert "No step in the last" not in ended.stderr.decode()
-
-
-def test_what_is_no_python_ends_too_with_what_it_started(tmp_path: Path) -> None:
-    shell = shutil.which("sh")
-    assert shell is not None
-    ended = run(
-        (*RUN, "--max-time", "1s"),
-        shell,
-        "-c",
-        "sleep 1000 & echo $!; wait; echo never",
-        cwd=tmp_path,
-    )
-    assert ended.status == 0
-    assert not is_alive(int(ended.stdout))
-    assert "sh was ended by --max-time" in ended.stderr.decode()
+    (main,) = summary(tmp_path)["hung"]["stood"]
+    assert main["site"].startswith("script.py:")
+    assert main["age_s"] > STALE_FROM_S
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
@@ -202,10 +220,11 @@ def test_a_hanging_script_that_is_asked_to_end(tmp_path: Path, name: str) -> Non
         os.killpg(process.pid, getattr(signal, name))
         ended = process.end()
     assert ended.status == -getattr(signal, name)
-    stood = places(summary(tmp_path))
+    report = summary(tmp_path)
+    stood = places(report)
     assert stood["main"][0] == f"script.py:{line_of(POOL, 'training waits here')}"
     assert {"worker 0", "worker 1"} <= set(stood)
-    assert "waiting for its first batch" in ended.stderr.decode()
+    assert waits_for(report) == "its first batch"
 
 
 def test_where_it_stood_is_known_when_all_were_killed(tmp_path: Path) -> None:
@@ -215,10 +234,9 @@ def test_where_it_stood_is_known_when_all_were_killed(tmp_path: Path) -> None:
         _await(tmp_path, _hangs)
         os.killpg(process.pid, signal.SIGKILL)
         process.end()
-    stood = places(summary(tmp_path))
-    assert stood["main"][0] == f"script.py:{line_of(POOL, 'training waits here')}"
-    page = run(REPORT, "run", cwd=tmp_path).stdout.decode()
-    assert "waiting for its first batch" in page
+    report = summary(tmp_path)
+    assert places(report)["main"][0] == f"script.py:{line_of(POOL, 'training waits here')}"
+    assert waits_for(report) == "its first batch"
 
 
 def test_progress_says_where_it_stands_before_the_first_step(tmp_path: Path) -> None:
@@ -244,7 +262,7 @@ app.run_command(["run", "--progress", "-o", "run", {str(tmp_path / "script.py")!
 
 def _hangs(samples: list[dict[str, Any]]) -> bool:
     """Whether the main thread and two workers have been seen where they hang."""
-    calls = [(one["threads"] or [{}])[0].get("called") for one in samples]
+    calls = [(x["threads"] or [{}])[0].get("called") for x in samples]
     names = [call[2] for call in calls if call]
     return any("__next__" in name for name in names) and sum("result" in n for n in names) == 2
 

@@ -11,8 +11,6 @@ from support.events import MS
 from support.line_runs import LineRun
 from support.processes import PYTHON, TRAINPROF, Ended, OnTerminal, run, write_script
 
-from trainprof.record.schema import Topic
-
 LINES = (sys.executable, "-m", "trainprof", "lines")
 REPORT = (sys.executable, "-m", "trainprof", "report")
 LINE_PROFILER = (sys.executable, "-m", "line_profiler")
@@ -69,16 +67,6 @@ def test_off_a_terminal_stdout_is_line_profilers_own(recorded: LineRun) -> None:
     assert b"     7       400    2000000.0   5000.0     62.5          time.sl" in ours.stdout
 
 
-def test_what_the_table_has_no_place_for_goes_to_stderr(recorded: LineRun) -> None:
-    assert shown(recorded, "run").stderr.decode().splitlines() == [
-        "trainprof: Times are added up over 4 workers and may exceed the run's; --per-process "
-        "shows each.",
-        "trainprof: Timing cost about 120 ns a timed line, 81,200 times: about 9.74 ms in all. "
-        "It slows some parts of the script more than others: for a verdict use trainprof run.",
-        "trainprof: Photos.never at data.py:13 has no times: not called in a recorded process.",
-    ]
-
-
 @pytest.mark.proves("Line times", "the sum over all workers, and each by itself")
 def test_each_process_by_itself(recorded: LineRun) -> None:
     text = shown(recorded, "run", "--per-process").stdout.decode()
@@ -98,26 +86,6 @@ def test_an_edited_file_shows_the_lines_that_ran(recorded: LineRun) -> None:
     assert b"has changed" not in before.stderr
 
 
-def test_top_and_process_names_on_a_terminal(recorded: LineRun) -> None:
-    with OnTerminal((*LINES, "run", "--top", "1"), cwd=recorded.parent) as terminal:
-        assert terminal.end() == 0
-        text = terminal.shown.decode()
-    assert "in 4 workers, dataset" in text
-    assert "Photos.never" not in text
-    (hot,) = [line for line in text.splitlines() if "time.sleep" in line]
-    assert hot.startswith("\x1b[1;31m")
-    assert " > " in hot
-    assert text.rstrip().endswith("see it again: trainprof lines run")
-
-
-def test_no_color_is_obeyed(recorded: LineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    with OnTerminal((*LINES, "run"), cwd=recorded.parent) as terminal:
-        terminal.end()
-        assert b"\x1b" not in terminal.shown
-        assert b" > " in terminal.shown
-
-
 def test_names_and_lines_do_nothing_to_a_terminal(tmp_path: Path) -> None:
     made = LineRun(tmp_path)
     made.source("data.py", "def f():\n    x = '\x1b[31m\x9b2J\x1b]0;title\x07'\n")
@@ -133,24 +101,6 @@ def test_names_and_lines_do_nothing_to_a_terminal(tmp_path: Path) -> None:
         on_terminal = terminal.shown.decode()
     for acting in ("\x1b[2J", "\x1b[31m", "\x1b]", "\x9b", "\x07"):
         assert acting not in on_terminal
-
-
-def test_a_report_ends_by_telling_of_the_lines(recorded: LineRun) -> None:
-    text = shown(recorded, "run", launcher=REPORT).stdout.decode()
-    assert "NO VERDICT: line timing slows the script" in text
-    assert "timing cost about 120 ns a timed line, 81,200 times" in " ".join(text.split())
-    command = f"trainprof lines {recorded.directory.path}"
-    assert " ".join(text.split()).endswith(f"see them: {command}")
-
-
-def test_a_run_whose_lines_could_not_be_timed_says_why(tmp_path: Path) -> None:
-    made = LineRun(tmp_path)
-    reason = "the script's Python cannot import line_profiler: No module"
-    made.process().log.text(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
-    made.write()
-    ended = shown(made, "run")
-    assert ended.status == 2
-    assert f"run has no line times: probe lines is missing: {reason}".encode() in ended.stderr
 
 
 # -- with a script ------------------------------------------------------------------------------

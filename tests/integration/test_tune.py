@@ -104,9 +104,9 @@ def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) 
         work.mkdir()
         (work / "train.py").write_text(SCRIPT)
         (work / "model.pt").write_bytes(b"mine")
-        begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=25s", "train.py")
+        begun = tuned(work, "-o", "tune", "--trial-steps=40", "--budget=15s", "train.py")
         assert begun["tuning"]["ended_by"] == BUDGET
-        summary = tuned(work, "--resume=tune", "--budget=40s", "train.py")
+        summary = tuned(work, "--resume=tune", "--budget=30s", "train.py")
         if summary["recommended"] is not None:  # else nothing was seen above the noise
             break
     rows = {trial["name"]: trial for trial in summary["trials"]}

@@ -14,9 +14,8 @@ from trainprof.analysis.pipeline.bounds import Interval, PipelineInputs, Setting
 from trainprof.analysis.pipeline.fit import model_of
 from trainprof.analysis.pipeline.model import simulate
 from trainprof.analysis.run.evidence import Evidence
-from trainprof.analysis.run.notes import Notes
+from trainprof.analysis.run.metadata import Notes, Sites
 from trainprof.analysis.run.one_process import ProcessNumbers
-from trainprof.analysis.run.place_names import Sites
 from trainprof.analysis.summary.device import Device, SyncPoint
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import LEDGER_KEYS

@@ -13,9 +13,8 @@ from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.summary.tune import FAILED, HUNG, INTERRUPTED, OK, TIMED_OUT, TOO_FEW_STEPS
-from trainprof.analysis.timeline.common_steps import Paces, SeenSteps
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.analysis.timeline.step_table import Paces, SeenSteps, StepTable
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.candidates import Plan
 from trainprof.tune.search import Search

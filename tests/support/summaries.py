@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from trainprof.analysis.machine.gpu_summary import Gpu, Utilization
 from trainprof.analysis.summary.code import HottestLine
-from trainprof.analysis.summary.device import SyncPoint, Transfer
+from trainprof.analysis.summary.device import Gpu, SyncPoint, Transfer, Utilization
 from trainprof.analysis.summary.finding import LIKELY, Finding
 from trainprof.analysis.summary.loader import Fetch, Loader, LoaderBound
 from trainprof.analysis.summary.run import (

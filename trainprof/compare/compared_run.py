@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import integer, number_at
 from trainprof.analysis.run.recording import manifest_of_first
 from trainprof.analysis.statistics.speedup import Pace
@@ -17,8 +17,7 @@ from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT, few_that_save
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS, few_that_save
 from trainprof.analysis.timeline.step_series import StepSeries, read_step_series
 from trainprof.record.run_directory import RunDirectory
 
@@ -154,7 +153,7 @@ class ComparedRun:
         """Returns what each start of a pass adds to a step; none where no pass is known whole."""
         if self.series is None or len(self.series.starts_s) == 0:
             return np.zeros(0)
-        starts_s, steps = self.series.starts_s, self.series.steps_of_passes
+        starts_s, steps = self.series.starts_s, self.series.steps_of_epochs
         if self.is_whole:
             of_all: Floats = starts_s / max(float(steps.mean()), 1.0)
             return of_all
@@ -173,7 +172,7 @@ class ComparedRun:
         """
         if self.series is None or len(self.series.starts_s) < 2:
             return np.zeros(0)
-        steps = self.series.steps_of_passes.astype(np.float64)
+        steps = self.series.steps_of_epochs.astype(np.float64)
         steps[-1] = steps.max()
         per_step: Floats = self.series.starts_s[1:] / max(float(steps[1:].mean()), 1.0)
         return per_step

@@ -199,7 +199,7 @@ def _training_pace(sides: Sides) -> PaceOf:
     Those are the same in all runs; what comes once in a run is another share of each.
     """
     runs = [run for side in sides for run in side]
-    passes = {(run.is_whole, run.series and len(run.series.steps_of_passes)) for run in runs}
+    passes = {(run.is_whole, run.series and len(run.series.steps_of_epochs)) for run in runs}
     steps = [run.summary.training.steps for run in runs]
     # The loader's length tells what a pass has that was cut short.
     are_unlike = runs[0].is_whole and max(steps) >= _MANY_MORE * min(steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.summary.device import AFTER_WARMUP

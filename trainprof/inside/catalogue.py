@@ -8,9 +8,8 @@ from typing import Any
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsProbe
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesProbe
 from trainprof.findings.model.padded_batches.probe import PaddingProbe
-from trainprof.inside.device.emptied_cache import EmptiedCachesProbe
 from trainprof.inside.device.marks import DeviceMarksProbe
-from trainprof.inside.device.memory import DeviceMemoryProbe
+from trainprof.inside.device.memory import DeviceMemoryProbe, EmptiedCachesProbe
 from trainprof.inside.limits.own_updates import OwnUpdatesProbe
 from trainprof.inside.model.gradient_use import GradientUseProbe
 from trainprof.inside.model.torch_settings import TorchSettingsProbe
@@ -31,7 +30,7 @@ from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.inside.spans.sync import SyncProbe
 from trainprof.inside.spans.transfer import TransferProbe
-from trainprof.inside.stacks.sampler import LooksProbe
+from trainprof.inside.stacks.sampler import StackSampler
 
 
 def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
@@ -49,7 +48,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         before, after = probes_of_trial(trial, loader)
     return [
         *before,
-        LooksProbe(),
+        StackSampler(),
         SynchronizeProbe(),  # with the next one ahead of the others: they set the clock of phases
         DeviceMarksProbe(),
         DeviceMemoryProbe(),  # reads at that clock

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol
 
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.tune import BASELINE, CEILING, LOADER_ALONE, OK
-from trainprof.analysis.timeline.common_steps import SeenSteps
+from trainprof.analysis.timeline.step_table import SeenSteps
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"

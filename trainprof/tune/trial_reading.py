@@ -26,11 +26,10 @@ from trainprof.analysis.summary.tune import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
-from trainprof.analysis.timeline.common_steps import Paces, SeenSteps
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_series import RecordedSteps, read_recorded_steps, series_of
-from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.analysis.timeline.step_table import Paces, SeenSteps, StepTable
 from trainprof.compare.comparability import DEVICE, GPU, ground_of
 from trainprof.compare.compared_run import ComparedRun, without_saves
 from trainprof.findings.summarize import summarize

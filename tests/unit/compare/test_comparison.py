@@ -176,9 +176,9 @@ def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float)
     sides = []
     for seed in (1, 2):
         run = run_of(tmp_path, f"{seed}", seed)
-        of_passes = np.full_like(run.series.steps_of_passes, steps)
+        of_passes = np.full_like(run.series.steps_of_epochs, steps)
         starts_s = -np.abs(run.series.starts_s) - faster_s
-        series = replace(run.series, starts_s=starts_s, steps_of_passes=of_passes)
+        series = replace(run.series, starts_s=starts_s, steps_of_epochs=of_passes)
         sides.append([replace(run, series=series)])
     compare(*sides, limit=0.05)
 

@@ -53,7 +53,7 @@ def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> N
     assert whole.series is not None
     cut = replace(
         whole.series,
-        steps_of_passes=np.array([12] * 9 + [2]),
+        steps_of_epochs=np.array([12] * 9 + [2]),
     )
     found = pace_of(ended_early(replace(whole, series=cut), length=12))
     assert found.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)

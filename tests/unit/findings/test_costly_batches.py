@@ -11,7 +11,7 @@ from support.cases import STEPS, Planted, case_of
 from support.found import found, hot_line, minded, only
 
 from trainprof.analysis.pipeline.bounds import Interval
-from trainprof.analysis.summary.bounds import BLOCKED, RECEIVE
+from trainprof.analysis.summary.loader import BLOCKED, RECEIVE
 from trainprof.findings.diagnose import diagnose
 
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from support import summaries
 from support.summaries import GIB, gpu, utilization
 
-from trainprof.analysis.machine.gpu_summary import Energy, Gpu
+from trainprof.analysis.summary.device import Energy, Gpu
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import markdown
 from trainprof.report.page import page as terminal

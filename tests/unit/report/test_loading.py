@@ -12,9 +12,17 @@ import pytest
 from rich.cells import cell_len
 from support import summaries
 
-from trainprof.analysis.summary.bounds import COMPUTE, CPU, LATENCY, RECEIVE, SAMPLER, STORAGE
 from trainprof.analysis.summary.json_text import to_jsonable
-from trainprof.analysis.summary.loader import Fetch, Loader
+from trainprof.analysis.summary.loader import (
+    COMPUTE,
+    CPU,
+    LATENCY,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+    Fetch,
+    Loader,
+)
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import json_text, markdown
 from trainprof.report.page import loading

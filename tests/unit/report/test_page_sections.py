@@ -9,13 +9,16 @@ from typing import Any
 from support import summaries
 from support.fake_memory import GIB, MIB
 
-from trainprof.analysis.summary.device import Device, Placement, SyncPoint, Transfer
-from trainprof.analysis.summary.memory import (
+from trainprof.analysis.summary.device import (
+    Device,
     DeviceMemory,
     FoundSync,
     FoundSyncs,
     MemoryGrowth,
     OutOfMemory,
+    Placement,
+    SyncPoint,
+    Transfer,
 )
 from trainprof.analysis.summary.run import Exit, Outlier
 from trainprof.analysis.summary.run_summary import RunSummary

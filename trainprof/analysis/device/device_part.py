@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainprof.analysis.device.devices import device_of, meanwhile_of
-from trainprof.analysis.device.emptied_cache import emptied_caches
-from trainprof.analysis.device.found_syncs import found_syncs_of
-from trainprof.analysis.device.host_waits import held_back
+from trainprof.analysis.device.activity import Overlap
+from trainprof.analysis.device.devices import device_of, device_overlap
+from trainprof.analysis.device.host_waits import (
+    emptied_caches,
+    found_syncs_of,
+    held_back,
+    placements,
+    sync_points,
+    transfers,
+)
 from trainprof.analysis.device.kernel_share import kernel_share
 from trainprof.analysis.device.memory import out_of_memory_of, with_memory
-from trainprof.analysis.device.overlap import Meanwhile
-from trainprof.analysis.device.transfers import placements, sync_points, transfers
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.summary.device import Device, Placement, SyncPoint, Transfer
-from trainprof.analysis.summary.memory import EmptiedCache, FoundSyncs, OutOfMemory
+from trainprof.analysis.summary.device import (
+    Device,
+    EmptiedCache,
+    FoundSyncs,
+    OutOfMemory,
+    Placement,
+    SyncPoint,
+    Transfer,
+)
 from trainprof.analysis.summary.run import System
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.timeline_part import TimelinePart
@@ -39,17 +50,17 @@ class DevicePart:
     out_of_memory: OutOfMemory | None
 
 
-def overlap_of(run: Analysed) -> Meanwhile | None:
+def overlap_of(run: Analysed) -> Overlap | None:
     """Returns what the one device did; None where devices were waited for, or nothing tells."""
     if run.metadata.device() is None or run.synchronized() is not None:
         return None
-    return meanwhile_of(run.process.details, run.timeline)
+    return device_overlap(run.process.details, run.timeline)
 
 
 def device_part(
     run: Analysed,
     time: TimelinePart,
-    overlap: Meanwhile | None,
+    overlap: Overlap | None,
     system: System | None,
     compiling: Coverage,
 ) -> DevicePart:

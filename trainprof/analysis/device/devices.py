@@ -8,11 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.device.busy import PHASES, activity_of
-from trainprof.analysis.device.idle import idle_of
+from trainprof.analysis.device.activity import PHASES, Overlap, activity_of
+from trainprof.analysis.device.idle import idle_of, once_of
 from trainprof.analysis.device.kernel_share import KernelShare
-from trainprof.analysis.device.overlap import Meanwhile
-from trainprof.analysis.device.warmup import once_of
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.timeline.events import Bool, Int64
@@ -30,7 +28,7 @@ _COPY_KEY: Final = KEY["transfer"]
 _RECOMPUTE_KEY: Final = KEY["recompute"]
 
 
-def meanwhile_of(details: npt.NDArray[np.void], timeline: Timeline) -> Meanwhile | None:
+def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap | None:
     """Returns what the device did during the training thread's time.
 
     None where one alone did not tell it.
@@ -46,11 +44,11 @@ def meanwhile_of(details: npt.NDArray[np.void], timeline: Timeline) -> Meanwhile
     most = max(told, key=lambda activity: len(activity.marks), default=None)
     if most is None or len(most.marks) < MIN_MARKS:
         return None
-    return Meanwhile.of(most, timeline)
+    return Overlap.of(most, timeline)
 
 
 def device_of(
-    meanwhile: Meanwhile,
+    overlap: Overlap,
     attribution: Attribution,
     steady: Steady,
     device: str | None,
@@ -60,17 +58,17 @@ def device_of(
     """Returns an entry of the summary's `devices[]`.
 
     Args:
-        meanwhile: What the device did.
+        overlap: What the device did.
         attribution: Of the training thread's time.
         steady: Which steps are.
         device: Its name as the script has it, such as "cuda:0".
         compiling: When the training thread compiled in its loop.
         driver: For how long a kernel ran there, once warm-up was over.
     """
-    activity, timeline = meanwhile.activity, meanwhile.timeline
-    idle = idle_of(meanwhile, attribution, once_of(meanwhile, compiling, steady), driver)
-    times = _phase_times(meanwhile, attribution)
-    delay = _queue_delay_s(meanwhile)
+    activity, timeline = overlap.activity, overlap.timeline
+    idle = idle_of(overlap, attribution, once_of(overlap, compiling, steady), driver)
+    times = _phase_times(overlap, attribution)
+    delay = _queue_delay_s(overlap)
     kind = str(device).partition(":")[0]
     return Device(
         index=activity.index,
@@ -121,9 +119,9 @@ class _Times:
         }
 
 
-def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
+def _phase_times(overlap: Overlap, attribution: Attribution) -> _Times:
     """Innermost wins: what is recomputed in a backward is not backward."""
-    activity, timeline = meanwhile.activity, meanwhile.timeline
+    activity, timeline = overlap.activity, overlap.timeline
     events = timeline.events
     index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
     phase = events.where(index)
@@ -151,12 +149,12 @@ def _phase_times(meanwhile: Meanwhile, attribution: Attribution) -> _Times:
     )
 
 
-def _queue_delay_s(meanwhile: Meanwhile) -> list[float] | None:
+def _queue_delay_s(overlap: Overlap) -> list[float] | None:
     """How long after they were given out phases of the loop began, on average: at least, at most.
 
     Between the mean over marks that were surely, and at most, reached so late.
     """
-    activity, timeline = meanwhile.activity, meanwhile.timeline
+    activity, timeline = overlap.activity, overlap.timeline
     events, window = timeline.events, timeline.window
     inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)
     phase = events.where(inside & events.is_kind(*PHASES))

@@ -1,33 +1,50 @@
-"""What a device idles because the host had waited for it before.
+"""Where the host waits for a device, by line: copies, synchronizing calls, emptied caches.
 
-A host that waits for a value while the device works could have gone on meanwhile, and given out
-work. By so much it would be ahead of the device afterwards, and by two steps at most, for a device
-takes no more ahead: idle time that follows, while the host is in Python or gives out work, would be
-filled as far as that lead goes. What takes time in a loader takes as much of it; where the host
-waits for the device all the same (a copy that blocks, an evaluation, a checkpoint, memory that is
-given back, a gradient scaler, an optimizer's own reads) or for other ranks, nothing is left.
+A host that waits for a value while the device works could have launched more work in that time. By
+that time, and by two steps at most, it would be ahead of the device afterwards, and idle time that
+follows, while the host is in Python or launches work, would be filled as far as that lead goes.
+Loaders take their time from the lead. Where the host waits for the device anyway (a blocking copy,
+an evaluation, a checkpoint, an emptied cache, a gradient scaler, an optimizer's own reads) or for
+other ranks, nothing of it is left.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.device.busy import GIVES_WORK
-from trainprof.analysis.device.overlap import Meanwhile, needed_syncs, waiting
-from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.device.activity import GIVES_WORK, Overlap, needed_syncs, waiting
+from trainprof.analysis.run.metadata import Metadata, Sites
+from trainprof.analysis.summary.device import (
+    EmptiedCache,
+    FoundSync,
+    FoundSyncs,
+    Placement,
+    SyncPoint,
+    Transfer,
+)
+from trainprof.analysis.timeline.events import Bool, Events, Int64
 from trainprof.analysis.timeline.intervals import Coverage
-from trainprof.analysis.timeline.ledger import LOADER_KINDS, within
-from trainprof.record.schema import Kind
+from trainprof.analysis.timeline.ledger import LOADER_KINDS, Attribution, within
+from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.schema import FoundSyncFlag, Kind, SyncFlag, TransferFlag
 
 # Longer than any lead, ns.
 _ALL: Final = np.iinfo(np.int64).max
 _MOST_STEPS: Final = 2.0
 # Details of calls in which the host waits.
 _WAITS: Final = (Kind.CACHE_EMPTIED, Kind.COLLECTIVE, Kind.COMPILE)
+_WHICH_CALL: Final = ~np.uint8(
+    SyncFlag.ON_CPU | SyncFlag.IN_CHAIN | SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY
+)
+_Row = TypeVar("_Row", bound=Transfer | SyncPoint)
+TOO_FEW_STEPS: Final = "too few steps of torch's optimizers were seen"
+# A damaged log may tell any number.
+_MOST_COUNTED: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +66,17 @@ class HeldBack:
         return [float(ns[which].sum() / 1e9) for ns in (self.least_ns, self.most_ns)]
 
 
-def held_back(meanwhile: Meanwhile, details: npt.NDArray[np.void], begin: int) -> HeldBack:
+def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> HeldBack:
     """Works it out for each sync from a time on.
 
     Args:
-        meanwhile: What the device did.
+        overlap: What the device did.
         details: Of the training process.
         begin: That time, ns.
     """
-    timeline = meanwhile.timeline
+    timeline = overlap.timeline
     events, window = timeline.events, timeline.window
-    begin = max(begin, window.loop_start, meanwhile.activity.first_ns)
+    begin = max(begin, window.loop_start, overlap.activity.first_ns)
     is_sync, is_copy = waiting(events)
     inside = (events.start >= begin) & (events.start < window.loop_end)
     inside &= ~within(timeline.segments, events.start)
@@ -87,15 +104,15 @@ def held_back(meanwhile: Meanwhile, details: npt.NDArray[np.void], begin: int) -
         return HeldBack(nothing, nothing, nothing)
     gives = events.is_kind(*GIVES_WORK)
     spans = np.stack((events.start[gives], events.end[gives]), axis=1)
-    most = Coverage.of(np.concatenate((meanwhile.most.spans(), spans)), (window.start, window.end))
+    most = Coverage.of(np.concatenate((overlap.most.spans(), spans)), (window.start, window.end))
     lasts_until = np.maximum(np.append(start[1:], window.loop_end), end)
     steps = max(int((timeline.steps.ends > begin).sum()), 1)
     most_ns = round(_MOST_STEPS * (window.loop_end - begin) / steps)
     found = [
         _filled(waits, worked[index] * waits, took_ns, _idle(covered, end, lasts_until), most_ns)
         for worked, covered in (
-            (meanwhile.least_ns, most),
-            (meanwhile.most_ns, meanwhile.least),
+            (overlap.least_ns, most),
+            (overlap.most_ns, overlap.least),
         )
     ]
     least, most_of_all = found
@@ -128,3 +145,244 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
         lead -= min(lead, idle)
     found: Int64 = filled[waits]
     return found
+
+
+def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Transfer]:
+    """Returns the copies of each line and direction, dearest first: in exposed time if it is known.
+
+    Args:
+        events: Of the training thread.
+        sites: Names of lines.
+        overlap: What the device did, where that is known.
+    """
+    copies = np.flatnonzero(events.is_kind(Kind.TRANSFER))
+    copied = events.where(copies)
+    told = None if overlap is None else _Told.of(overlap)
+    found = []
+    for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
+        of_direction = (copied.flags & flag) > 0
+        for site in np.unique(copied.site[of_direction]).tolist():
+            is_one = of_direction & (copied.site == site)
+            index, rows = copies[is_one], copied.where(is_one)
+            one = Transfer(
+                site=sites[site],
+                direction=flag.name.lower(),
+                count=len(rows),
+                bytes=int(rows.value.sum()),
+                host_s=float((rows.end - rows.start).sum() / 1e9),
+                device_s=None,
+                gb_per_s=None,
+                pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
+                non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
+                by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
+                is_made_there=bool((rows.flags & TransferFlag.MADE_THERE).any()),
+            )
+            found.append(one if told is None else told.added_to(one, index, rows))
+    return sorted(found, key=lambda one: -(one.host_s if one.exposed_s is None else one.exposed_s))
+
+
+class _Told:
+    """What the device tells of copies, by event; columns of shape (n_events,)."""
+
+    def __init__(
+        self, device_ns: Int64, exposed_ns: Int64, is_beside: Bool, known: Bool, in_loop: Bool
+    ) -> None:
+        self._device_ns, self._exposed_ns = device_ns, exposed_ns
+        self._is_beside, self._known, self._in_loop = is_beside, known, in_loop
+
+    @classmethod
+    def of(cls, overlap: Overlap) -> _Told:
+        copies, count = overlap.activity.copies, len(overlap.timeline.events)
+        device_ns = np.zeros(count, dtype=np.int64)
+        is_beside, known = np.zeros((2, count), dtype=bool)
+        device_ns[copies.event] = copies.spans[:, 1] - copies.spans[:, 0]
+        is_beside[copies.event], known[copies.event] = copies.is_beside, True
+        exposed_ns = overlap.exposed_ns() + device_ns
+        return cls(device_ns, exposed_ns, is_beside, known, _in_loop(overlap.timeline))
+
+    def added_to(self, one: Transfer, index: Int64, rows: Events) -> Transfer:
+        known, device_ns = self._known[index], self._device_ns[index]
+        timed = device_ns > 0
+        in_loop = index[self._in_loop[index]]
+        took_s = float(device_ns.sum() / 1e9)
+        moved = int(rows.value[timed].sum())
+        return replace(
+            one,
+            device_s=took_s if timed.any() else None,
+            gb_per_s=moved / took_s / 1e9 if took_s > 0 else None,
+            timed=int(timed.sum()),
+            exposed_s=float(self._exposed_ns[index].sum() / 1e9),
+            exposed_in_training_s=float(self._exposed_ns[in_loop].sum() / 1e9),
+            in_training=len(in_loop),
+            beside_share=float(self._is_beside[index][known].mean()) if known.any() else None,
+        )
+
+
+def _in_loop(timeline: Timeline) -> Bool:
+    """Returns which of the training thread's events begin in the training phase."""
+    start, window = timeline.events.start, timeline.window
+    inside: Bool = (start >= window.loop_start) & (start < window.loop_end)
+    return inside
+
+
+def dearest_in_training(
+    rows: Sequence[_Row], cost_s: Callable[[_Row], float] | None = None
+) -> tuple[_Row | None, bool]:
+    """Returns who cost training most, as far as the device felt it, and whether others did too.
+
+    Args:
+        rows: Of lines.
+        cost_s: What one cost; the device idling meanwhile unless told otherwise.
+    """
+    costs = [(cost_s or idle_during_s)(row) for row in rows]
+    if not costs:
+        return None, False
+    return rows[costs.index(max(costs))], sum(cost > 0 for cost in costs) > 1
+
+
+def idle_during_s(row: Transfer | SyncPoint) -> float:
+    """Returns for how long the device surely idled in the calls of a line, in training.
+
+    Of older summaries, which do not tell what lies in training, the whole run counts.
+    """
+    inside_s = row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s
+    return inside_s or 0.0
+
+
+def idle_for_s(point: SyncPoint) -> float:
+    """Returns the same with what it idles after them for them, without what has to be."""
+    after_s = point.held_back_s[0] if point.held_back_s else 0.0
+    return max(idle_during_s(point) - point.needed_s, 0.0) + after_s
+
+
+def placements(events: Events, sites: Sites) -> list[Placement]:
+    """Returns the lines that move models or convert them, longest first."""
+    mine = events.where(events.is_kind(Kind.PLACEMENT))
+    found = []
+    for site in np.unique(mine.site).tolist():
+        rows = mine.where(mine.site == site)
+        spent_s = float((rows.end - rows.start).sum() / 1e9)
+        found.append(Placement(sites[site], len(rows), spent_s))
+    return sorted(found, key=lambda one: -one.host_s)
+
+
+def sync_points(
+    events: Events,
+    sites: Sites,
+    overlap: Overlap | None,
+    counted_until_s: Mapping[int, float] | None = None,
+    held: HeldBack | None = None,
+) -> list[SyncPoint]:
+    """Returns the sync points of each line and kind, dearest first: in exposed time if known.
+
+    Args:
+        events: Of the training thread.
+        sites: Names of lines.
+        overlap: What the device did, where that is known.
+        counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
+        held: What the device idles after them, where that is known.
+    """
+    until = counted_until_s or {}
+    is_sync = events.is_kind(Kind.SYNC)
+    mine = events.where(is_sync)
+    exposed = None if overlap is None else overlap.exposed_ns()[is_sync]
+    trains, is_needed = np.zeros((2, len(mine)), dtype=bool)
+    if overlap is not None:
+        timeline = overlap.timeline
+        is_needed = needed_syncs(timeline)[is_sync]
+        trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
+    on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
+    which = mine.flags & _WHICH_CALL
+    names = {int(flag): flag.name.lower() for flag in SyncFlag}
+    found = []
+    of_call = events.site.astype(np.int64) << 8 | (events.flags & _WHICH_CALL)
+    keys = np.unique(of_call[is_sync])
+    for key in keys.tolist():
+        rows = (mine.site == key >> 8) & (which == key & 0xFF)
+        waits = rows & ~on_cpu
+        one = SyncPoint(
+            site=sites[key >> 8],
+            kind=names.get(key & 0xFF, "unknown"),
+            count=int(rows.sum()),
+            on_cpu=int((rows & on_cpu).sum()),
+            seconds=float((mine.end - mine.start)[waits].sum() / 1e9) if waits.any() else None,
+            exposed_s=None,
+            counted_until_s=until.get(key & 0xFF) if (rows & on_cpu).any() else None,
+        )
+        if exposed is not None and waits.any():
+            one = replace(
+                one,
+                exposed_s=float(exposed[waits].sum() / 1e9),
+                exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
+                in_training=int((waits & trains).sum()),
+                library_share=float(((mine.flags & SyncFlag.BY_LIBRARY) > 0)[waits].mean()),
+                needed_s=float(exposed[waits & trains & is_needed].sum() / 1e9),
+                held_back_s=None if held is None else held.seconds(of_call[held.index] == key),
+            )
+        found.append(one)
+    return sorted(found, key=SyncPoint.dearest_first)
+
+
+def emptied_caches(
+    details: npt.NDArray[np.void],
+    timeline: Timeline,
+    attribution: Attribution,
+    sites: Sites,
+    worked: Coverage,
+) -> list[EmptiedCache]:
+    """Returns the lines of the training loop that did, evaluation left out, dearest first.
+
+    Args:
+        details: Of the training process.
+        timeline: Of its training thread, or a part of it.
+        attribution: Of that thread's time.
+        sites: Names of its places.
+        worked: When the device did, at most.
+    """
+    rows = details[(details["kind"] == Kind.CACHE_EMPTIED) & (details["thread"] == timeline.thread)]
+    rows = rows[np.argsort(rows["start"], kind="stable")]
+    start, end = rows["start"].astype(np.int64), rows["end"].astype(np.int64)
+    idle = np.maximum(end - start - worked.inside_ns(start, end), 0)
+    window = timeline.window
+    inside = (start >= window.loop_start) & (end <= window.loop_end)
+    inside &= ~within(timeline.segments, start)
+    tops = timeline.events.start[attribution.top], timeline.events.end[attribution.top]
+    is_between = ~within(np.stack(tops, axis=1), start)
+    names = np.array([sites[number] for number in rows["site"].tolist()], dtype=object)
+    found = []
+    for name in dict.fromkeys(names[inside].tolist()):
+        here = inside & (names == name)
+        took_ns = (end - start)[here], idle[here], idle[here & is_between]
+        found.append(EmptiedCache(name, int(here.sum()), *(int(ns.sum()) / 1e9 for ns in took_ns)))
+    return sorted(found, key=lambda one: (-one.idle_s, -one.seconds))
+
+
+def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | None:
+    """Returns the calls by line, None where torch's sync debug mode was never on.
+
+    Args:
+        details: Of the training process.
+        sites: Names of its places.
+    """
+    windows = details[details["kind"] == Kind.SYNC_WINDOW]
+    if len(windows) == 0:
+        return None
+    window = windows[int(windows["end"].argmax())]
+    rows = details[details["kind"] == Kind.FOUND_SYNC]
+    is_known = (rows["flags"] & FoundSyncFlag.KNOWN) > 0
+    numbers, counts = np.unique(rows["site"][~is_known], return_counts=True)
+    by_line: dict[str, int] = {}
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        by_line[sites[number]] = by_line.get(sites[number], 0) + count
+    return FoundSyncs(
+        first_step=int(window["site"]),
+        steps=min(max(int(window["value"]), 0), _MOST_COUNTED),
+        calls=[FoundSync(*item) for item in sorted(by_line.items(), key=lambda item: -item[1])],
+        known_calls=int(is_known.sum()),
+    )
+
+
+def why_none_found(metadata: Metadata, found: FoundSyncs | None) -> str | None:
+    """Returns why --find-syncs found nothing, or not all; None where it did as asked."""
+    told = metadata.environment_text("no_found_syncs")
+    return told or (TOO_FEW_STEPS if found is None else None)

@@ -1,4 +1,4 @@
-"""Why a device had nothing to do: by what the training thread did meanwhile."""
+"""Why a device was idle, by what the training thread did; and what of that comes only once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.device.busy import Activity
+from trainprof.analysis.device.activity import Activity, Overlap, gives_work
 from trainprof.analysis.device.kernel_share import KernelShare
-from trainprof.analysis.device.overlap import Meanwhile, gives_work
-from trainprof.analysis.device.warmup import Once
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY, LOADER_KEYS, Attribution, within
+from trainprof.analysis.timeline.steady_state import Steady
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
 
@@ -84,7 +83,7 @@ class Idle:
 
 
 def idle_of(
-    meanwhile: Meanwhile,
+    overlap: Overlap,
     attribution: Attribution,
     once: Once | None = None,
     driver: KernelShare | None = None,
@@ -92,23 +91,22 @@ def idle_of(
     """Works out a device's idle time in the training phase.
 
     Args:
-        meanwhile: What it did during the training thread's time.
+        overlap: What it did during the training thread's time.
         attribution: Of that time.
         once: What of it comes but once.
         driver: For how long a kernel ran, by its driver, once warm-up was over.
     """
-    activity, window = meanwhile.activity, meanwhile.timeline.window
+    activity, window = overlap.activity, overlap.timeline.window
     start, end = window.loop_start, window.loop_end
     startup_s = max(min(activity.first_ns, end) - start, 0) / 1e9
     copied_s = _inside_s(activity.copying, start, end)
     no_work_s = copied_s + startup_s
     length_s = (end - start) / 1e9
     low_s, high_s = (
-        max(_inside_s(one, start, end) - no_work_s, 0.0)
-        for one in (meanwhile.least, meanwhile.most)
+        max(_inside_s(one, start, end) - no_work_s, 0.0) for one in (overlap.least, overlap.most)
     )
-    sure = _left_s(meanwhile.most, meanwhile.most_ns, meanwhile.timeline, attribution)
-    maybe = _left_s(meanwhile.least, meanwhile.least_ns, meanwhile.timeline, attribution)
+    sure = _left_s(overlap.most, overlap.most_ns, overlap.timeline, attribution)
+    maybe = _left_s(overlap.least, overlap.least_ns, overlap.timeline, attribution)
     because, once = dict.fromkeys(IDLE_CAUSES, 0.0), once or Once()
     for key, cause in _CAUSES.items():
         because[cause] += sure[key]
@@ -128,7 +126,7 @@ def idle_of(
         low_s -= worked_s
     whole_s = max(length_s - because["warmup_s"], low_s) or 1.0
     if driver is not None:
-        low_s += _within_driver(because, low_s, meanwhile, driver, because["warmup_s"])
+        low_s += _within_driver(because, low_s, overlap, driver, because["warmup_s"])
     launching_s = because["host_s"] + because["launch_s"]
     return Idle(
         busy_share=(low_s / whole_s, (low_s + because["unknown_s"]) / whole_s),
@@ -141,7 +139,7 @@ def idle_of(
                 ("sync", ("sync",), 0.0),
             )
         },
-        ran_dry=_ran_dry(activity, meanwhile.timeline),
+        ran_dry=_ran_dry(activity, overlap.timeline),
         launch_bound_share=(
             launching_s / whole_s,
             (launching_s + because["unknown_s"]) / whole_s,
@@ -153,7 +151,7 @@ def idle_of(
 def _within_driver(
     because: dict[str, float],
     low_s: float,
-    meanwhile: Meanwhile,
+    overlap: Overlap,
     driver: KernelShare,
     warmup_s: float,
 ) -> float:
@@ -164,23 +162,23 @@ def _within_driver(
     Args:
         because: Seconds by cause.
         low_s: It worked at least.
-        meanwhile: What it did.
+        overlap: What it did.
         driver: What its driver tells.
         warmup_s: Of warm-up, which is in neither.
     """
-    activity, window = meanwhile.activity, meanwhile.timeline.window
+    activity, window = overlap.activity, overlap.timeline.window
     begin, end = max(driver.span[0], window.loop_start), min(driver.span[1], window.loop_end)
     length_s = max(end - begin, 0) / 1e9
     untold_s = max(min(activity.first_ns, begin) - window.loop_start, 0) / 1e9
     copied_s = _inside_s(activity.copying, window.loop_start, begin)
     least_s, most_s = (
         max(_inside_s(one, window.loop_start, begin) - copied_s - untold_s - warmup_s, 0.0)
-        for one in (meanwhile.least, meanwhile.most)
+        for one in (overlap.least, overlap.most)
     )
     if driver.high * length_s < low_s - most_s - _DRIVER_OFF * length_s:
         return 0.0  # it is another device
     unknown_s = because["unknown_s"]
-    keeps_up = max(_ran_dry(activity, meanwhile.timeline).values(), default=1.0) >= _OFTEN_DRY
+    keeps_up = max(_ran_dry(activity, overlap.timeline).values(), default=1.0) >= _OFTEN_DRY
     high_s = min(max(driver.high * length_s + most_s - low_s, 0.0), unknown_s)
     least_s = min(max(driver.low(keeps_up=keeps_up) * length_s + least_s - low_s, 0.0), high_s)
     because["launch_s"] += unknown_s - high_s
@@ -252,3 +250,69 @@ def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
 def _inside_s(covered: Coverage, start: int, end: int) -> float:
     bounds = np.array([start, end], dtype=np.int64)
     return float(np.diff(covered.until(bounds))[0]) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is apart from the steps as they come, in seconds, at most.
+
+    Attributes:
+        unknown_s: Of that cause, what the first steps took beyond as many steady ones (loading the
+            device's libraries), and compiling in them.
+        worked_s: What the device surely worked beyond as in steady steps meanwhile.
+        again_s: Of the same cause, compiling once warm-up was over.
+    """
+
+    unknown_s: float = 0.0
+    worked_s: float = 0.0
+    again_s: float = 0.0
+
+
+def once_of(overlap: Overlap, compiling: Coverage, steady: Steady) -> Once:
+    """Returns what of training is apart from its steps as they come.
+
+    Args:
+        overlap: What the device did.
+        compiling: When the host compiled in training.
+        steady: Which steps are, and how many come before.
+    """
+    unknown_s, again_s = _once_s(overlap, compiling, steady)
+    return Once(unknown_s, _worked_once_s(overlap, steady), again_s)
+
+
+def _worked_once_s(overlap: Overlap, steady: Steady) -> float:
+    timeline = overlap.timeline
+    starts, ends = timeline.step_starts, timeline.steps.ends
+    if not steady.warmup or not steady.mask.any():
+        return 0.0
+    worked = overlap.least.inside_ns(starts, ends)
+    worked = worked - overlap.activity.copying.inside_ns(starts, ends)
+    # Before the first mark nothing is known, and that is in it too.
+    untold = np.clip(overlap.activity.first_ns - starts, 0, ends - starts)
+    worked = np.maximum(worked - untold, 0)
+    usual_ns = worked[steady.mask].mean()
+    return max(float(worked[: steady.warmup].sum() - steady.warmup * usual_ns), 0.0) / 1e9
+
+
+def _once_s(overlap: Overlap, compiling: Coverage, steady: Steady) -> tuple[float, float]:
+    """Returns what warm-up took, and compiling after it, while the device did not surely work."""
+    timeline = overlap.timeline
+    events, ends = timeline.events, timeline.steps.ends
+    gives = gives_work(timeline) & ~within(timeline.segments, events.start)
+    gives &= events.start >= timeline.window.loop_start
+    around = timeline.nesting.innermost(events, compiling.starts)
+    # In Python between the phases it is the host's time.
+    compiled_ns = np.where((around >= 0) & gives[around], compiling.ends - compiling.starts, 0)
+    inside_ns = overlap.least.inside_ns(compiling.starts, compiling.ends)
+    compiled_ns = np.maximum(compiled_ns - inside_ns, 0)
+    given_ns = np.maximum(timeline.nesting.own_ns - overlap.least_ns, 0)[gives]
+    of_step = np.zeros(len(ends) + 1)
+    np.add.at(of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
+    compiled_in = np.searchsorted(ends, compiling.starts, side="right")
+    np.subtract.at(of_step, compiled_in, compiled_ns)
+    of_step = np.maximum(of_step[:-1], 0)
+    usual_ns = of_step[steady.mask].mean() if steady.mask.any() else np.inf
+    warming_ns = of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
+    again_ns = compiled_ns[compiled_in >= max(steady.warmup, 1)].sum()
+    once_ns = compiled_ns.sum() - again_ns + max(warming_ns, 0.0)
+    return float(once_ns) / 1e9, float(again_ns) / 1e9

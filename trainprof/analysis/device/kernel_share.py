@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.machine.gpu_summary import Gpu
 from trainprof.analysis.machine.processes import entries
 from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line, number
+from trainprof.analysis.summary.device import Gpu
 
 _ASKED: Final = "utilization_gpu_percent"
 # The driver's windows are up to a second long; on fewer, and over less time, nothing is to rest.

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, Metadata, integer
-from trainprof.analysis.summary.device import Device
-from trainprof.analysis.summary.memory import DeviceMemory, OutOfMemory
+from trainprof.analysis.summary.device import Device, DeviceMemory, OutOfMemory
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind, MemoryFigure, Topic

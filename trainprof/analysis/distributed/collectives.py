@@ -1,22 +1,62 @@
-"""Calls of torch.distributed in which the training thread waited for other ranks."""
+"""Calls of torch.distributed, and ranks that the others wait for.
+
+A step of all ranks lasts as long as that of the slowest. Ranks meet where gradients are averaged:
+in the backward pass, in a forward that hands out buffers, or where the script asks for it. What one
+rank spends elsewhere beyond all others, these wait there. So they do for a rank that computes
+longer: its forward is longer, though it starts no earlier.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.code import Collective
-from trainprof.analysis.timeline.events import Int64
+from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.ledger import Attribution, within
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import COLLECTIVES, Kind
 
 _UNKNOWN: Final = "unknown"
+# Nobody waits for another rank in these.
+_OWN: Final = (
+    "loader_start",
+    "first_batch",
+    "data_wait",
+    "loader_end",
+    "transfer",
+    "checkpoint",
+    "evaluation",
+    "gc",
+)
+_BETWEEN: Final = ("other",)
+_COMPUTING: Final = ("forward",)
+_CLEARLY: Final = 2
+# Calls of torch.distributed, which are no ledger key of their own.
+COMMUNICATION: Final = "communication"
+# Where gradients are averaged, and buffers or shards handed out.
+_MEETING: Final = ("forward", "backward", COMMUNICATION)
+_MEETING_BEHIND: Final = ("backward", COMMUNICATION)
+# Of what ranks compute longer than the others, and of the steps in which they do: one rank's.
+_MOSTLY: Final = 0.7
+# Standard errors by which that is more often than in turn.
+_SURELY: Final = 3.0
+# Of a forward: a backward takes no more but for what it waits in.
+_BACKWARD_TIMES: Final = 2.0
+# Of a usual step: by so much a rank has to be behind all others (TraceML's straggler score).
+_LATE_SHARE: Final = 0.1
+_FEWEST_STEPS: Final = 20
+# Ranks that train together take the same time, but for their first and last steps.
+_MOST_APART: Final = 0.1
+# What is told of: of the steps, or of all their time.
+_TOLD_FROM_SHARE: Final = 0.05
+_TOLD_FROM_TIME: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +139,176 @@ def python_ns(per_step: Mapping[str, Int64], collectives: Collectives) -> Int64:
     """Returns what of each step lies between its parts, and in no call of torch.distributed."""
     left: Int64 = np.maximum(per_step["other"] - collectives.per_step, 0)
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """The steps of one rank.
+
+    Attributes:
+        rank: Its number.
+        spent: Ledger key to what each step spent under it, ns, shape (n,): `evaluation` included,
+            and COMMUNICATION, which is taken from `other`.
+    """
+
+    rank: int
+    spent: Mapping[str, Int64]
+
+    def __len__(self) -> int:
+        return min(map(len, self.spent.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """What a rank did while the others waited for it.
+
+    Attributes:
+        rank: Its number.
+        phase: Ledger key.
+        share_of_steps: In which it was last because of that.
+        seconds: By which steps would have been shorter had it been like the slowest of the others:
+            under `forward` with as much of its backward, by its own, in which the others wait.
+    """
+
+    rank: int
+    phase: str
+    share_of_steps: float
+    seconds: float
+
+
+def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
+    """Returns which ranks were last, and by what, most seconds first.
+
+    Args:
+        ranks: Of a run in which all take part in each step; [] is returned where they do not, and
+            of few steps.
+    """
+    steps = min(map(len, ranks), default=0)
+    if len(ranks) < 2 or steps < _FEWEST_STEPS:
+        return []
+    walls = np.array([_sum(one, tuple(one.spent), steps) for one in ranks])
+    whole_ns = walls.sum(axis=1)
+    if whole_ns.min() < (1 - _MOST_APART) * whole_ns.max():
+        return []
+    least_ns = _LATE_SHARE * float(np.median(walls))
+    last, behind = _last([_sum(one, _OWN, steps) for one in ranks])
+    last_between, between = _last([_sum(one, _BETWEEN, steps) for one in ranks])
+    # Who waits there for others, in a way that is not seen, is as late as one of them elsewhere.
+    is_between = between >= _CLEARLY * behind
+    is_between &= _is_waited_for(ranks, _MEETING, last_between, between)
+    told = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
+    told += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
+    told += _computing(ranks, steps, least_ns)
+    least_s = _TOLD_FROM_TIME * float(whole_ns.max()) / 1e9
+    kept = [x for x in told if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
+    return sorted(kept, key=lambda one: -one.seconds)
+
+
+def to_jsonable(found: Sequence[Straggler]) -> list[dict[str, Any]]:
+    """Returns rows as the summary has them."""
+    return [
+        {
+            "rank": one.rank,
+            "phase": one.phase,
+            "share_of_steps": one.share_of_steps,
+            "seconds": one.seconds,
+        }
+        for one in found
+    ]
+
+
+def _sum(rank: RankSteps, keys: Sequence[str], steps: int) -> Int64:
+    columns = [rank.spent[key][:steps] for key in keys if key in rank.spent]
+    total: Int64 = np.sum(columns, axis=0) if columns else np.zeros(steps, dtype=np.int64)
+    return total
+
+
+def _last(spent: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """Returns of each step who spent most, as a position, and by how much more than all others."""
+    table = np.array(spent)
+    ordered = np.sort(table, axis=0)
+    last: Int64 = table.argmax(axis=0)
+    behind: Int64 = ordered[-1] - ordered[-2]
+    return last, behind
+
+
+def _from(least_ns: float, behind: Int64, where: Bool) -> Int64:
+    """Returns `behind` where it counts, else 0."""
+    return np.where((behind >= least_ns) & where, behind, 0)
+
+
+def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[Straggler]:
+    """Returns the rank that computes longer than all others, if it is mostly the same one.
+
+    A forward in which a rank waits for one that comes late to it is as long as that is late: by all
+    that comes ahead of backward it is no later than the other.
+    """
+    last, longer = _last([_sum(one, _COMPUTING, steps) for one in ranks])
+    ahead = np.array([_sum(one, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for one in ranks])
+    later = ahead[last, np.arange(steps)] - _most_of_others(ahead, last)
+    is_last = (later >= longer / 2) & _is_waited_for(ranks, _MEETING_BEHIND, last, longer)
+    longer = _from(least_ns, np.minimum(longer, later), is_last)
+    longer[0] = 0  # what a first forward sets up
+    by_rank = np.bincount(last, weights=longer, minlength=len(ranks))
+    counted = np.bincount(last[longer > 0], minlength=len(ranks))
+    slowest, all_steps = int(by_rank.argmax()), int(counted.sum())
+    in_turn = 1 / len(ranks)
+    if all_steps < _FEWEST_STEPS or by_rank[slowest] < _MOSTLY * by_rank.sum():
+        return []
+    chance = in_turn + _SURELY * math.sqrt(in_turn * (1 - in_turn) / all_steps)
+    if counted[slowest] < max(_MOSTLY, chance) * all_steps:
+        return []
+    one, is_counted = ranks[slowest], (last == slowest) & (longer > 0)
+    forward_ns, backward_ns = (
+        float(_sum(one, (key,), steps)[is_counted].sum()) for key in ("forward", "backward")
+    )
+    with_backward = 1 + min(backward_ns / max(forward_ns, 1.0), _BACKWARD_TIMES)
+    seconds = float(longer[is_counted].sum()) * with_backward / 1e9
+    return [Straggler(one.rank, "forward", float(is_counted.mean()), seconds)]
+
+
+def _most_of_others(table: Int64, position: Int64) -> Int64:
+    """Returns of each step the most that any but one rank has."""
+    others = table.copy()
+    others[position, np.arange(table.shape[1])] = np.iinfo(np.int64).min
+    most: Int64 = others.max(axis=0)
+    return most
+
+
+def _is_waited_for(
+    ranks: Sequence[RankSteps], where: Sequence[str], last: Int64, behind: Int64
+) -> Bool:
+    """Returns the steps in which all others were longer where ranks meet, by half of that at least.
+
+    Else nobody waits for the one that is last in `other`, or it is the one that waits there.
+    """
+    meeting = np.array([_sum(one, where, len(last)) for one in ranks])
+    own = meeting[last, np.arange(len(last))]
+    ordered = np.sort(meeting, axis=0)
+    shortest_of_others = np.where(own <= ordered[0], ordered[1], ordered[0])
+    is_waited: Bool = shortest_of_others - own >= behind / 2
+    return is_waited
+
+
+def _rows(
+    ranks: Sequence[RankSteps], keys: Sequence[str], last: Int64, behind: Int64
+) -> list[Straggler]:
+    """Returns who was last by which key, where `behind` is not 0."""
+    told = []
+    columns = {key: np.array([_sum(one, (key,), len(last)) for one in ranks]) for key in keys}
+    for position, rank in enumerate(ranks):
+        is_last = (last == position) & (behind > 0)
+        if not is_last.any():
+            continue
+        beyond = {
+            key: (table[position] - np.delete(table, position, axis=0).max(axis=0))
+            for key, table in columns.items()
+        }
+        names = list(beyond)
+        by = np.array([beyond[name] for name in names]).argmax(axis=0)
+        for index, name in enumerate(names):
+            is_by = is_last & (by == index)
+            if is_by.any():
+                share, seconds = float(is_by.mean()), float(behind[is_by].sum()) / 1e9
+                told.append(Straggler(rank.rank, name, share, seconds))
+    return told

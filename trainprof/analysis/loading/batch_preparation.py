@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +13,8 @@ from trainprof.analysis.loading.fetches import Details, FetchTable, Float64, Int
 from trainprof.analysis.machine.processes import Samples, resources_of
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.timeline.events import Bool, Int64
-from trainprof.analysis.timeline.iterations import Passes
+from trainprof.analysis.timeline.events import Bool, Int64, joined_tables
+from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 DEFAULT_SLOW_SAMPLES: Final = 10
@@ -45,7 +45,7 @@ class SlowSamples:
     @staticmethod
     def of_process(details: Details, table: FetchTable) -> SlowSamples:
         """Finds the slow samples of one process, and the fetches that they belong to."""
-        found = []
+        tables = []
         details = details[details["kind"] == Kind.SLOW_SAMPLE]
         for thread in np.unique(details["thread"]).tolist():
             samples = details[details["thread"] == thread]
@@ -55,7 +55,7 @@ class SlowSamples:
             begun = np.searchsorted(start, samples["start"], side="right") - 1
             around = innermost_around(samples["end"], start + table.wall_ns[fetch], begun)
             samples, rows = samples[around >= 0], fetch[around[around >= 0]]
-            found.append(
+            tables.append(
                 SlowSamples(
                     loader=table.loader[rows],
                     pid=table.pid[rows],
@@ -67,55 +67,25 @@ class SlowSamples:
                     kept_off_ns=table.delay_ns[rows],
                 )
             )
-        return SlowSamples.joined(found)
-
-    def rows(self, which: Bool) -> SlowSamples:
-        """Returns the rows of a mask."""
-        return SlowSamples(**{name: getattr(self, name)[which] for name in _SLOW_COLUMNS})
-
-    @staticmethod
-    def joined(tables: Sequence[SlowSamples]) -> SlowSamples:
-        columns: dict[str, Any] = {
-            name: np.concatenate([np.empty(0, dtype=kind), *(getattr(t, name) for t in tables)])
-            for name, kind in _SLOW_COLUMNS.items()
-        }
-        return SlowSamples(**columns)
-
-
-_DTYPES: Final = {
-    "Int32": np.int32,
-    "Int64": np.int64,
-    "Float64": np.float64,
-    "Bool": np.bool_,
-}
-_SLOW_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(SlowSamples)}
+        return joined_tables(SlowSamples, tables)
 
 
 def fetch_of(
     table: FetchTable,
-    p: Passes,
+    p: LoaderIterations,
     slow: SlowSamples,
     samples: Mapping[int, Samples],
     *,
     origin_ns: int,
     slow_samples: int = DEFAULT_SLOW_SAMPLES,
 ) -> Fetch | None:
-    """Sums up the fetches of one loader, None where none was seen.
-
-    Args:
-        table: Fetches of all loaders.
-        p: The loader's passes.
-        slow: The slowest samples of all loaders.
-        samples: Of the process tree, by pid.
-        origin_ns: The run's start.
-        slow_samples: How many of them to list.
-    """
+    """Sums up the fetches of one loader, None where none was seen."""
     is_mine = table.loader == p.loader
     if not is_mine.any():
         return None
     mine = table if is_mine.all() else table.rows(is_mine)
     told_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
-    workers = [_worker(one, p, _resources(one, samples)) for one in _by_process(mine)]
+    workers = [_worker(process, p, _resources(process, samples)) for process in _by_process(mine)]
     per_sample = (mine.wall_ns - mine.collate_ns) / np.maximum(mine.samples, 1)
     return Fetch(
         n=len(mine),
@@ -134,19 +104,19 @@ def fetch_of(
     )
 
 
-def _standard_error(told: Float64) -> float | None:
-    return float(told.std(ddof=1)) / len(told) ** 0.5 if len(told) > 1 else None
+def _standard_error(sizes: Float64) -> float | None:
+    return float(sizes.std(ddof=1)) / len(sizes) ** 0.5 if len(sizes) > 1 else None
 
 
 def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:
     rows = np.flatnonzero(slow.loader == loader)
     rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][:count]
-    found = []
+    slowest = []
     for row in rows.tolist():
         number, value = int(slow.worker[row]), int(slow.value[row])
         kept_off_s = float(min(slow.kept_off_ns[row], slow.took_ns[row]) / 1e9)
         is_index = bool(slow.is_index[row])
-        found.append(
+        slowest.append(
             {
                 "index": value if is_index else None,
                 "place_in_batch": None if is_index else value,
@@ -157,7 +127,7 @@ def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list
                 "pid": int(slow.pid[row]),
             }
         )
-    return found
+    return slowest
 
 
 def _by_process(table: FetchTable) -> Iterator[FetchTable]:
@@ -179,15 +149,15 @@ def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, A
     return resources_of(samples.get(int(table.pid[0]), []), start, end)
 
 
-def _worker(table: FetchTable, p: Passes, resources: dict[str, Any]) -> dict[str, Any]:
+def _worker(table: FetchTable, p: LoaderIterations, resources: dict[str, Any]) -> dict[str, Any]:
     """Builds the row of one process that makes batches."""
     pid, number = int(table.pid[0]), int(table.worker[0])
     start, wall = table.start_ns, table.wall_ns
-    # Of each pass it was there from its first fetch on; between passes nobody asks it anything.
-    in_pass = np.searchsorted(p.start, start, side="right") - 1
-    served, first_of_pass = np.unique(in_pass, return_index=True)
-    served, first_of_pass = served[served >= 0], first_of_pass[served >= 0]
-    asked_ns = int((p.end[served] - start[first_of_pass]).sum())
+    # Of each epoch it was there from its first fetch on; between epochs nobody asks it anything.
+    in_epoch = np.searchsorted(p.start, start, side="right") - 1
+    served, first_of_epoch = np.unique(in_epoch, return_index=True)
+    served, first_of_epoch = served[served >= 0], first_of_epoch[served >= 0]
+    asked_ns = int((p.end[served] - start[first_of_epoch]).sum())
     began = int(p.start[served[0]] if len(served) else start[0])
     return {
         "worker": number - 1 if number else None,

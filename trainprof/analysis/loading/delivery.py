@@ -1,4 +1,4 @@
-"""How batches come from workers: time blocked and receiving, and what became of the workers."""
+"""What training waits for from a loader: batches of workers, starts of epochs, lost workers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from trainprof.analysis.loading.fetches import Details, Float64
+from trainprof.analysis.loading.fetches import Details, FetchTable, Float64
 from trainprof.analysis.timeline.events import Events, Int64
+from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 # A poll that finds a batch takes less; one that waits for a worker takes more.
@@ -17,11 +19,7 @@ PID_BITS: Final = 32
 
 
 def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
-    """Sums up one loader's deliveries, but for the first of each pass; {} where there are none.
-
-    Args:
-        details: NEXT_PARTS of the loader.
-        calls: LOADER_NEXT of the loader, in order of start.
+    """Sums up one loader's deliveries, but for the first of each epoch; {} where there are none.
 
     Returns:
         Figures of `Loader` by name: blocked_s with nothing there, receive_s taking batches over,
@@ -46,11 +44,7 @@ def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
 
 
 def receiving_ns(details: Details) -> Int64:
-    """Returns how long each batch took to be taken over.
-
-    Args:
-        details: NEXT_PARTS, shape (n,).
-    """
+    """Returns how long each batch took to be taken over."""
     below = (1 << RECEIVE_CPU_SHIFT) - 1
     return details["value"].astype(np.int64) & below
 
@@ -59,15 +53,12 @@ def receiving_cpu_s(details: Details) -> Float64 | None:
     """Returns the CPU time that taking over each batch took of the training process.
 
     None where that is not told of all.
-
-    Args:
-        details: NEXT_PARTS, shape (n,).
     """
     if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_TOLD).all():
         return None
     cpu_ns = (details["value"].astype(np.int64) >> RECEIVE_CPU_SHIFT) * 1000
-    found: Float64 = np.minimum(cpu_ns, receiving_ns(details)) / 1e9
-    return found
+    seconds: Float64 = np.minimum(cpu_ns, receiving_ns(details)) / 1e9
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +81,8 @@ class WorkerTable:
         mine = np.flatnonzero(self.pid == pid)
         place = np.searchsorted(self.start_ns[mine], times, side="right") - 1
         loader = np.concatenate([[0], self.loader[mine]])
-        found: Int64 = loader[place + 1]
-        return found
+        loaders: Int64 = loader[place + 1]
+        return loaders
 
 
 def worker_table(details: Details) -> WorkerTable:
@@ -109,12 +100,12 @@ def worker_table(details: Details) -> WorkerTable:
 def lost_workers(details: Details, origin_ns: int) -> list[dict[str, Any]]:
     """Returns the workers of a loader that died: pid, number, exit status or signal, and when."""
     rows = details[details["kind"] == Kind.WORKER_LOST]
-    found: dict[int, dict[str, Any]] = {}
+    lost: dict[int, dict[str, Any]] = {}
     for row in rows.tolist():
         _, flags, _, _, at_ns, _, value = row
         pid, code = value & ((1 << PID_BITS) - 1), value >> PID_BITS
         signed = code - (1 << 16) if code >= 1 << 15 else code
-        found.setdefault(
+        lost.setdefault(
             pid,
             {
                 "pid": pid,
@@ -124,4 +115,58 @@ def lost_workers(details: Details, origin_ns: int) -> list[dict[str, Any]]:
                 "at_s": (at_ns - origin_ns) / 1e9,
             },
         )
-    return list(found.values())
+    return list(lost.values())
+
+
+# Of a usual batch's making: those are out of a buffer.
+_QUICK_SHARE: Final = 0.5
+# Of all of them, quick ones among them: a usual one.
+_USUAL_QUANTILE: Final = 0.75
+# Of what starts of epochs took: what quick batches saved later on.
+_GIVEN_BACK_SHARE: Final = 0.5
+
+
+def later_starts_s(p: LoaderIterations, fetches: FetchTable) -> float:
+    """Returns what iterators and first batches of all epochs but the first took.
+
+    None of it counts where later batches were the quicker for most of it: with its first one a
+    stream that shuffles fills a buffer, and has its last ones out of that.
+    """
+    begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[1:].sum())
+    given_back_ns = float(_given_back_ns(p, fetches)[1:].sum())
+    return 0.0 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns > 0 else begun_ns / 1e9
+
+
+def first_given_back_s(p: LoaderIterations, fetches: FetchTable) -> float:
+    """Returns what quick batches of the first epoch saved, where that makes up for its start."""
+    begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum())
+    given_back_ns = float(_given_back_ns(p, fetches)[:1].sum())
+    return given_back_ns / 1e9 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns else 0.0
+
+
+def _given_back_ns(p: LoaderIterations, fetches: FetchTable) -> npt.NDArray[np.float64]:
+    """Returns what the quick batches of each epoch saved beside usual ones, shape (n,)."""
+    own = fetches.loader == p.loader
+    took, start = fetches.wall_ns[own], fetches.start_ns[own]
+    if len(took) == 0:
+        return np.zeros(len(p))
+    usual = float(np.quantile(took, _USUAL_QUANTILE))
+    place = np.searchsorted(p.start, start, side="right") - 1
+    is_quick = (place >= 0) & (took < _QUICK_SHARE * usual)
+    at_once = max(len(np.unique(fetches.worker[own])), 1)
+    saved = np.bincount(place[is_quick], (usual - took[is_quick]) / at_once, minlength=len(p))
+    return saved.astype(np.float64)
+
+
+def sampler_starts_s(p: LoaderIterations, calls: Events, fetches: FetchTable) -> float:
+    """Returns what the sampler took until the first batch was there, of all epochs but the first.
+
+    Args:
+        fetches: Of all loaders: without workers the sampler is asked ahead of each.
+    """
+    drawn, own = calls.where(calls.is_kind(Kind.SAMPLER)), fetches.loader == p.loader
+    begun = np.concatenate([drawn.start, fetches.start_ns[own]])
+    took = np.concatenate([drawn.end - drawn.start, fetches.waited_ns[own]])
+    place = np.searchsorted(p.start, begun, side="right") - 1
+    is_start = (place >= 1) & (begun < p.after_first[place])
+    return float(took[is_start].sum() / 1e9)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.events import Bool, Events, Int64, joined_tables, rows_of
 from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
 
 Float64 = npt.NDArray[np.float64]
@@ -64,30 +64,17 @@ class FetchTable:
 
     def rows(self, which: Bool | Int64 | slice) -> FetchTable:
         """Returns the rows of a mask, an index array or a slice."""
-        return FetchTable(*(getattr(self, name)[which] for name in _COLUMNS))
+        return rows_of(self, which)
 
     @staticmethod
     def joined(tables: list[FetchTable]) -> FetchTable:
-        if len(tables) == 1:
-            return tables[0]
-        return FetchTable(
-            *(
-                np.concatenate([np.empty(0, dtype=kind), *(getattr(t, name) for t in tables)])
-                for name, kind in _COLUMNS.items()
-            )
-        )
-
-
-_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64}
-_COLUMNS: Final = {field.name: _DTYPES[str(field.type)] for field in fields(FetchTable)}
+        return tables[0] if len(tables) == 1 else joined_tables(FetchTable, tables)
 
 
 def fetch_table(events: Events, details: Details, pid: int, only_loader: int) -> FetchTable:
     """Finds the fetches of one process and the loader each one served.
 
     Args:
-        events, details: Of the process, all threads.
-        pid: Its pid.
         only_loader: The loader of fetches that do not say, or 0.
     """
     tables = []
@@ -133,16 +120,16 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
             return rows, np.full(len(start), -1)
         return rows, np.where(rows["start"][place] == start, place, -1)
 
-    def values(place: Int64, told: npt.NDArray[Any]) -> Float64:
-        found = np.full(len(place), np.nan)
-        found[place >= 0] = told[place[place >= 0]]
-        return found
+    def values(place: Int64, recorded: npt.NDArray[Any]) -> Float64:
+        column = np.full(len(place), np.nan)
+        column[place >= 0] = recorded[place[place >= 0]]
+        return column
 
-    def from_us(told: npt.NDArray[Any]) -> Float64:
-        return np.where(told == NOT_TOLD, np.nan, told.astype(np.float64) * 1000)
+    def from_us(recorded: npt.NDArray[Any]) -> Float64:
+        return np.where(recorded == NOT_TOLD, np.nan, recorded.astype(np.float64) * 1000)
 
-    def or_nothing(found: Float64) -> Float64:
-        return np.where(np.isnan(found) & (of_cpu >= 0), 0.0, found)
+    def or_nothing(column: Float64) -> Float64:
+        return np.where(np.isnan(column) & (of_cpu >= 0), 0.0, column)
 
     cpu, of_cpu = column(Kind.FETCH_CPU)
     io, of_io = column(Kind.FETCH_IO)  # written where there was any
@@ -162,21 +149,16 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
 
 
 def copying_loaders(events: Events, fetches: FetchTable) -> set[int]:
-    """Returns the loaders in whose fetches something was copied to a device, or from one.
-
-    Args:
-        events: Of one process.
-        fetches: Of the same.
-    """
+    """Returns the loaders in whose fetches something was copied to a device, or from one."""
     copies = events.where(events.is_kind(Kind.TRANSFER))
-    found: set[int] = set()
+    loaders: set[int] = set()
     for thread in np.unique(copies.thread).tolist():
         begun = np.sort(copies.start[copies.thread == thread])
         start, own = fetches.start_ns, fetches.thread == thread
         before = np.searchsorted(begun, start)
         copied = np.searchsorted(begun, start + fetches.wall_ns) > before
-        found.update(fetches.loader[own & copied].tolist())
-    return found
+        loaders.update(fetches.loader[own & copied].tolist())
+    return loaders
 
 
 def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
@@ -187,14 +169,14 @@ def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
         outer_end: Of the outer ones, in order of start.
         begun: For each inner one the place of the last outer one that had begun before it, or -1.
     """
-    found: Int64 = begun.copy()
-    is_past = found[:0]
+    around: Int64 = begun.copy()
+    is_past = around[:0]
     for _ in range(_MAX_DEPTH):
         # Where one ended before, an earlier one may reach over it: a loader in a dataset.
-        is_past = np.flatnonzero(found >= 0)
-        is_past = is_past[outer_end[found[is_past]] < end[is_past]]
+        is_past = np.flatnonzero(around >= 0)
+        is_past = is_past[outer_end[around[is_past]] < end[is_past]]
         if len(is_past) == 0:
-            return found
-        found[is_past] -= 1
-    found[is_past] = -1
-    return found
+            return around
+        around[is_past] -= 1
+    around[is_past] = -1
+    return around

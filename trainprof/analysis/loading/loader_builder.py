@@ -1,4 +1,4 @@
-"""Packages that build loaders for the user, and how they are told the loaders' arguments."""
+"""How a loader is built: packages that do it for the user, and loading whole batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import integer, words
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites, integer, words
 from trainprof.analysis.summary.loader import LoaderCall
 
 _KEPT: Final = "persistent_workers"
@@ -122,19 +121,58 @@ def builder_of(metadata: Mapping[str, Any]) -> str | None:
 
 def call_of(metadata: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
     """Returns how a loader is built; None of a recording that does not tell."""
-    takes, told = words(metadata.get("takes")), metadata.get("constructors")
+    takes, lines = words(metadata.get("takes")), metadata.get("constructors")
     if not takes:
         return None
     ends_at, own = metadata.get("call_ends_at"), metadata.get("built_by") is None
-    constructors = [one for one in told if isinstance(one, int)] if isinstance(told, list) else []
+    constructors = (
+        [line for line in lines if isinstance(line, int)] if isinstance(lines, list) else []
+    )
     return LoaderCall(
         ends_at=_place(ends_at) if own else None,
         takes=takes,
-        constructors=[sites[one] for one in constructors],
+        constructors=[sites[line] for line in constructors],
     )
 
 
-def _place(told: Any) -> list[int] | None:
-    numbers = [integer(one) for one in told] if isinstance(told, list) else []
-    known = [one for one in numbers if one is not None]
+def _place(place: Any) -> list[int] | None:
+    numbers = [integer(number) for number in place] if isinstance(place, list) else []
+    known = [number for number in numbers if number is not None]
     return known if len(known) == len(numbers) == 2 else None
+
+
+# Those that a loader makes for itself, of its dataset alone.
+TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
+# Whose the classes are of samplers that nobody but the user can have made, where no package did.
+_OF_OTHERS: Final = ("torch", "other")
+
+
+def whole_batches(metadata: Mapping[str, Any]) -> str | None:
+    """Returns the arguments with which torch asks a dataset for a batch at once, as for samples.
+
+    None where batches are made up by a rule of the user's own, or by a package for them, where a
+    package made the sampler, and where the dataset takes no list of indices, nor could as tensors.
+    """
+    size, drawn = integer(metadata.get("batch_size")), _drawn(metadata)
+    is_plain = metadata.get("batch_sampler") == "BatchSampler" and builder_of(metadata) is None
+    is_plain &= metadata.get("is_taken_over") is not True
+    is_plain &= metadata.get("refuses_lists") is not True or metadata.get("is_stackable") is True
+    if metadata.get("is_asked_one_by_one") is not True or not is_plain or not size or drawn is None:
+        return None
+    drops_last = metadata.get("drop_last") is True
+    return f"sampler=BatchSampler({drawn}, {size}, drop_last={drops_last}), batch_size=None"
+
+
+def _drawn(metadata: Mapping[str, Any]) -> str | None:
+    """Returns what draws a loader's samples, as one writes it beside its arguments.
+
+    `sampler` is the one that the call has: torch makes none but its own two. None where it may have
+    none, and of older runs that do not tell.
+    """
+    sampler, origin = metadata.get("sampler"), metadata.get("sampler_from")
+    if sampler in TORCHS_SAMPLERS and origin in ("torch", None):
+        if metadata.get("samples_plainly") is True:
+            return f"{sampler}(dataset)"
+        if metadata.get("samples_by_generator") is True:
+            return f"{sampler}(dataset, generator=...)"
+    return "sampler" if origin in _OF_OTHERS else None

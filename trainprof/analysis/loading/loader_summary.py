@@ -11,9 +11,9 @@ import numpy as np
 
 from trainprof.analysis.loading.batch_preparation import DEFAULT_SLOW_SAMPLES, SlowSamples
 from trainprof.analysis.loading.delivery import worker_table
+from trainprof.analysis.loading.fetch_usage import StateSamples, with_sampled_reading
 from trainprof.analysis.loading.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loading.loaders import BatchMaking, loaders_in_loop, loaders_of
-from trainprof.analysis.loading.reading_states import StateSamples, with_sampled_reading
 from trainprof.analysis.loading.recreated_loaders import renumbered
 from trainprof.analysis.loading.stream_samples import recorded_stream
 from trainprof.analysis.loading.worker_threads import told_threads
@@ -22,11 +22,12 @@ from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, integer, number
-from trainprof.analysis.run.training_part import trained_samples
+from trainprof.analysis.run.run_part import trained_samples
 from trainprof.analysis.run.training_process import is_of_loader
-from trainprof.analysis.stacks.lines_by_part import LooksAtMaking, looks_at_making
-from trainprof.analysis.stacks.samples import LineNames, line_names, looked_at, looks_of
+from trainprof.analysis.stacks.hot_lines import FetchSamples, fetch_samples
+from trainprof.analysis.stacks.samples import LineNames, line_names, sampled_threads, thread_samples
 from trainprof.analysis.summary.loader import Loader, LoaderBound, WorkerThreads
+from trainprof.analysis.timeline.events import joined_tables
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.record.schema import Kind, Topic
@@ -42,7 +43,7 @@ class LoaderPart:
 
     Attributes:
         loaders: As all of the run has them.
-        in_loop: As its training phase has them, without those that have no pass in it.
+        in_loop: As its training phase has them, without those that have no epoch in it.
         samples: How many were trained on, None where that is not told.
         known_of: Returns the model of a loader, by its id.
         making_of: What stack samples met while its workers made batches, by id of a loader
@@ -53,23 +54,23 @@ class LoaderPart:
     in_loop: list[Loader]
     samples: int | None
     known_of: Callable[[int], LoaderModel | None]
-    making_of: Mapping[int, LooksAtMaking]
+    making_of: Mapping[int, FetchSamples]
 
 
 def loader_part(run: Analysed) -> LoaderPart:
     """Returns what is known of a run's loaders."""
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(run, making)
-    costliest = sorted(loaders, key=lambda one: -one.wait_total_s)[:_LOADERS_MODELLED]
-    known = {one.id: _pipeline_inputs(run, making, one.id) for one in costliest}
+    costliest = sorted(loaders, key=lambda loader: -loader.wait_total_s)[:_LOADERS_MODELLED]
+    known = {loader.id: _pipeline_inputs(run, making, loader.id) for loader in costliest}
     samples = trained_samples(timeline, making.fetches, run.metadata)
     known_of = cache(lambda number: model_of(known.get(number)))
     loaders = with_bounds(loaders, known_of)
     in_loop = loaders_in_loop(run, making, loaders)
     making_of = {
-        one.id: looks_at_making(making.fetches, one.id, making.looks)
-        for one in in_loop
-        if one.num_workers and one.role == TRAINING
+        loader.id: fetch_samples(making.fetches, loader.id, making.stack_samples)
+        for loader in in_loop
+        if loader.num_workers and loader.role == TRAINING
     }
     return LoaderPart(loaders, in_loop, samples, known_of, making_of)
 
@@ -77,20 +78,15 @@ def loader_part(run: Analysed) -> LoaderPart:
 def with_bounds(
     loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
 ) -> list[Loader]:
-    """Returns the loaders, those that were waited for most with what bounds them.
-
-    Args:
-        loaders: All of the run.
-        known_of: Returns the model of a loader, by its id.
-    """
+    """Returns the loaders, those that were waited for most with what bounds them."""
     eligible = [
-        one
-        for one in loaders
-        if one.role in (TRAINING, EVALUATION) and one.iterations >= MIN_STEADY_STEPS
+        loader
+        for loader in loaders
+        if loader.role in (TRAINING, EVALUATION) and loader.iterations >= MIN_STEADY_STEPS
     ]
-    ranked = sorted(eligible, key=lambda one: (one.role != TRAINING, -one.wait_total_s))
-    bounds = {one.id: _bound_of(known_of(one.id)) for one in ranked[:MAX_BOUNDS]}
-    return [replace(one, bound=bounds.get(one.id)) for one in loaders]
+    ranked = sorted(eligible, key=lambda loader: (loader.role != TRAINING, -loader.wait_total_s))
+    bounds = {loader.id: _bound_of(known_of(loader.id)) for loader in ranked[:MAX_BOUNDS]}
+    return [replace(loader, bound=bounds.get(loader.id)) for loader in loaders]
 
 
 def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
@@ -126,12 +122,12 @@ def _batch_making(run: Analysed) -> BatchMaking:
         slow.append(SlowSamples.of_process(own, tables[-1]))
     threads: dict[int, WorkerThreads | None] = {}
     streams = {process.pid or 0: recorded_stream(run.metadata.environment())}
-    looks = {
+    stack_samples = {
         (process.pid or 0, thread): (
-            looks_of(own, thread),
+            thread_samples(own, thread),
             LineNames(run.metadata.texts, run.sites()),
         )
-        for thread in looked_at(own)
+        for thread in sampled_threads(own)
     }
     window = run.timeline.window
     for log in process.workers:
@@ -143,8 +139,8 @@ def _batch_making(run: Analysed) -> BatchMaking:
         of_worker = _in_window(log.details, run)
         table = fetch_table(events, of_worker, pid, 0)
         known = renumbered(table.loader, first_of)
-        told = workers.loader_of(pid, table.start_ns)
-        loader = np.where(told > 0, told, np.where(known > 0, known, only))
+        by_worker = workers.loader_of(pid, table.start_ns)
+        loader = np.where(by_worker > 0, by_worker, np.where(known > 0, known, only))
         tables.append(replace(table, loader=loader))
         copying |= copying_loaders(events, tables[-1])
         slow.append(SlowSamples.of_process(of_worker, tables[-1]))
@@ -153,9 +149,9 @@ def _batch_making(run: Analysed) -> BatchMaking:
         of_itself, sites = metadata.environment(), metadata.sites(cwd)
         threads[pid] = told_threads(of_itself, sites)
         streams[pid] = recorded_stream(of_itself)
-        for thread in looked_at(of_worker):
+        for thread in sampled_threads(of_worker):
             names = line_names(log, cwd)
-            looks[pid, thread] = looks_of(of_worker, thread), names
+            stack_samples[pid, thread] = thread_samples(of_worker, thread), names
     fetches = FetchTable.joined(tables)
     ticks = ticks_of(run.recording.process_lines)
     fetches = with_sampled_reading(
@@ -167,13 +163,13 @@ def _batch_making(run: Analysed) -> BatchMaking:
     asked = integer(run.recording.section("options").get("slow_samples"))
     return BatchMaking(
         fetches=fetches,
-        slow=SlowSamples.joined(slow),
+        slow=joined_tables(SlowSamples, slow),
         details=own,
         ticks=ticks,
         samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
-        looks=looks,
+        stack_samples=stack_samples,
         copying=frozenset(copying),
         threads=threads,
         streams=streams,
@@ -205,5 +201,5 @@ def _in_window(details: Details, run: Analysed) -> Details:
     window, start = run.timeline.window, details["start"]
     is_inside = (start >= window.start) & (start < window.end)
     is_worker = details["kind"] == Kind.WORKER
-    found: Details = details[is_inside | is_worker]
-    return found
+    rows: Details = details[is_inside | is_worker]
+    return rows

@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.loading.batch_preparation import SlowSamples, fetch_of
-from trainprof.analysis.loading.batch_reads import TORCHS_SAMPLERS, whole_batches
-from trainprof.analysis.loading.delivery import delivery_of, lost_workers
-from trainprof.analysis.loading.epoch_starts import (
+from trainprof.analysis.loading.delivery import (
+    delivery_of,
     first_given_back_s,
     later_starts_s,
+    lost_workers,
     sampler_starts_s,
 )
 from trainprof.analysis.loading.fetches import Details, FetchTable
-from trainprof.analysis.loading.loader_builder import builder_of, call_of
-from trainprof.analysis.loading.shared_line import with_others_of_line
+from trainprof.analysis.loading.loader_builder import (
+    TORCHS_SAMPLERS,
+    builder_of,
+    call_of,
+    whole_batches,
+)
 from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, has_asked
 from trainprof.analysis.loading.worker_threads import threads_of
 from trainprof.analysis.machine.processes import Samples, Tick
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Metadata, integer, words
-from trainprof.analysis.run.place_names import Sites
-from trainprof.analysis.stacks.lines_by_part import lines_of_making
-from trainprof.analysis.stacks.samples import LineNames, Looks, Stack, function_of
+from trainprof.analysis.run.metadata import Metadata, Sites, integer, words
+from trainprof.analysis.stacks.hot_lines import fetch_lines
+from trainprof.analysis.stacks.samples import LineNames, Stack, StackSamples, function_of
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Loader, WorkerThreads
 from trainprof.analysis.timeline.evaluation import evaluation_ns
-from trainprof.analysis.timeline.events import Bool, Events, Int64
-from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, Passes
+from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
+from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
+from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
+from trainprof.record.site_name import UNKNOWN_SITE
 
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
-# Numbers of batches that passes came to: of loaders over parts of the data, one after the other.
+# Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
 _UNLIKE: Final = 3
-# Of passes that ended, the first so many are told one by one: later ones are like them.
+# Of epochs that ended, the first so many are told one by one: later ones are like them.
 _ENDED_TOLD: Final = 32
-# Of the passes of an evaluation: from there on a line is where it is called.
+# Of the epochs of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
-# What the passes over a loader, and the making of their batches, came to.
-_OF_PASSES: Final = (
+# What the epochs over a loader, and the making of their batches, came to.
+_OF_ITERATIONS: Final = (
     "passes",
     "iterations",
     "ended",
@@ -81,7 +86,7 @@ class BatchMaking:
         samples: Of those, the workers', by pid.
         origin_ns: The run's start.
         slow_samples: How many of them to list.
-        looks: At threads that make batches, and the names of what was seen, by pid and thread.
+        stack_samples: Of threads that fetch, and names of what was seen, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
         threads: Of libraries in workers, by pid.
         streams: What processes recorded of streams that they read, by pid.
@@ -94,22 +99,24 @@ class BatchMaking:
     samples: Mapping[int, Samples]
     origin_ns: int
     slow_samples: int
-    looks: Mapping[tuple[int, int], tuple[Looks, LineNames]] = field(default_factory=dict)
+    stack_samples: Mapping[tuple[int, int], tuple[StackSamples, LineNames]] = field(
+        default_factory=dict
+    )
     copying: frozenset[int] = frozenset()
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
     streams: Mapping[int, WorkerStream] = field(default_factory=dict)
 
-    def of_passes(self, p: Passes, chosen: Bool) -> BatchMaking:
-        """Returns it with no fetches but those of some passes over one loader.
+    def of_iterations(self, p: LoaderIterations, chosen: Bool) -> BatchMaking:
+        """Returns it with no fetches but those of some epochs over one loader.
 
         Args:
-            p: All passes over it.
-            chosen: Which of them, shape (n_passes,).
+            p: All epochs over it.
+            chosen: Which of them, shape (n_iterations,).
         """
         fetches, slow = self.fetches, self.slow
         mine = (fetches.loader == p.loader) & _are_of(chosen, p.number_at(fetches.start_ns))
-        slow = slow.rows((slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns)))
-        return replace(self, fetches=fetches.rows(mine), slow=slow)
+        slow_here = (slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns))
+        return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
 
 
 def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
@@ -117,7 +124,7 @@ def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
     timeline, metadata, sites = run.timeline, run.metadata, run.sites()
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
-    found = [
+    loaders = [
         _loader_of(
             p,
             metadata.loader(p.loader),
@@ -126,46 +133,44 @@ def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
             sites,
             evaluation=timeline.segments if is_here else None,
         )
-        for p, is_here in zip(timeline.passes, timeline.on_thread.tolist(), strict=True)
+        for p, is_here in zip(timeline.loaders, timeline.on_thread.tolist(), strict=True)
     ]
     given = metadata.loaders_of_device_batches()
-    found = [
+    loaders = [
         replace(
             x,
             changed_between_passes=metadata.changed_attributes(x.id),
             touches_device=x.id in making.copying or x.id in given,
         )
-        for x in found
+        for x in loaders
     ]
     names = LineNames(metadata.texts, sites)
-    found = _with_callers(found, timeline.passes, making.details, names)
-    found = with_others_of_line(found, [metadata.loader(x.id).get("serial") for x in found])
-    return sorted(found, key=lambda x: (x.role != TRAINING, x.id))
+    loaders = _with_callers(loaders, timeline, making.details, names)
+    loaders = with_others_of_line(loaders, [metadata.loader(x.id).get("serial") for x in loaders])
+    return sorted(loaders, key=lambda x: (x.role != TRAINING, x.id))
 
 
 def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -> list[Loader]:
-    """Returns the loaders as the training phase has them: with the figures of passes in it alone.
+    """Returns the loaders as the training phase has them: with the figures of epochs in it alone.
 
-    A pass for statistics ahead of training, or a test behind it, is no part of what training waits
-    for. Loaders without any pass in it are left out. Those that another thread reads, ahead of
-    training, are left as they are. Of a pass whose iterator was made ahead, but that gives training
-    batches, all counts but the making of the iterator.
+    An epoch for statistics ahead of training, or a test behind it, is no part of what training
+    waits for. Loaders without any epoch in it are left out. Those that another thread reads, ahead
+    of training, are left as they are. Of an epoch whose iterator was made ahead, but that gives
+    training batches, all counts but the making of the iterator.
 
     Args:
-        run: Of which they are.
-        making: Of all loaders.
         loaders: With the figures of all of the run.
     """
     timeline = run.timeline
     events, loop = timeline.all_events, (timeline.window.loop_start, timeline.window.loop_end)
-    passes_of = {p.loader: p for p in timeline.passes}
+    iterations_of = {p.loader: p for p in timeline.loaders}
     inside = np.clip(timeline.segments, *loop)
-    found = []
-    for one in loaders:
-        p = passes_of[one.id]
+    in_loop = []
+    for loader in loaders:
+        p = iterations_of[loader.id]
         begins_inside = (p.start >= loop[0]) & (p.start < loop[1])
-        if begins_inside.all() or one.thread != "training":
-            found.append(one)
+        if begins_inside.all() or loader.thread != "training":
+            in_loop.append(loader)
             continue
         own = events.where(events.is_kind(*_CALLS) & (events.site == p.loader))
         is_inside = begins_inside | _gives_batches(p, own, loop)
@@ -174,31 +179,31 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
                 run.metadata.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
-                making.of_passes(p, is_inside),
+                making.of_iterations(p, is_inside),
                 run.sites(),
                 evaluation=inside,
             )
-            figures = {name: getattr(part, name) for name in _OF_PASSES}
-            found.append(replace(one, begun_ahead=not is_inside[0], **figures))
-    return found
+            figures = {name: getattr(part, name) for name in _OF_ITERATIONS}
+            in_loop.append(replace(loader, begun_ahead=not is_inside[0], **figures))
+    return in_loop
 
 
-def _gives_batches(p: Passes, calls: Events, loop: tuple[int, int]) -> Bool:
-    """Which passes over a loader are asked for batches in the loop, by the loader's own events."""
+def _gives_batches(p: LoaderIterations, calls: Events, loop: tuple[int, int]) -> Bool:
+    """Which epochs over a loader are asked for batches in the loop, by the loader's own events."""
     taken = calls.start[calls.is_kind(Kind.LOADER_NEXT)]
     number = p.number_at(taken[(taken >= loop[0]) & (taken < loop[1])])
-    found: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
-    return found
+    gives: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
+    return gives
 
 
 def _are_of(chosen: Bool, number: Int64) -> Bool:
-    """Whether passes of these numbers are among those chosen; -1 is the number of none."""
-    found: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
-    return found
+    """Whether epochs of these numbers are among those chosen; -1 is the number of none."""
+    is_chosen: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
+    return is_chosen
 
 
 def _with_callers(
-    loaders: list[Loader], passes: list[Passes], details: Details, names: LineNames
+    loaders: list[Loader], timeline: Timeline, details: Details, names: LineNames
 ) -> list[Loader]:
     """Tells of evaluations where the code that trains calls for them.
 
@@ -206,7 +211,7 @@ def _with_callers(
     """
     begun = details[details["kind"] == Kind.LOADER_PASS]
     training, evaluating = Counter[Stack](), []
-    for p in passes:
+    for p in timeline.loaders:
         own = begun[begun["site"] == p.loader]
         # It is told just before the iterator is made.
         place = np.minimum(np.searchsorted(p.start, own["start"]), max(len(p) - 1, 0))
@@ -215,8 +220,8 @@ def _with_callers(
         evaluating.append(names.stacks(own["value"][stage == EVALUATION].astype(np.int64)))
     lines = {site for stack in training for site, _ in stack}
     functions = {function_of(*frame) for stack in training for frame in stack}
-    found = []
-    for one, stacks in zip(loaders, evaluating, strict=True):
+    called = []
+    for loader, stacks in zip(loaders, evaluating, strict=True):
         calls: Counter[str] = Counter()
         for stack, count in stacks.items():
             shared = (f[0] for f in stack if function_of(*f) in functions and f[0] not in lines)
@@ -224,12 +229,12 @@ def _with_callers(
             if site is not None:
                 calls[site] += count
         most = [site for site, count in calls.items() if count > _MOST * stacks.total()]
-        found.append(replace(one, called_at=most[0]) if most else one)
-    return found
+        called.append(replace(loader, called_at=most[0]) if most else loader)
+    return called
 
 
 def _loader_of(
-    p: Passes,
+    p: LoaderIterations,
     metadata: Mapping[str, Any],
     calls: Events,
     making: BatchMaking,
@@ -240,11 +245,7 @@ def _loader_of(
     """Builds a loader's entry.
 
     Args:
-        p: Its passes.
         metadata: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
-        calls: Its own events.
-        making: Of all loaders.
-        sites: Names of places.
         evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
     """
     later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
@@ -265,7 +266,7 @@ def _loader_of(
         origin_ns=making.origin_ns,
         slow_samples=making.slow_samples,
     )
-    hot_lines = lines_of_making(fetches, p.loader, making.looks)
+    hot_lines = fetch_lines(fetches, p.loader, making.stack_samples)
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
@@ -327,21 +328,21 @@ def _loader_of(
     )
 
 
-def _evaluation_ns(p: Passes, calls: Events, evaluation: Int64 | None) -> Int64:
+def _evaluation_ns(p: LoaderIterations, calls: Events, evaluation: Int64 | None) -> Int64:
     if evaluation is None:
         return (p.end - p.start)[p.of_stage(EVALUATION)]
     return evaluation_ns(p, calls, evaluation)
 
 
-def _seconds_within(details: Details, p: Passes) -> float:
-    """Sums up what began in some pass over a loader."""
+def _seconds_within(details: Details, p: LoaderIterations) -> float:
+    """Sums up what began in some epoch over a loader."""
     place = np.searchsorted(p.start, details["start"], side="right") - 1
     is_inside = (place >= 0) & (details["start"] < p.end[place])
     return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
 
 
-def _has_parts(p: Passes) -> bool:
-    """Whether passes go over parts of the data: for one length they end after too many numbers."""
+def _has_parts(p: LoaderIterations) -> bool:
+    """Whether epochs go over parts of the data: for one length they end after too many numbers."""
     return len(np.unique(p.batches[p.is_ended])) >= _UNLIKE
 
 
@@ -382,33 +383,72 @@ def _word(value: Any) -> str | None:
 
 
 def samples_of(
-    p: Passes, counted: Bool, events: Events, fetches: FetchTable, metadata: Metadata
+    p: LoaderIterations, counted: Bool, events: Events, fetches: FetchTable, metadata: Metadata
 ) -> int | None:
-    """Counts the samples of the batches taken in some passes, from the sampler's index lists.
+    """Counts the samples of the batches taken in some epochs, from the sampler's index lists.
 
-    Workers are sent indices ahead of time: of each pass the first as many count as batches were
+    Workers are sent indices ahead of time: of each epoch the first as many count as batches were
     taken. None where the sampler does not tell sizes: that of an iterable dataset says how many it
     asks for, not how many there are, and one that is no list of indices says nothing.
-
-    Args:
-        p: The loader's passes.
-        counted: Which of them count.
-        events: Of all threads.
-        fetches, metadata: Of all loaders.
     """
-    told = metadata.loader(p.loader)
+    loader = metadata.loader(p.loader)
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
     times, sizes = drawn.start, drawn.value.astype(np.int64)
     if len(drawn) == 0:
         own = (fetches.loader == p.loader) & (fetches.worker == 0)
         times, sizes = fetches.start_ns[own], fetches.samples[own]
-    if len(sizes) == 0 or told.get("is_iterable") or sizes.min() < 1:
+    if len(sizes) == 0 or loader.get("is_iterable") or sizes.min() < 1:
         return None
-    if told.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
+    if loader.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
         return None
     number = np.searchsorted(p.start, times, side="right") - 1
     number, sizes = number[number >= 0], sizes[number >= 0]
-    first_of_pass = np.searchsorted(number, np.arange(len(p)))
-    position = np.arange(len(number)) - first_of_pass[number]
+    first_of_epoch = np.searchsorted(number, np.arange(len(p)))
+    position = np.arange(len(number)) - first_of_epoch[number]
     used = (position < p.batches[number]) & counted[number]
     return int(sizes[used].sum())
+
+
+def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
+    """Says of each loader what those are for that its line builds besides, and what they forbid.
+
+    Args:
+        serials: Of each, which tells it from those of its line that live at the same time.
+    """
+    numbered = list(zip(loaders, serials, strict=True))
+    return [
+        replace(
+            loader,
+            also_builds=sorted(
+                {
+                    other.role
+                    for other, other_serial in numbered
+                    if _is_of_one_call(loader, other)
+                    # One that it is built anew as, for the same with other arguments, is no other.
+                    and (other.role, other_serial) != (loader.role, serial)
+                }
+            ),
+            # The arguments of one call are those of all.
+            overlaps=any(other.overlaps for other in (loader, *_of_call(loader, loaders))),
+            changed_between_passes=_changed(loader, loaders),
+        )
+        for loader, serial in numbered
+    ]
+
+
+def _changed(loader: Loader, loaders: Sequence[Loader]) -> list[str]:
+    """Returns what training changes of a loader's dataset, and of those that its call builds."""
+    all_of_call = (loader, *_of_call(loader, loaders))
+    names = (name for built in all_of_call for name in built.changed_between_passes)
+    return list(dict.fromkeys(names))
+
+
+def _of_call(loader: Loader, loaders: Sequence[Loader]) -> list[Loader]:
+    return [other for other in loaders if _is_of_one_call(loader, other)]
+
+
+def _is_of_one_call(loader: Loader, other: Loader) -> bool:
+    if loader.built_by is not None or other.built_by is not None or loader.site == UNKNOWN_SITE:
+        return False
+    ends = [None if loader.call is None else loader.call.ends_at for loader in (loader, other)]
+    return loader.site == other.site and (None in ends or ends[0] == ends[1])

@@ -1,17 +1,19 @@
-"""Loaders that are built anew for each use: Hugging Face's Trainer does so at every evaluation."""
+"""Loaders that are recreated for each use, and datasets that are new."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import Metadata
-from trainprof.analysis.timeline.iterations import Passes
+from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.timeline.iterations import LoaderIterations
+from trainprof.record.schema import Kind
 
 # So many one after the other, of data of another length each, are parts of one.
 _MANY_PARTS: Final = 4
@@ -21,33 +23,29 @@ _OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
 Id = TypeVar("Id", np.uint32, np.int64)
 
 
-def rebuilt_loaders(passes: list[Passes], metadata: Metadata) -> dict[int, int]:
+def rebuilt_loaders(loaders: list[LoaderIterations], metadata: Metadata) -> dict[int, int]:
     """Returns the id of each loader that an earlier one was built anew as, and that one's id.
 
     Built by the same line, of the same dataset, alike in all else that is known of them, of the
     same role, and none used until the one before had been used for the last time. While something
     holds on to the earlier ones they have ids of their own. Of many (files of a data set, rounds of
     a growing one) the datasets may differ.
-
-    Args:
-        passes: Of every loader, their stages decided.
-        metadata: Of every loader.
     """
-    found: dict[int, int] = {}
-    for chain in _chains(passes, metadata, _OF_ONE):
-        found |= {p.loader: chain[0].loader for p in chain[1:]}
-    for chain in _chains(passes, metadata, _OF_ONE_PART):
-        if len({found.get(p.loader, p.loader) for p in chain}) >= _MANY_PARTS:
-            found |= {p.loader: chain[0].loader for p in chain[1:]}
-    return found
+    first_of: dict[int, int] = {}
+    for chain in _chains(loaders, metadata, _OF_ONE):
+        first_of |= {p.loader: chain[0].loader for p in chain[1:]}
+    for chain in _chains(loaders, metadata, _OF_ONE_PART):
+        if len({first_of.get(p.loader, p.loader) for p in chain}) >= _MANY_PARTS:
+            first_of |= {p.loader: chain[0].loader for p in chain[1:]}
+    return first_of
 
 
 def _chains(
-    passes: list[Passes], metadata: Metadata, left_out: tuple[str, ...]
-) -> list[list[Passes]]:
+    loaders: list[LoaderIterations], metadata: Metadata, left_out: tuple[str, ...]
+) -> list[list[LoaderIterations]]:
     """Returns loaders that were used one after the other, alike but for some facts."""
-    chains: dict[tuple[str, str], list[list[Passes]]] = {}
-    for p in sorted(passes, key=lambda p: int(p.start[0])):
+    chains: dict[tuple[str, str], list[list[LoaderIterations]]] = {}
+    for p in sorted(loaders, key=lambda p: int(p.start[0])):
         key = likeness(metadata.loader(p.loader), left_out)
         if key is None:
             continue
@@ -61,32 +59,31 @@ def _chains(
 
 
 def likeness(metadata: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
-    """Returns what is equal of loaders that one line builds alike; None where no line is known.
-
-    Args:
-        metadata: Of the loader.
-        left_out: Names of those that may differ.
-    """
+    """Returns what is equal of loaders that one line builds alike; None where no line is known."""
     if not isinstance(metadata.get("site"), int):
         return None
     return json.dumps({k: v for k, v in metadata.items() if k not in left_out}, sort_keys=True)
 
 
-def joined_passes(passes: list[Passes], first_of: Mapping[int, int]) -> list[Passes]:
-    """Gives the passes of loaders that count as one to that one, in order of time.
+def joined_iterations(
+    loaders: list[LoaderIterations], first_of: Mapping[int, int]
+) -> list[LoaderIterations]:
+    """Gives the iterations of loaders that count as one to that one, in order of time.
 
     Args:
-        passes: Of every loader; no two of those that count as one overlap.
+        iterations: Of every loader; no two of those that count as one overlap.
         first_of: By the id of each of the others, that of the one.
     """
-    groups: dict[int, list[Passes]] = {}
-    for p in sorted(passes, key=lambda p: int(p.start[0])):
+    groups: dict[int, list[LoaderIterations]] = {}
+    for p in sorted(loaders, key=lambda p: int(p.start[0])):
         groups.setdefault(first_of.get(p.loader, p.loader), []).append(p)
     return [_joined(loader, groups[loader]) for loader in sorted(groups)]
 
 
-def _joined(loader: int, group: list[Passes]) -> Passes:
-    names = [field.name for field in fields(Passes) if field.name not in ("loader", "role")]
+def _joined(loader: int, group: list[LoaderIterations]) -> LoaderIterations:
+    names = [
+        field.name for field in fields(LoaderIterations) if field.name not in ("loader", "role")
+    ]
     order = np.argsort(np.concatenate([p.start for p in group]), kind="stable")
     columns: dict[str, Any] = {
         n: np.concatenate([getattr(p, n) for p in group])[order] for n in names
@@ -102,3 +99,42 @@ def renumbered(ids: npt.NDArray[Id], first_of: Mapping[int, int]) -> npt.NDArray
     firsts = np.array([first_of[number] for number in known.tolist()], dtype=ids.dtype)
     place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     return np.where(known[place] == ids, firsts[place], ids)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltLoaders:
+    """When loaders were iterated for the first time, in order.
+
+    Attributes:
+        loader: Their ids, shape (n,).
+        built_ns: When each was, ns.
+        first_ns: When a loader of its dataset was for the first time, ns; 0 where nobody knows.
+    """
+
+    loader: Int64
+    built_ns: Int64
+    first_ns: Int64
+
+    @staticmethod
+    def of(details: npt.NDArray[np.void]) -> BuiltLoaders:
+        """Finds them in the details of the process that trains."""
+        built = details[details["kind"] == Kind.LOADER_BUILT]
+        built = built[np.argsort(built["start"], kind="stable")]
+        start, dataset = built["start"].astype(np.int64), built["value"].astype(np.int64)
+        _, first, which = np.unique(dataset, return_index=True, return_inverse=True)
+        first_ns = np.where(dataset > 0, start[first][which], 0)
+        return BuiltLoaders(built["site"].astype(np.int64), start, first_ns)
+
+    def joined(self, first_of: Mapping[int, int]) -> BuiltLoaders:
+        """Returns them with those that count as another one under that one's id."""
+        return replace(self, loader=renumbered(self.loader, first_of))
+
+    def are_of_new_data(self, loader: Int64, asked_ns: Int64, since_ns: Int64) -> Bool:
+        """Whether batches are of a dataset that no loader had before some time."""
+        is_new = np.zeros(len(loader), dtype=bool)
+        for number in np.unique(loader).tolist():
+            mine, asked = self.loader == number, loader == number
+            first_ns = np.append(self.first_ns[mine], 0)
+            last = np.searchsorted(self.built_ns[mine], asked_ns[asked], side="right") - 1
+            is_new[asked] = (first_ns[last] > 0) & (first_ns[last] >= since_ns[asked])
+        return is_new

@@ -1,6 +1,6 @@
-"""Batches of streams, whose samples nobody counts: of what size they are, and how many a pass has.
+"""Batches of streams: of what size they are, and how many an epoch has.
 
-Where workers share a stream out, each one's last batch is not full: a pass has more of them then,
+Where workers share a stream out, each one's last batch is not full: an epoch has more of them then,
 and a step is less work.
 """
 
@@ -17,7 +17,7 @@ _OTHER_SIZE: Final = 0.1
 # And by so many standard errors: chance does that in one of a hundred cases.
 _CERTAIN: Final = 2.6
 # Nobody minds a step that is so much less work, as of last batches that are not full.
-_SAME_PASS: Final = 0.02
+_SAME_EPOCH: Final = 0.02
 
 # Epochs of a stream differ by a batch of each worker, whose last one is not full or is left out.
 # Beyond that by less than this share where files are not shared out evenly, or samples are left out
@@ -26,27 +26,22 @@ _OTHER_EPOCH: Final = 0.1
 
 
 def are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
-    """Whether batches are of another size, and not by chance.
-
-    Args:
-        means: Of two kinds of them, bytes.
-        errors: Their standard errors, bytes.
-    """
+    """Whether batches are of another size, and not by chance."""
     apart = abs(means[0] - means[1])
     is_chance = apart <= _CERTAIN * math.hypot(*errors)
     return not is_chance and apart > _OTHER_SIZE * max(means)
 
 
 def are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
-    """Whether the passes that all runs came to their end of have as many batches on both sides.
+    """Whether the epochs that all runs came to their end of have as many batches on both sides.
 
     Args:
-        base, other: Batches of the passes that ended, in order, run by run; each run ended one at
+        base, other: Batches of the epochs that ended, in order, run by run; each run ended one at
             the least.
     """
     common = range(min(map(len, (*base, *other))))
-    means = [fmean(_mean_of(one, common) for one in side) for side in (base, other)]
-    return max(means) <= (1 + _SAME_PASS) * min(means)
+    means = [fmean(_mean_of(batches, common) for batches in side) for side in (base, other)]
+    return max(means) <= (1 + _SAME_EPOCH) * min(means)
 
 
 def exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
@@ -56,11 +51,12 @@ def exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], worker
         long, usual: Batches, run by run.
         workers: The most that prepared them.
     """
-    long = [one for one in long if one]
+    long = [epochs for epochs in long if epochs]
     if not long or not usual:
         return False
     return all(
-        min(one[k] for one in long) > (1 + _OTHER_EPOCH) * max(one[k] for one in usual) + workers
+        min(epochs[k] for epochs in long)
+        > (1 + _OTHER_EPOCH) * max(epochs[k] for epochs in usual) + workers
         for k in range(min(map(len, (*long, *usual))))
     )
 

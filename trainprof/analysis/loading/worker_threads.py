@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import integer, last_note
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites, integer, last_note
 from trainprof.analysis.summary.loader import Fetch, WorkerThreads
 
 _KEY: Final = "worker_threads"

@@ -8,13 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.gpu_summary import (
-    ENERGY_COUNTER,
-    ENERGY_ESTIMATED,
-    Energy,
-    Gpu,
-    Utilization,
-)
 from trainprof.analysis.machine.processes import entries
 from trainprof.analysis.statistics.time_weighted import (
     NS_PER_S,
@@ -27,6 +20,13 @@ from trainprof.analysis.statistics.time_weighted import (
     gauge_statistics,
     number,
     times_of,
+)
+from trainprof.analysis.summary.device import (
+    ENERGY_COUNTER,
+    ENERGY_ESTIMATED,
+    Energy,
+    Gpu,
+    Utilization,
 )
 
 MAX_PROCESSES: Final = 64

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from trainprof.analysis.loading.loader_steps import epoch_starts
-from trainprof.analysis.machine.memory_growth import memory_growth, room_of
-from trainprof.analysis.machine.processes import ticks_of
+from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
 from trainprof.analysis.machine.system import system_summary
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import integer, number
-from trainprof.analysis.summary.memory import MemoryGrowth
+from trainprof.analysis.summary.device import MemoryGrowth
 from trainprof.analysis.summary.run import System
+from trainprof.analysis.timeline.iterations import epoch_starts
 
 _DEFAULT_INTERVAL_S: Final = 0.5
 
@@ -65,5 +64,5 @@ def growth_part(run: Analysed, warmup: int, system: System | None) -> MemoryGrow
         run.timeline.steps.ends,
         warmup,
         room_of(system.memory, system.last_sample),
-        epoch_starts(run.timeline.passes),
+        epoch_starts(run.timeline.loaders),
     )

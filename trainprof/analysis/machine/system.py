@@ -16,7 +16,7 @@ from trainprof.analysis.machine.processes import (
     ticks_of,
     tree_percent,
 )
-from trainprof.analysis.run.samples_file import read_samples
+from trainprof.analysis.run.recording import read_samples
 from trainprof.analysis.statistics.time_weighted import (
     Floats,
     Line,

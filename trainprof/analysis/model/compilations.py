@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.code import Compilation
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage

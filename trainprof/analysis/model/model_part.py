@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainprof.analysis.device.overlap import Meanwhile
+from trainprof.analysis.device.activity import Overlap
 from trainprof.analysis.model.compilations import compilations_of
 from trainprof.analysis.model.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.summary.code import Compilation
 from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.ledger import update_seconds
 from trainprof.analysis.timeline.timeline_part import TimelinePart
-from trainprof.analysis.timeline.update_times import update_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ModelPart:
 
 
 def model_part(
-    run: Analysed, time: TimelinePart, overlap: Meanwhile | None, compiling: Coverage
+    run: Analysed, time: TimelinePart, overlap: Overlap | None, compiling: Coverage
 ) -> ModelPart:
     """Returns what a run tells of its model.
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, builder_in
-from trainprof.analysis.run.metadata import Metadata, dicts_in, integer, last_note, share_in
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Metadata, Sites, dicts_in, integer, last_note, share_in
 from trainprof.analysis.summary.code import Numerics
 from trainprof.record.schema import Topic
 

@@ -12,7 +12,8 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH, Float64, Flow, Pipeline, simulate
-from trainprof.analysis.summary.bounds import (
+from trainprof.analysis.summary.levels import LEAST_GAIN
+from trainprof.analysis.summary.loader import (
     BLOCKED,
     COMPUTE,
     CPU,
@@ -22,7 +23,6 @@ from trainprof.analysis.summary.bounds import (
     SAMPLER,
     STORAGE,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN
 
 Scenario: TypeAlias = Literal["low", "mid", "high"]
 
@@ -83,12 +83,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class PipelineInputs:
-    """What a recording tells about one loader; arrays of shape (n,), in s, pass after pass.
+    """What a recording tells about one loader; arrays of shape (n,), in s, epoch after epoch.
 
     Attributes:
         setting: It was recorded with.
-        batches: Per pass.
-        left: That a pass would go on with, were it not left after those, by `break` say.
+        batches: Per epoch.
+        left: That an epoch would go on with, were it not left after those, by `break` say.
         fetch_s: Wall time of the making of each batch, in the sampler's order.
         running_s: Part of it on a core; NaN where not measured, None where nowhere.
         runnable_s: Part of it spent waiting for a core; likewise.
@@ -104,8 +104,8 @@ class PipelineInputs:
         turnaround_s: From having an index and being free until a worker begins the fetch.
         spawn_s: Starting one worker, in the main process.
         boot_s: From its start until a worker can take an index.
-        reset_s: Resuming persistent workers for another pass.
-        end_s: The end of a pass: workers shut down.
+        reset_s: Resuming persistent workers for another epoch.
+        end_s: The end of an epoch: workers shut down.
         cores: That can be used; of several ranks on a host, what each has of them, one at least.
         ranks: That share the host's cores, this one among them: what one is given, all are.
         ranks_per_core: That each of `cores` is for; over 1 where there are more ranks than cores.
@@ -182,10 +182,10 @@ class Prediction:
 
     Attributes:
         step_s, wait_s: Of a batch once the pipeline is filled, over whole cycles of the workers.
-        first_batch_s: The first `next` of a pass.
-        reset_s: Resuming workers that live on for another pass, and what they still make of one
+        first_batch_s: The first `next` of an epoch.
+        reset_s: Resuming workers that live on for another epoch, and what they still make of one
             that was left; 0 of others.
-        epoch_s: A pass from making the iterator to its end; with persistent workers a later one.
+        epoch_s: An epoch from making the iterator to its end; with persistent workers a later one.
         bound: At the most likely.
     """
 
@@ -208,7 +208,6 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
 
     Args:
         inputs: With at least one fetch and as many computations.
-        setting: What to predict.
     """
     setting = setting or inputs.setting
     mid = _play(inputs, setting, "mid")
@@ -234,7 +233,7 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """The passes of a setting; `pipeline` is the first of them."""
+    """The epochs of a setting; `pipeline` is the first of them."""
 
     pipeline: Pipeline
     rates: Rates
@@ -263,7 +262,7 @@ def _play(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> _Play
 def _reset_s(inputs: PipelineInputs, setting: Setting) -> float:
     """Returns what it takes to resume workers that live on.
 
-    Where passes are left they first make, and it throws away, what the one before had asked for.
+    Where epochs are left they first make, and it throws away, what the one before had asked for.
     """
     recorded = inputs.setting
     if recorded.is_persistent and recorded.workers:
@@ -285,11 +284,10 @@ def _sampling_error(inputs: PipelineInputs, played: _Played) -> float:
 
 
 def rates_of(setting: Setting, waits: list[Float64], steps: list[Float64]) -> Rates:
-    """Returns the means over passes.
+    """Returns the means over epochs.
 
     Args:
-        setting: Of the loader.
-        waits, steps: Of each pass, shape (n_batches,).
+        waits, steps: Of each epoch, shape (n_batches,).
     """
     window = _filled(setting, len(waits[0]))
     return Rates(step_s=_mean_of(steps, window), wait_s=_mean_of(waits, window))
@@ -300,9 +298,9 @@ def measured_rates(inputs: PipelineInputs) -> Rates | None:
     wait_s = inputs.wait_s
     if wait_s is None:
         return None
-    # What a pass that was cut off would have been filled up with was not measured.
+    # What an epoch that was cut off would have been filled up with was not measured.
     inputs = replace(inputs, batches=min(inputs.batches, len(inputs.fetch_s)))
-    waits, computes = _passes_of(inputs, wait_s), _passes_of(inputs, inputs.compute_s)
+    waits, computes = _epochs_of(inputs, wait_s), _epochs_of(inputs, inputs.compute_s)
     steps = [wait + compute for wait, compute in zip(waits, computes, strict=True)]
     return rates_of(inputs.setting, waits, steps)
 
@@ -310,7 +308,7 @@ def measured_rates(inputs: PipelineInputs) -> Rates | None:
 def _filled(setting: Setting, batches: int) -> slice:
     """Returns the steps of a filled pipeline, whole cycles of the workers; all but one if none.
 
-    At its end a pass draws on what was made ahead, as at its beginning: where it is long enough,
+    At its end an epoch draws on what was made ahead, as at its beginning: where it is long enough,
     both are left out.
     """
     cycle = max(setting.workers, 1)
@@ -323,7 +321,7 @@ def _filled(setting: Setting, batches: int) -> slice:
 
 
 def _mean_of(parts: list[Float64], window: slice) -> float:
-    return float(np.concatenate([one[window] for one in parts]).mean())
+    return float(np.concatenate([part[window] for part in parts]).mean())
 
 
 def _parts(setting: Setting, flows: list[Flow]) -> dict[str, float]:
@@ -346,11 +344,9 @@ def _parts(setting: Setting, flows: list[Flow]) -> dict[str, float]:
 
 
 def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> list[Pipeline]:
-    """Returns the recorded passes in another setting.
+    """Returns the recorded epochs in another setting.
 
     Args:
-        inputs: Of the recording.
-        setting: To play them in.
         scenario: Which end of what is not known.
     """
     asleep, running = _fetch_parts(inputs, setting, scenario)
@@ -381,12 +377,12 @@ def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -
             compute_s=compute * BUSY_CORES_SLOWDOWN,
         )
     names = ("asleep_s", "running_s", "compute_s", "receive_s")
-    cut = zip(*(_passes_of(inputs, getattr(whole, name)) for name in names), strict=True)
-    return [replace(whole, **dict(zip(names, one, strict=True))) for one in cut]
+    cut = zip(*(_epochs_of(inputs, getattr(whole, name)) for name in names), strict=True)
+    return [replace(whole, **dict(zip(names, series, strict=True))) for series in cut]
 
 
-def _passes_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
-    """Cuts a series into passes.
+def _epochs_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
+    """Cuts a series into epochs.
 
     One that was not recorded to its end is filled up with what followed its first batch, which
     alone bears what is paid once.
@@ -427,10 +423,10 @@ def _fetch_parts(
 
 def running_of(inputs: PipelineInputs, scenario: Scenario) -> Float64:
     """Returns the running part of each fetch."""
-    told = filled(inputs.running_s, inputs.fetch_s)
-    if told is None:
+    running = filled(inputs.running_s, inputs.fetch_s)
+    if running is None:
         return inputs.fetch_s * _MAYBE[scenario]
-    return np.minimum(told, inputs.fetch_s)
+    return np.minimum(running, inputs.fetch_s)
 
 
 def filled(
@@ -440,7 +436,6 @@ def filled(
 
     Args:
         part: Of each fetch, NaN where that was not measured; None where nowhere.
-        whole: The fetches.
         stands_for: How many fetches each measured one stands for; None: for itself.
     """
     if part is None:
@@ -463,8 +458,7 @@ def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bo
     """Names what bounds a loader.
 
     Args:
-        inputs: Where it comes from.
-        p: A pass of it, as is most likely.
+        p: An epoch of it, as is most likely.
         parts: Of its mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE, in s.
     """
     slow_side = _slow_side(inputs, p)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,10 +28,10 @@ from trainprof.analysis.pipeline.bounds import (
     running_of,
 )
 from trainprof.analysis.pipeline.model import Float64, simulate
-from trainprof.analysis.pipeline.recorded_epoch import RecordedPass, recorded_passes
+from trainprof.analysis.pipeline.recorded_epoch import RecordedEpoch, recorded_epochs
 from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Metadata, integer
-from trainprof.analysis.timeline.events import Int64
-from trainprof.analysis.timeline.iterations import Passes
+from trainprof.analysis.timeline.events import Int64, rows_of
+from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
@@ -45,7 +45,7 @@ _GUESSED_BOOT_S: Final = {
 }
 # A damaged log may tell any number.
 _MAX_WORKERS: Final = 4096
-# Of the passes: where no more than half of them end, it is usual to leave them.
+# Of the epochs: where no more than half of them end, it is usual to leave them.
 _MOST_ENDED: Final = 0.5
 # Of the measured step to the model's.
 LARGEST_DEVIATION: Final = 1.5
@@ -116,51 +116,44 @@ def pipeline_inputs(
     """Finds the series of one loader; None where the recording does not hold them.
 
     That is: the training thread does not take its batches, they come in any order (in_order=False),
-    or of no pass the fetches are known.
+    or of no epoch the fetches are known.
 
     Args:
-        timeline: Of the training process.
-        fetches: Of it and its workers.
-        metadata: Of its loaders.
-        loader: Id of the loader.
         cores: That can be used, by all ranks of the host together.
-        ranks: That share them.
-        details: Of the training process, for what receiving took.
-        ticks, pid: Samples of the process tree, and which process trains.
     """
-    p = next((p for p in timeline.passes_here() if p.loader == loader), None)
-    told = metadata.loader(loader)
-    workers = integer(told.get("num_workers"))
-    prefetch = integer(told.get("prefetch_factor")) or 2
+    p = next((p for p in timeline.loaders_here() if p.loader == loader), None)
+    settings = metadata.loader(loader)
+    workers = integer(settings.get("num_workers"))
+    prefetch = integer(settings.get("prefetch_factor")) or 2
     if p is None or workers is None or not 0 <= workers <= _MAX_WORKERS or prefetch < 1:
         return None
-    if told.get("in_order") is False:
+    if settings.get("in_order") is False:
         return None
     setting = Setting(
         workers=workers,
         prefetch=min(prefetch, MAX_BATCHES_AHEAD),
-        is_persistent=told.get("persistent_workers") is True,
+        is_persistent=settings.get("persistent_workers") is True,
     )
-    passes = recorded_passes(timeline, fetches, p, setting, told)
-    if not passes:
+    epochs = recorded_epochs(timeline, fetches, p, setting, settings)
+    if not epochs:
         return None
-    length = integer(told.get("length")) or 0
-    whole = _of_one_length(passes)
-    # A run that was limited ends in the midst of its only pass.
-    batches = max(len(whole[0]), length) if len(passes) == 1 else len(whole[0])
-    rows = np.concatenate([one.fetch for one in whole])
-    table = _rows(fetches, rows)
-    fetch_ns = np.concatenate([one.fetch_ns for one in whole])
+    length = integer(settings.get("length")) or 0
+    whole = _of_one_length(epochs)
+    # A run that was limited ends in the midst of its only epoch.
+    batches = max(len(whole[0]), length) if len(epochs) == 1 else len(whole[0])
+    rows = np.concatenate([epoch.fetch for epoch in whole])
+    table = fetches.rows(rows)
+    fetch_ns = np.concatenate([epoch.fetch_ns for epoch in whole])
     running = np.minimum(running_ns(table), fetch_ns)
     # A thread that runs has a whole core, as long as there is one.
     own_cores = max(cores / ranks, min(cores, 1.0))
     inputs = PipelineInputs(
         setting=setting,
         batches=batches,
-        left=_left(p, len(passes), length, batches),
+        left=_left(p, len(epochs), length, batches),
         fetch_s=fetch_ns / 1e9,
-        compute_s=np.concatenate([one.compute_ns for one in whole]) / 1e9,
-        wait_s=np.concatenate([one.wait_ns for one in whole]) / 1e9,
+        compute_s=np.concatenate([epoch.compute_ns for epoch in whole]) / 1e9,
+        wait_s=np.concatenate([epoch.wait_ns for epoch in whole]) / 1e9,
         cores=own_cores,
         ranks=ranks,
         ranks_per_core=ranks * own_cores / cores,
@@ -176,33 +169,32 @@ def pipeline_inputs(
         reading_s=_told(table.reading_ns, fetch_ns, table.stands_for),
         read_bytes=_total(table.read_bytes),
         batch_bytes=_mean(table.batch_bytes),
-        shards=max(integer(told.get("shards")) or 0, 0) or None,
+        shards=max(integer(settings.get("shards")) or 0, 0) or None,
     )
     if workers:
         busy = workers_busy(fetches, whole)
         inputs = _with_workers(replace(inputs, workers_busy=busy), whole, p)
         inputs = replace(inputs, receive_s=_receive_s(inputs, whole, details, loader))
     else:
-        inputs = _without_workers(inputs, whole, told.get("workers_started_by"))
+        inputs = _without_workers(inputs, whole, settings.get("workers_started_by"))
     inputs = replace(inputs, compute_cores=_compute_cores(inputs, timeline, ticks, pid))
     return with_contention(shortened(inputs))
 
 
-def _of_one_length(passes: list[RecordedPass]) -> list[RecordedPass]:
-    """Returns the longest of some passes, or the beginnings of most where those are too few."""
-    lengths = sorted(map(len, passes))
+def _of_one_length(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
+    """Returns the longest of some epochs, or the beginnings of most where those are too few."""
+    lengths = sorted(map(len, epochs))
     longest, usual = lengths[-1], lengths[len(lengths) // 2]
-    whole = [one for one in passes if len(one) == longest]
+    whole = [epoch for epoch in epochs if len(epoch) == longest]
     if len(whole) * longest >= MIN_STEADY_STEPS or usual == longest:
         return whole
-    return [one.begun(usual) for one in passes if len(one) >= usual]
+    return [rows_of(epoch, slice(usual)) for epoch in epochs if len(epoch) >= usual]
 
 
-def _left(p: Passes, known: int, length: int, batches: int) -> int:
-    """Returns how many batches most passes still had when they were left; 0 where they ended.
+def _left(p: LoaderIterations, known: int, length: int, batches: int) -> int:
+    """Returns how many batches most epochs still had when they were left; 0 where they ended.
 
     Args:
-        p: The loader's passes.
         known: Of how many the fetches are known.
         length: Of the loader, 0 where it has none.
         batches: That each of them took.
@@ -216,9 +208,10 @@ def _left(p: Passes, known: int, length: int, batches: int) -> int:
 
 
 def shortened(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the last passes of a series, so many as MAX_BATCHES hold, or the start of the last.
+    """Returns the last epochs of a series, so many as MAX_BATCHES hold, or the start of the last.
 
-    A pass that was cut off stays as long as it was. Of one that all of the run goes through the end
+    An epoch that was cut off stays as long as it was. Of one that all of the run goes through the
+    end
     is told: what it began with, a cold disk or an empty cache, does not come again.
     """
     recorded = len(inputs.fetch_s)
@@ -231,26 +224,16 @@ def shortened(inputs: PipelineInputs) -> PipelineInputs:
         is_one = recorded <= inputs.batches
         begins = recorded - (MAX_BATCHES if is_one else inputs.batches)
         kept = slice(begins, begins + MAX_BATCHES)
-    series: dict[str, Any] = {
-        one.name: value[kept]
-        for one in fields(inputs)
-        if isinstance(value := getattr(inputs, one.name), np.ndarray)
-    }
-    return replace(inputs, batches=min(inputs.batches, MAX_BATCHES), **series)
+    return replace(rows_of(inputs, kept), batches=min(inputs.batches, MAX_BATCHES))
 
 
-def workers_busy(fetches: FetchTable, passes: Sequence[RecordedPass]) -> Float64:
-    """Returns how many workers made batches while each batch was computed with, as a mean.
-
-    Args:
-        fetches: Of all loaders.
-        passes: Of one of them, in order of time.
-    """
+def workers_busy(fetches: FetchTable, epochs: Sequence[RecordedEpoch]) -> Float64:
+    """Returns how many workers made batches while each batch was computed with, as a mean."""
     is_of_worker = fetches.worker > 0
     begun = fetches.start_ns[is_of_worker]
     starts, ends = np.sort(begun), np.sort(begun + fetches.wall_ns[is_of_worker])
-    began = np.concatenate([one.ends for one in passes])
-    compute_ns = np.maximum(np.concatenate([one.compute_ns for one in passes]), 1)
+    began = np.concatenate([epoch.ends for epoch in epochs])
+    compute_ns = np.maximum(np.concatenate([epoch.compute_ns for epoch in epochs]), 1)
     worked = _worked_ns(starts, ends, began + compute_ns) - _worked_ns(starts, ends, began)
     busy: Float64 = worked / compute_ns
     return busy
@@ -274,10 +257,6 @@ def _worked_ns(starts: Int64, ends: Int64, until: Int64) -> Float64:
     return since(starts) - since(ends)
 
 
-def _rows(fetches: FetchTable, rows: Int64) -> FetchTable:
-    return FetchTable(*(getattr(fetches, name)[rows] for name in FetchTable.__slots__))
-
-
 def _told(ns: Float64, fetch_ns: Float64, stands_for: Float64) -> Float64 | None:
     """Seconds of each fetch, or None where none was measured."""
     series = filled(ns, fetch_ns, stands_for)
@@ -296,11 +275,11 @@ def _mean(values: Float64) -> float | None:
 
 
 def _without_workers(
-    inputs: PipelineInputs, passes: list[RecordedPass], method: Any
+    inputs: PipelineInputs, epochs: list[RecordedEpoch], method: Any
 ) -> PipelineInputs:
-    drawn = np.concatenate([one.wait_ns for one in passes]) / 1e9 - inputs.fetch_s
-    # Ahead of a pass's first batch a sampler may work out all of its order.
-    is_later = np.concatenate([np.arange(len(one)) > 0 for one in passes])
+    drawn = np.concatenate([epoch.wait_ns for epoch in epochs]) / 1e9 - inputs.fetch_s
+    # Ahead of an epoch's first batch a sampler may work out all of its order.
+    is_later = np.concatenate([np.arange(len(epoch)) > 0 for epoch in epochs])
     drawn = drawn[is_later] if is_later.any() else drawn
     boot = _GUESSED_BOOT_S.get(method if isinstance(method, str) else "fork")
     return replace(
@@ -324,21 +303,25 @@ def _guessed_receive_s(inputs: PipelineInputs) -> Interval:
     return Interval(guess.low, guess.mid, max(guess.high + late_s, objects_s))
 
 
-def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes) -> PipelineInputs:
+def _with_workers(
+    inputs: PipelineInputs, epochs: list[RecordedEpoch], p: LoaderIterations
+) -> PipelineInputs:
     setting = inputs.setting
-    numbers = np.array([one.number for one in passes])
-    # Of persistent workers only a loader's first pass starts them.
+    numbers = np.array([epoch.number for epoch in epochs])
+    # Of persistent workers only a loader's first epoch starts them.
     starting = np.flatnonzero(~p.is_resumed) if setting.is_persistent else numbers
     starting = starting if len(starting) else np.array([0])  # of a part of the run
     resets = p.init_ns[numbers[p.is_resumed[numbers]]] if setting.is_persistent else np.empty(0)
     init = float(np.median(p.init_ns[starting]))
-    boots = [one.boot_ns for one in passes if one.number in starting and one.boot_ns is not None]
-    drawn = np.concatenate([one.drawn_ns for one in passes])
+    boots = [
+        epoch.boot_ns for epoch in epochs if epoch.number in starting and epoch.boot_ns is not None
+    ]
+    drawn = np.concatenate([epoch.drawn_ns for epoch in epochs])
     ends = p.end_ns[numbers][p.is_ended[numbers]]
     return replace(
         inputs,
         sampler_s=float(drawn.mean()) / 1e9,
-        turnaround_s=_turnaround_s(passes, setting),
+        turnaround_s=_turnaround_s(epochs, setting),
         spawn_s=Interval.exactly(init / setting.workers / 1e9),
         boot_s=Interval.exactly(max(float(np.median(boots)), 0.0) / 1e9 if boots else 0.0),
         reset_s=float(np.median(resets)) / 1e9 if len(resets) else 0.0,
@@ -348,7 +331,7 @@ def _with_workers(inputs: PipelineInputs, passes: list[RecordedPass], p: Passes)
 
 def _receive_s(
     inputs: PipelineInputs,
-    passes: list[RecordedPass],
+    epochs: list[RecordedEpoch],
     details: npt.NDArray[np.void] | None,
     loader: int,
 ) -> Interval:
@@ -356,23 +339,25 @@ def _receive_s(
     if details is not None:
         parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
         begun, is_inside = parts["start"], np.zeros(len(parts), dtype=bool)
-        for one in passes:
-            is_inside |= (begun >= one.starts[0]) & (begun < one.ends[-1])
+        for epoch in epochs:
+            is_inside |= (begun >= epoch.starts[0]) & (begun < epoch.ends[-1])
         if is_inside.any():
             return Interval.exactly(float(receiving_ns(parts)[is_inside].mean()) / 1e9)
     return _guessed_receive_s(inputs)
 
 
-def _turnaround_s(passes: list[RecordedPass], setting: Setting) -> float:
+def _turnaround_s(epochs: list[RecordedEpoch], setting: Setting) -> float:
     """Returns the time from having an index and being free to the fetch, of a worker."""
     ahead, gaps = setting.prefetch * setting.workers, [np.empty(0, dtype=np.int64)]
-    for one in passes:
-        if len(one) > ahead:
-            before = one.fetch_ends[ahead - setting.workers : -setting.workers]
-            sent = one.ends[:-ahead]
-            gaps.append(one.fetch_starts[ahead:] - np.maximum(before, sent))
-    found = np.concatenate(gaps)
-    return max(float(np.median(found)), 0.0) / 1e9 if len(found) else _GUESSED_TURNAROUND_S
+    for epoch in epochs:
+        if len(epoch) > ahead:
+            before = epoch.fetch_ends[ahead - setting.workers : -setting.workers]
+            sent = epoch.ends[:-ahead]
+            gaps.append(epoch.fetch_starts[ahead:] - np.maximum(before, sent))
+    turnarounds = np.concatenate(gaps)
+    return (
+        max(float(np.median(turnarounds)), 0.0) / 1e9 if len(turnarounds) else _GUESSED_TURNAROUND_S
+    )
 
 
 # What computing takes of the CPU

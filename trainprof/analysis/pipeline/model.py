@@ -1,4 +1,4 @@
-"""A loader, its workers and the loop that takes the batches, played through one pass.
+"""A loader, its workers and the loop that takes the batches, played through one epoch.
 
 What torch's `_MultiProcessingDataLoaderIter` does, batch by batch: an index goes to the workers in
 turn, `prefetch * workers` of them ahead of what was handed out; the main process takes batches in
@@ -24,7 +24,7 @@ USUAL_PREFETCH: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One pass, everything about it known; arrays of shape (n_batches,), in s.
+    """One epoch, everything about it known; arrays of shape (n_batches,), in s.
 
     Attributes:
         asleep_s, running_s: Of the fetch of each batch: off a core, and then on one.
@@ -73,7 +73,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What became of a pass; times from its beginning, in order of handing out, in s.
+    """What became of an epoch; times from its beginning, in order of handing out, in s.
 
     Attributes:
         called_s, handed_s: Of the k-th `next`: when it began and returned, shape (n_batches,).
@@ -102,7 +102,7 @@ class Flow:
 
 
 def simulate(pipeline: Pipeline) -> Flow:
-    """Plays a pass through."""
+    """Plays an epoch through."""
     if pipeline.workers == 0:
         return _in_the_main_process(pipeline)
     if pipeline.highest_demand + pipeline.others <= pipeline.cores:
@@ -244,11 +244,11 @@ class _SharedCores:
 
 def _on_shared_cores(p: Pipeline) -> Flow:
     """Workers and main process slow each other where they want more cores than there are."""
-    return _SharedPass(p).flow()
+    return _SharedEpoch(p).flow()
 
 
-class _SharedPass:
-    """A pass on shared cores: an activity per worker, one for the main process."""
+class _SharedEpoch:
+    """An epoch on shared cores: an activity per worker, one for the main process."""
 
     def __init__(self, p: Pipeline) -> None:
         self._p, self._cores = p, _SharedCores(p.cores, p.others)

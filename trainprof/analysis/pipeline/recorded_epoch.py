@@ -1,27 +1,26 @@
-"""The passes over a loader as they were recorded: each batch with the fetch that made it."""
+"""The epochs over a loader as they were recorded: each batch with the fetch that made it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.fetches import FetchTable
+from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.pipeline.bounds import Setting
-from trainprof.analysis.timeline.collector_pauses import EVER, collections_on
-from trainprof.analysis.timeline.events import Events, Int64
-from trainprof.analysis.timeline.intervals import Coverage
-from trainprof.analysis.timeline.iterations import LEARNING, Passes
+from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
+from trainprof.analysis.timeline.intervals import EVER, Coverage, collections_on
+from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, LoaderIterations
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
 
 # Enough for any mean.
-_MAX_PASSES: Final = 64
-# Of a loop that makes an iterator for each batch: they are told as one pass.
+_MAX_EPOCHS: Final = 64
+# Of a loop that makes an iterator for each batch: they are told as one epoch.
 _MAX_JOINED: Final = 1_000
-# Batches of a pass: fewer are an iterator for each.
+# Batches of an epoch: fewer are an iterator for each.
 _FEW: Final = 1.5
 
 
@@ -32,13 +31,13 @@ _IDLE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedPass:
-    """One pass as recorded; arrays of shape (n_batches,), ns.
+class RecordedEpoch:
+    """One epoch as recorded; arrays of shape (n_batches,), ns.
 
     Without the first batches where a loop took them only to leave them.
 
     Attributes:
-        number: In the loader's `Passes`.
+        number: In the loader's `LoaderIterations`.
         boot_ns: From when its workers were started until each had begun a fetch; None without any.
         starts, ends: Of each `next` that gave a batch.
         wait_ns: What each took, without garbage collection.
@@ -64,41 +63,21 @@ class RecordedPass:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def begun(self, batches: int) -> RecordedPass:
-        """Returns so many of its batches, from the first on."""
-        return self._cut(slice(batches))
 
-    def without_first(self, batches: int) -> RecordedPass:
-        """Returns it without so many of its batches."""
-        return self._cut(slice(batches, None)) if batches else self
-
-    def _cut(self, kept: slice) -> RecordedPass:
-        series: dict[str, Any] = {
-            one.name: value[kept]
-            for one in fields(self)
-            if isinstance(value := getattr(self, one.name), np.ndarray)
-        }
-        return replace(self, **series)
-
-
-def recorded_passes(
+def recorded_epochs(
     timeline: Timeline,
     fetches: FetchTable,
-    p: Passes,
+    p: LoaderIterations,
     setting: Setting,
-    told: Mapping[str, Any],
-) -> list[RecordedPass]:
-    """Finds the last passes of a loader of which the fetches are known, in order of time.
+    metadata: Mapping[str, Any],
+) -> list[RecordedEpoch]:
+    """Finds the last epochs of a loader of which the fetches are known, in order of time.
 
     Where the training process makes an iterator for each batch, and the batch itself, they are told
-    as one pass, without what iterators take to begin.
+    as one epoch, without what iterators take to begin.
 
     Args:
-        timeline: Of the training process.
-        fetches: Of it and its workers.
-        p: The loader's passes; those that trained, where any did.
-        setting: Of the loader.
-        told: The loader's metadata.
+        p: The loader's epochs; those that trained, where any did.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)
@@ -115,13 +94,13 @@ def recorded_passes(
     begins = np.stack((inits.start, inits.end), axis=1)
     no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
     are_joined = setting.workers == 0 and _are_each_a_batch(p, chosen)
-    found = []
+    epochs = []
     for number, last in _told_as_one(chosen, are_joined=are_joined):
         span = np.array([p.start[number], until[last]])
         mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
         rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
         rows = _in_sampler_order(fetches, rows, setting)
-        if told.get("is_iterable") and p.is_ended[number] and setting.workers:
+        if metadata.get("is_iterable") and p.is_ended[number] and setting.workers:
             rows = _without_the_last_of_each_worker(fetches, rows)
         if len(mine) == 0 or len(rows) < len(mine):
             continue
@@ -136,31 +115,34 @@ def recorded_passes(
         is_own = setting.workers == 0
         made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
         wait_ns = mine.end - mine.start - pauses.inside_ns(mine.start, mine.end)
-        found.append(
-            RecordedPass(
-                number=number,
-                boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
-                starts=mine.start,
-                ends=mine.end,
-                wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
-                compute_ns=compute_ns,
-                drawn_ns=_inside(draws, mine),
-                fetch=rows,
-                fetch_starts=begun,
-                fetch_ends=begun + took_ns,
-                fetch_ns=made_ns,
-            ).without_first(left)
+        epochs.append(
+            rows_of(
+                RecordedEpoch(
+                    number=number,
+                    boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
+                    starts=mine.start,
+                    ends=mine.end,
+                    wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
+                    compute_ns=compute_ns,
+                    drawn_ns=_inside(draws, mine),
+                    fetch=rows,
+                    fetch_starts=begun,
+                    fetch_ends=begun + took_ns,
+                    fetch_ns=made_ns,
+                ),
+                slice(left, None),
+            )
         )
-    return found
+    return epochs
 
 
 def skipped_first(nexts: Events, computing: Int64) -> int:
-    """Returns how many of a pass's first batches were left, and nothing computed with them.
+    """Returns how many of an epoch's first batches were left, and nothing computed with them.
 
     As training does that is resumed, until it is where it left off.
 
     Args:
-        nexts: The pass's calls that gave a batch, in order of time.
+        nexts: The epoch's calls that gave a batch, in order of time.
         computing: Starts of forwards, backwards and updates of the same thread, in order, ns.
     """
     if len(nexts) < 2:
@@ -183,26 +165,24 @@ def _boot_ns(begun: Int64, started_ns: int, setting: Setting) -> int | None:
 
 
 def _told_as_one(chosen: Int64, *, are_joined: bool) -> list[tuple[int, int]]:
-    """Returns the first and the last of passes that are told as one: each, or all of them."""
+    """Returns the first and the last of epochs that are told as one: each, or all of them."""
     if are_joined:
         numbers = chosen[-_MAX_JOINED:].tolist()
         return [(numbers[0], numbers[-1])]
-    return [(number, number) for number in chosen[-_MAX_PASSES:].tolist()]
+    return [(number, number) for number in chosen[-_MAX_EPOCHS:].tolist()]
 
 
-def _are_each_a_batch(p: Passes, chosen: Int64) -> bool:
+def _are_each_a_batch(p: LoaderIterations, chosen: Int64) -> bool:
     """Whether an iterator is made for each batch, and left before it has ended."""
     is_one = p.batches[chosen].sum() < _FEW * len(chosen)
     return len(chosen) > 1 and bool(is_one) and bool(p.is_ended[chosen].mean() < 0.5)
 
 
 def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
-    """Puts a pass's fetches in the order in which the indices were sent: workers take turns.
+    """Puts an epoch's fetches in the order in which the indices were sent: workers take turns.
 
     Args:
-        fetches: Of all loaders.
-        rows: The pass's, in order of start.
-        setting: Of the loader.
+        rows: The epoch's, in order of start.
     """
     if setting.workers == 0:
         return rows
@@ -236,3 +216,35 @@ def _inside(inner: Events, outer: Events) -> Int64:
     is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
     length = (inner.end - inner.start)[is_inside]
     return np.bincount(place[is_inside], weights=length, minlength=len(outer)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeData:
+    """Of a trial whose data was made free.
+
+    Attributes:
+        loaders: That feed training and became free, by their ids.
+        steps: Which began after the last of them had, shape (n,).
+    """
+
+    loaders: frozenset[int]
+    steps: Bool
+
+    @property
+    def first_step(self) -> int | None:
+        """The first of the steps, None where none began by then."""
+        return int(np.argmax(self.steps)) if self.steps.any() else None
+
+
+def free_data(timeline: Timeline, details: Details) -> FreeData | None:
+    """Returns what was free, None in any other run."""
+    switches = details[details["kind"] == Kind.FREE_DATA]
+    if not len(switches):
+        return None
+    feeding = {p.loader for p in timeline.loaders if p.role == TRAINING}
+    loader_of = [timeline.first_of.get(site, site) for site in switches["site"].tolist()]
+    switches = switches[np.isin(loader_of, list(feeding))]
+    if not len(switches):
+        return None
+    loaders = frozenset(loader_of) & frozenset(feeding)
+    return FreeData(loaders, timeline.step_starts >= switches["start"].max())

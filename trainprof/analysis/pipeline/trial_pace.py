@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.pipeline.free_data import free_data
+from trainprof.analysis.pipeline.recorded_epoch import free_data
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.statistics.speedup import Pace
@@ -16,8 +16,7 @@ from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import LOADER_CALLS
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_series import RecordedSteps, first_recording
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.timeline.timeline import Timeline
@@ -116,11 +115,7 @@ def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:
 
 
 def fewest_alone(ahead: int) -> int:
-    """Returns how many batches of a loader alone tell its pace.
-
-    Args:
-        ahead: Batches that its workers make ahead of use.
-    """
+    """Returns how many batches of a loader alone tell its pace."""
     return _of_the_start(ahead) + MIN_STEADY_STEPS
 
 
@@ -131,11 +126,10 @@ def _of_the_start(ahead: int) -> int:
 def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | None:
     """Returns the seconds from batch to batch of a loader that ran alone.
 
-    Without the start of each pass; where that leaves too little, since passes are short, starts are
-    part of the pace, and only that of the first pass is left out.
+    Without the start of each epoch; where that leaves too little, since epochs are short, starts
+    are part of the pace, and only that of the first epoch is left out.
 
     Args:
-        directory: Of the run.
         sites: The loader's line, `train.py:84`; of several loaders the one with most batches
             counts. Without any, all loaders are candidates.
 
@@ -157,12 +151,12 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     loader = max(candidates, key=lambda pair: pair[0])[1]
     batches = events.where(nexts & (events.site == loader))
     skip = _of_the_start(metadata.batches_ahead(loader))
-    number = batches.value.astype(np.int64)  # in its pass, from 1
+    number = batches.value.astype(np.int64)  # in its epoch, from 1
     apart = np.diff(batches.end) / 1e9
-    in_pass = apart[(np.diff(number) == 1) & (number[1:] > skip)]
-    found = in_pass if len(in_pass) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
+    in_epoch = apart[(np.diff(number) == 1) & (number[1:] > skip)]
+    seconds = in_epoch if len(in_epoch) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
     workers = integer(metadata.loader(loader).get("num_workers")) or 1
-    return _pace(found, cycle=max(1, min(workers, len(found))))
+    return _pace(seconds, cycle=max(1, min(workers, len(seconds))))
 
 
 def _pace(seconds: Floats, *, cycle: int = 1) -> Pace | None:

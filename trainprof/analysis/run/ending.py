@@ -1,21 +1,25 @@
-"""How the script ended, from what its parent saw and what its own log tells."""
+"""How a run ended, and where it stood if it was ended while no step came."""
 
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from trainprof.analysis.run.liveness import is_alive
 from trainprof.analysis.run.metadata import integer
-from trainprof.analysis.run.recording import Recording
-from trainprof.analysis.summary.run import Exit
+from trainprof.analysis.run.process_name import ProcessName, process_names
+from trainprof.analysis.run.recording import Recording, is_alive
+from trainprof.analysis.run.training_process import TrainingProcess
+from trainprof.analysis.summary.run import Exit, Hung, Stood
 from trainprof.analysis.timeline.events import ProcessLog
+from trainprof.record.last_stacks import read_last_stacks
 from trainprof.record.names import MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind, Topic
+from trainprof.record.site_name import site_name
 
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
-_ITS_STATUS: Final = (
+ITS_STATUS: Final = (
     "its exit status is not known, as trainprof was killed before the script ended, or could not "
     "write"
 )
@@ -24,6 +28,29 @@ WENT_ON: Final = "a process that it started trained on after the script's end"
 # By the value of a LIMIT record.
 _LIMITS: Final = {1: MAX_STEPS, 3: "a trial had enough"}
 _KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
+# At --max-time a script that makes steps ends at one of them.
+IDLE_AT_LIMIT_S: Final = 2.0
+IDLE_AT_LIMIT_STEPS: Final = 2.0
+# A longer time without a batch, a forward or a step is worth a word: checkpoints and evaluation of
+# most scripts are over by then. Slow steps have the time of this many of them.
+IDLE_FROM_S: Final = 10.0
+IDLE_FROM_STEPS: Final = 20.0
+# A process that had ended before the last step has no part in what followed.
+_SLACK_NS: Final = 5_000_000_000
+_PROGRESS: Final = (
+    *(Kind.LOADER_NEXT, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD),
+    *(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP),
+)
+_BEGINNING: Final = (Kind.LOADER_INIT, Kind.LOADER_RESET, Kind.LOADER_END)
+_ASKS_TO_END: Final = frozenset(
+    (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+)
+_LOADER_FILE: Final = "torch/utils/data/dataloader.py"
+# An idle worker is in these, and in no code of the user's.
+_WAITING_FILES: Final = (
+    *("/selectors.py", "/multiprocessing/connection.py", "/multiprocessing/queues.py"),
+    *("/multiprocessing/synchronize.py", "/threading.py"),
+)
 
 
 def ending_of_run(recording: Recording, logs: list[ProcessLog], shown: list[ProcessLog]) -> Exit:
@@ -141,11 +168,11 @@ def _unseen(limit: str | None, exception: str | None, has_end: bool) -> Exit:
     if limit is not None and has_end:
         return Exit(None, None, "limit", limit)
     if exception == _KEYBOARD_INTERRUPT:
-        return Exit(None, None, "interrupted", _ITS_STATUS)
+        return Exit(None, None, "interrupted", ITS_STATUS)
     if exception is not None:
         return Exit(None, None, "exception", exception)
     if has_end:
-        return Exit(None, None, "completed", _ITS_STATUS)
+        return Exit(None, None, "completed", ITS_STATUS)
     return Exit(None, None, "unknown", NOT_WRITTEN)
 
 
@@ -164,3 +191,191 @@ def _exception(logs: list[ProcessLog]) -> str | None:
             if kind == Kind.PROCESS_END and value:
                 return str(names.get(value, "Exception"))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Until when a process came on, ns.
+
+    Attributes:
+        last_ns: Its last batch, forward or step; None without any.
+        seen_ns: The last that is known of it, the start of a loader included.
+        has_batch: It was given a batch.
+        is_main: Its main thread trains, as far as is known.
+    """
+
+    last_ns: int | None
+    seen_ns: int
+    has_batch: bool
+    is_main: bool
+
+
+def hung_of(
+    recordings: Sequence[Recording],
+    processes: Sequence[TrainingProcess],
+    end: Exit,
+    *,
+    step_s: float | None,
+) -> Hung | None:
+    """Returns where a run stood as it was asked to end, None where it had just made progress.
+
+    Args:
+        recordings: Of the run, of its ranks where each has one.
+        processes: Those that train.
+        end: How it ended.
+        step_s: The median step.
+    """
+    if not _was_ended(end):
+        return None
+    samples = [(run, sample) for run in recordings for sample in _samples(run)]
+    if not samples:
+        return None
+    asked_ns = max(map(_asked_ns, recordings))
+    limits = [ns for run in recordings for ns in _limits(run)]
+    if limits:  # it ended at a step, whatever came then
+        asked_ns = min(limits)
+    of = {process.pid: _progress(process, asked_ns) for process in processes}
+    began_ns = min(integer(run.section("times").get("spawned_ns")) or 0 for run in recordings)
+    seen_ns = max((process.seen_ns for process in of.values()), default=0) or began_ns
+    idle_s = max(asked_ns - seen_ns, 0) * 1e-9
+    has_progress = any(process.last_ns is not None for process in of.values())
+    was_limited = any(run.section("exit").get("reason") == "limit" for run in recordings)
+    least_s = IDLE_AT_LIMIT_S if was_limited else IDLE_FROM_S
+    steps = IDLE_AT_LIMIT_STEPS if was_limited else IDLE_FROM_STEPS
+    if has_progress and idle_s <= max(least_s, steps * (step_s or 0.0)):
+        return None
+    places = (_stood(sample, run, of, asked_ns, seen_ns) for run, sample in samples)
+    stood = [place for place in places if place is not None]
+    if any(place.rank is not None for place in stood):  # who started the ranks waits for them
+        stood = [x for x in stood if x.rank is not None or x.worker is not None]
+    return Hung(idle_s, sorted(stood, key=_order)) if stood else None
+
+
+def _was_ended(end: Exit) -> bool:
+    """Whether somebody ended it, or it is unknown who did."""
+    if end.reason == "signal":
+        return end.signal in _ASKS_TO_END
+    if end.reason == "killed":
+        return end.detail is None
+    return end.reason in ("interrupted", "running", "unknown") or end.limit == MAX_TIME
+
+
+def _samples(recording: Recording) -> list[dict[str, Any]]:
+    """Returns the stack samples at the end: those that trainprof kept, else those on disk."""
+    kept = recording.section("stacks").get("processes")
+    samples = kept if isinstance(kept, list) else read_last_stacks(recording.directory.events)
+    return [x for x in samples if isinstance(x, dict) and integer(x.get("at_ns"))]
+
+
+def _asked_ns(recording: Recording) -> int:
+    """Returns when the script was asked to end, else the last that is known of it."""
+    asked_ns = integer(recording.section("stacks").get("at_ns"))
+    ended_ns = integer(recording.section("times").get("ended_ns"))
+    if asked_ns or ended_ns:
+        return asked_ns or ended_ns or 0
+    seen = [integer(sample.get("at_ns")) or 0 for sample in _samples(recording)]
+    seen += [integer(line.get("t_ns")) or 0 for line in recording.host_lines[-1:]]
+    return max(seen, default=0)
+
+
+def _limits(recording: Recording) -> Iterable[int]:
+    return (
+        start for log in recording.logs for kind, _, start, *_ in log.marks if kind == Kind.LIMIT
+    )
+
+
+def _progress(process: TrainingProcess, asked_ns: int) -> _Progress:
+    events = process.events
+    is_before = events.end <= asked_ns
+    is_progress = events.is_kind(*_PROGRESS) & is_before
+    last = events.end[is_progress]
+    begun = events.end[events.is_kind(*_BEGINNING) & is_before]
+    last_ns = int(last.max()) if len(last) else None
+    seen_ns = max(last_ns or 0, int(begun.max()) if len(begun) else 0)
+    is_main = len(last) == 0 or bool((events.thread[is_progress] == process.main_thread).any())
+    return _Progress(last_ns, seen_ns, bool(events.is_kind(Kind.LOADER_NEXT).any()), is_main)
+
+
+def _stood(
+    sample: dict[str, Any],
+    recording: Recording,
+    of: Mapping[int, _Progress],
+    asked_ns: int,
+    seen_ns: int,
+) -> Stood | None:
+    """Returns where a process stood, None where it had no part in the end."""
+    at_ns, ended_ns = integer(sample.get("at_ns")) or 0, integer(sample.get("ended_ns"))
+    if at_ns < seen_ns - _SLACK_NS or (ended_ns is not None and ended_ns < asked_ns - _SLACK_NS):
+        return None
+    pid = integer(sample.get("pid")) or 0
+    thread = _thread(sample, is_main=pid not in of or of[pid].is_main)
+    if thread is None:
+        return None
+    cwd = recording.manifest.get("cwd")
+    cwd = cwd if isinstance(cwd, str) else None
+    called, innermost = _frame(thread.get("called")), _frame(thread.get("innermost"))
+    shown = _frame(thread.get("user")) or innermost
+    if shown is None:
+        return None
+    name = _name(sample, pid, recording, of)
+    if name.pid is not None and thread.get("user") is None:
+        return None  # helpers of torch.compile and the like
+    since_ns = integer(thread.get("since_ns")) or at_ns
+    waits = None
+    if called is not None and str(called[0]).endswith(_LOADER_FILE):
+        waits = "a batch" if pid not in of or of[pid].has_batch else "its first batch"
+    elif name.worker is not None and shown is innermost and str(shown[0]).endswith(_WAITING_FILES):
+        waits = "work"
+    return Stood(
+        process=name.label,
+        site=site_name(shown, cwd),
+        function=str(shown[2]).rpartition(".")[2],
+        called=None if called is None else str(called[2]),
+        innermost=None if innermost is None else f"{site_name(innermost, cwd)} {innermost[2]}",
+        waits_for=waits,
+        for_s=max(asked_ns - since_ns, 0) * 1e-9,
+        age_s=max(asked_ns - at_ns, 0) * 1e-9,
+        rank=name.rank,
+        worker=name.worker,
+    )
+
+
+def _thread(sample: dict[str, Any], *, is_main: bool) -> dict[str, Any] | None:
+    """Returns the main thread of a sample, or another that it has; None without any."""
+    threads = sample.get("threads")
+    known = [x for x in threads if isinstance(x, dict)] if isinstance(threads, list) else []
+    wanted = [thread for thread in known if bool(thread.get("is_main")) is is_main]
+    return next(iter([*wanted, *known]), None)
+
+
+def _name(
+    sample: dict[str, Any], pid: int, recording: Recording, of: Mapping[int, _Progress]
+) -> ProcessName:
+    logs = recording.logs
+    names = {log.pid: name for log, name in zip(logs, process_names(logs), strict=True)}
+    known = names.get(pid)
+    worker, parent = integer(sample.get("worker")), integer(sample.get("ppid"))
+    rank = integer(recording.manifest.get("rank"))
+    if rank is None:
+        text = sample.get("rank")
+        rank = int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 9 else None
+    if rank is None:
+        rank = next((names[x].rank for x in (pid, parent) if x in names), None)
+    if worker is not None:
+        return ProcessName(rank, worker)
+    if known is not None and known.pid is None:
+        return ProcessName(rank)
+    is_main = pid == recording.manifest.get("script_pid") or pid in of or rank is not None
+    return ProcessName(rank) if is_main else ProcessName(rank, None, pid)
+
+
+def _order(stood: Stood) -> tuple[int, int, str]:
+    return (
+        -1 if stood.rank is None else stood.rank,
+        -1 if stood.worker is None else stood.worker,
+        stood.process,
+    )
+
+
+def _frame(value: object) -> list[Any] | None:
+    return value if isinstance(value, list) and len(value) == 3 else None

@@ -8,11 +8,11 @@ from statistics import fmean
 from typing import Final
 
 from trainprof.analysis.device.device_part import DevicePart
+from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
 from trainprof.analysis.device.idle import KEEPS_UP_IN
-from trainprof.analysis.device.transfers import dearest_in_training, idle_meanwhile_s
-from trainprof.analysis.loading.loader_cost import cost_s
+from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.stacks.lines_by_part import MAKING, hottest
+from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.stacks.stacks_part import StacksPart
 from trainprof.analysis.summary.code import Collective, HotLine, PythonInModel
 from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
@@ -213,7 +213,7 @@ def _waited_share(loader: Loader) -> float:
 def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
     """Returns the line that cost training most of them, None where the device felt none."""
     dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and idle_meanwhile_s(dearest) > 0 else None
+    return dearest.site if dearest is not None and idle_during_s(dearest) > 0 else None
 
 
 def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:

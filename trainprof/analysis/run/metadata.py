@@ -1,13 +1,15 @@
-"""What the texts of a process's logs tell: loaders, places, versions, the device."""
+"""What a process's logs say of it: loaders, places, versions, device; and values read safely."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainprof.analysis.run.place_names import Sites
+from trainprof.record import notes
+from trainprof.record.notes import AnyNote
 from trainprof.record.schema import Topic
+from trainprof.record.site_name import UNKNOWN_SITE, site_name
 
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
 # below it a time and its difference to another fit an int64.
@@ -166,3 +168,45 @@ def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
             return None
         found = found.get(key)
     return known(found)
+
+
+class Sites:
+    """Turns site ids into `file.py:41`, relative to where the run was started."""
+
+    def __init__(self, texts: Mapping[int, Any], cwd: str | None) -> None:
+        """
+        Args:
+            texts: Id to [file, line, function], decoded from Topic.SITE texts.
+            cwd: Absolute path, or None.
+        """
+        self._texts = texts
+        self._cwd = cwd
+
+    def __getitem__(self, number: int) -> str:
+        return site_name(self._texts.get(number), self._cwd)
+
+    def known(self, number: int | None) -> str | None:
+        """Returns the same of an id that may be missing, None where nothing is known of it."""
+        name = UNKNOWN_SITE if number is None else self[number]
+        return None if name == UNKNOWN_SITE else name
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What probes noted, to be read by the kind of note.
+
+    Attributes:
+        records: All notes of the process's environment, as they stand in its log.
+        sites: Names of the places that they name by number.
+    """
+
+    records: Sequence[Mapping[str, Any]] = ()
+    sites: Sites = field(default_factory=lambda: Sites({}, None))
+
+    def last(self, kind: type[AnyNote]) -> AnyNote | None:
+        """Returns the note of a kind that was written last, None where there is none."""
+        return notes.last_note(kind, self.records)
+
+    def last_list(self, kind: type[AnyNote]) -> list[AnyNote]:
+        """Returns the notes of a kind that were written last as one list."""
+        return notes.last_notes(kind, self.records)

@@ -10,23 +10,27 @@ from typing import Any
 import numpy as np
 
 from trainprof.analysis.device.device_part import DevicePart, device_part, overlap_of
-from trainprof.analysis.distributed.collectives import Collectives, collectives_of, python_ns
-from trainprof.analysis.distributed.stragglers import COMMUNICATION, RankSteps
+from trainprof.analysis.distributed.collectives import (
+    COMMUNICATION,
+    Collectives,
+    RankSteps,
+    collectives_of,
+    python_ns,
+)
 from trainprof.analysis.lines.times import line_cost
+from trainprof.analysis.loading.loader_steps import shares_of_steps
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
-from trainprof.analysis.loading.steps_of_loader import shares_of_steps
 from trainprof.analysis.machine.machine_part import growth_part, system_part
 from trainprof.analysis.model.compilations import compiling_in_training
 from trainprof.analysis.model.model_part import ModelPart, model_part
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.fit import LoaderModel
-from trainprof.analysis.pipeline.free_data import free_data
+from trainprof.analysis.pipeline.recorded_epoch import free_data
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.evidence import Evidence, evidence_of
+from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.run.missing import faults_of, not_found, not_observed
-from trainprof.analysis.run.notes import Notes
-from trainprof.analysis.run.run_part import overhead_part, run_part
-from trainprof.analysis.run.training_part import training_of
+from trainprof.analysis.run.run_part import overhead_part, run_part, training_of
 from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.stacks_part import StacksPart, stacks_part
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training

@@ -14,7 +14,7 @@ from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.summary.code import Collective, PythonInModel, UnsharedData
-from trainprof.analysis.summary.memory import MemoryGrowth
+from trainprof.analysis.summary.device import MemoryGrowth
 from trainprof.analysis.summary.run import Exit, Ledger, Phases, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING

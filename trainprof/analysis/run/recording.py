@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from trainprof.analysis.run.liveness import is_alive
-from trainprof.analysis.run.metadata import integer
-from trainprof.analysis.run.samples_file import read_samples
-from trainprof.analysis.timeline.closures import with_closures
-from trainprof.analysis.timeline.events import ProcessLog, load_process
+from trainprof.analysis.run.metadata import MAX_NUMBER, integer
+from trainprof.analysis.statistics.time_weighted import Line
+from trainprof.analysis.timeline.event_rewrites import with_closures
+from trainprof.analysis.timeline.events import MAX_PID, ProcessLog, load_process
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
+from trainprof.record.run_file import open_run_file, read_run_file
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
+NS_PER_S: Final = 1_000_000_000
+# From a process's start to the moment that tells of it: a busy machine, the kernel's ticks.
+SLACK_NS: Final = 10 * NS_PER_S
+# PF_EXITING among the flags of /proc/<pid>/stat: include/linux/sched.h.
+_EXITING: Final = 0x4
+# A file above this is thinned while it is read: every n-th line, and always the last. As objects
+# the sampler's lines take about five times their size, the worst that a file can hold about twenty.
+MAX_READ_BYTES: Final = 32 << 20
+# No line that the sampler writes comes near; a damaged file may be one line, ...
+MAX_LINE_BYTES: Final = 1 << 20
+# ... or a hole of any size: behind so many bytes without a line's end nothing more is looked for.
+MAX_HOLE_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +138,136 @@ def _is_script_alive(manifest: dict[str, Any]) -> bool:
     times = manifest.get("times")
     spawned_ns = integer(times.get("spawned_ns")) if isinstance(times, dict) else None
     return is_alive(manifest.get("script_pid"), manifest, known_ns=spawned_ns)
+
+
+def is_alive(pid: object, manifest: Mapping[str, Any], *, known_ns: int | None) -> bool:
+    """Tells whether the process is there; another one that was given its pid since is not it.
+
+    Args:
+        pid: Of the process; what is no pid is no process.
+        manifest: Of its run, for the machine and the start.
+        known_ns: `time.perf_counter_ns` of a moment at which it existed, or None.
+    """
+    number, host = integer(pid), manifest.get("host")
+    if number is None or not 0 < number <= MAX_PID or not isinstance(host, dict):
+        return False
+    if host.get("name") != os.uname().nodename or not _exists(number):
+        return False
+    times, started_ns = manifest.get("times"), _started_ns(number)
+    spawned_ns = integer(times.get("spawned_ns")) if isinstance(times, dict) else None
+    if spawned_ns is None or known_ns is None or started_ns is None:
+        return True
+    # The kernel's clock runs while the machine sleeps, ours does not.
+    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
+    return spawned_ns - SLACK_NS <= started_ns <= known_ns + asleep_ns + SLACK_NS
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return not _has_ended(_stat(pid))
+
+
+def _has_ended(fields: list[bytes]) -> bool:
+    """Tells whether /proc's fields are of a process that ends, or that nobody has waited for yet.
+
+    One that is killed gives back its memory and files first; until then it is in any state.
+    """
+    if fields[:1] in ([b"Z"], [b"X"]):
+        return True
+    try:
+        return bool(int(fields[6]) & _EXITING)
+    except (ValueError, IndexError):
+        return False
+
+
+def _started_ns(pid: int) -> int | None:
+    """Returns the process's start, ns since the machine's start; None where that is not told."""
+    fields = _stat(pid)
+    try:
+        return int(fields[19]) * NS_PER_S // os.sysconf("SC_CLK_TCK") or None
+    except (ValueError, IndexError):
+        return None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Returns what /proc/<pid>/stat tells behind the name, [] where there is no such file."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:
+    """Returns a samples file's lines in time order, whatever state the file is in.
+
+    Lines that are cut off, damaged, no JSON object or without a time are left out; NaN and
+    infinity become None. No file is no lines, and so is what is no plain file of the run.
+
+    Args:
+        path: A file of `samples/`.
+        max_bytes: A larger file is thinned evenly to about this size.
+    """
+    try:
+        with os.fdopen(open_run_file(path), "rb") as file:
+            stride = max(1, math.ceil(os.fstat(file.fileno()).st_size / max_bytes))
+            parsed = [_parse(line) for line in _every(file, stride)]
+    except OSError:
+        return []
+    lines = [line for line in parsed if line is not None]
+    lines.sort(key=lambda line: line["t_ns"])
+    return lines
+
+
+def _every(file: BinaryIO, stride: int) -> Iterator[bytes]:
+    """Yields every `stride`-th whole line and the last one; a line cut off at the end is none."""
+    skipped: bytes | None = None
+    is_middle = False
+    count = hole_bytes = 0
+    while hole_bytes < MAX_HOLE_BYTES and (part := file.readline(MAX_LINE_BYTES)):
+        is_whole = part.endswith(b"\n")
+        if is_whole and not is_middle:
+            if count % stride == 0:
+                yield part
+                skipped = None
+            else:
+                skipped = part
+            count += 1
+        is_middle = not is_whole
+        hole_bytes = 0 if is_whole else hole_bytes + len(part)
+    if skipped is not None:
+        yield skipped
+
+
+def _parse(text: bytes) -> Line | None:
+    try:
+        line = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict):
+        return None
+    t_ns = line.get("t_ns")
+    is_time = isinstance(t_ns, int) and not isinstance(t_ns, bool) and 0 <= t_ns < MAX_NUMBER
+    return line if is_time else None
+
+
+def inner_runs(directory: RunDirectory) -> list[str]:
+    """Returns the directories of the runs inside this one, as they noted them themselves."""
+    try:
+        lines = read_run_file(directory.inner_runs, MAX_BYTES).splitlines()
+    except (OSError, ValueError):
+        return []
+    found = []
+    for line in lines:
+        try:
+            path = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(path, str):
+            found.append(path)
+    return found

@@ -6,29 +6,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainprof.analysis.distributed.stragglers import stragglers, to_jsonable
+from trainprof.analysis.distributed.collectives import stragglers, to_jsonable
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_steps import epoch_starts
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
-from trainprof.analysis.machine.gpus import energy_of
-from trainprof.analysis.machine.host_ranks import (
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
+from trainprof.analysis.machine.cores import (
     HostPart,
     are_ranks,
     parts_of_processes,
     parts_of_recordings,
 )
-from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.machine.gpus import energy_of
+from trainprof.analysis.run.analysed import Analysed, described, narrowed
+from trainprof.analysis.run.ending import hung_of
 from trainprof.analysis.run.evidence import Evidence
-from trainprof.analysis.run.hung import hung_of
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.one_process import ProcessNumbers, numbers_of
-from trainprof.analysis.run.part import described, narrowed
 from trainprof.analysis.run.ranks import across_ranks, common_evidence, rank_recordings, rank_row
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.events import MAX_APART_NS, Events
-from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
 from trainprof.analysis.timeline.timeline import Timeline, build_timeline
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
@@ -169,7 +167,7 @@ def _counted_as_in_the_run(
 ) -> ProcessNumbers:
     """Gives the steps and epochs of a part the numbers that they have in the whole run."""
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
-    begins = epoch_starts(whole.passes)
+    begins = epoch_starts(whole.loaders)
     first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
     summary = numbers.summary
     outliers = [

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.lineage import ancestors_of, rank_and_size
 from trainprof.analysis.run.metadata import Metadata
+from trainprof.analysis.run.process_name import ancestors_of, rank_and_size
 from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.timeline.events import MAX_PID, RECORD_DTYPE, Events, ProcessLog, no_events
 from trainprof.record.schema import Kind, Topic

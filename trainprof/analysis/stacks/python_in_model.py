@@ -1,4 +1,4 @@
-"""What of the model's time is Python code, by how long it kept those who looked at it waiting."""
+"""Python code inside the model: by how long it held the GIL, and by values it reads one by one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.stacks.lines_by_part import lines_met
-from trainprof.analysis.stacks.samples import MIN_LOOKS, LineNames, Looks, PartsOfLoop
-from trainprof.analysis.summary.code import HotLine, PythonInModel
+from trainprof.analysis.run.metadata import Sites
+from trainprof.analysis.stacks.hot_lines import lines_met
+from trainprof.analysis.stacks.samples import MIN_SAMPLES, LineNames, PartsOfLoop, StackSamples
+from trainprof.analysis.summary.code import ElementReads, HotLine, PythonInModel
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.ledger import KEY
+from trainprof.record.schema import Kind, SyncFlag
 
 PARTS: Final = ("forward", "loss", "backward", "recompute")
 # Between two operators of torch's Python goes on for some 10 to 30 us (0.1 ms on a slow, full
@@ -29,10 +31,18 @@ MIN_HELD: Final = 12
 _CROWDED_SHARE: Final = 0.02
 # Of training: less of it is not worth a word.
 TOLD_FROM_SHARE: Final = 0.1
+# Of a pass: a few are decisions that a model takes, so many are a loop over numbers.
+MANY: Final = 64
+# From one read to the next: a loop that does more for each than a few small operators gains little
+# from operators on whole tensors.
+_TINY_NS: Final = 100_000
+# One may fill what all others use.
+_MIN_PASSES: Final = 3
+_NEVER_NS: Final = 1 << 62
 
 
 def python_in_model(
-    looks: Looks,
+    samples: StackSamples,
     parts: PartsOfLoop,
     seconds: Mapping[str, float],
     names: LineNames,
@@ -44,13 +54,13 @@ def python_in_model(
     And where another thread of the process runs Python code now and then.
 
     Args:
-        looks: At the training thread.
+        samples: At the training thread.
         parts: Its.
         seconds: Of each part inside the loop, by ledger key.
         names: Of what was seen.
         settled_ns: When warm-up was over: a first forward imports and compiles.
     """
-    told = looks.where(looks.wanted_ns >= settled_ns)
+    told = samples.where(samples.wanted_ns >= settled_ns)
     told = told.where(np.argsort(told.wanted_ns, kind="stable"))
     part, is_held = parts.at(told.wanted_ns), _is_other_code(told)
     in_model = np.isin(part, [KEY[name] for name in PARTS])
@@ -61,7 +71,7 @@ def python_in_model(
     is_counted = np.zeros(len(told), dtype=bool)
     for name in PARTS:
         here = part == KEY[name]
-        if np.count_nonzero(here) >= MIN_LOOKS:
+        if np.count_nonzero(here) >= MIN_SAMPLES:
             is_counted |= here
             of_part[name] = float(is_held[here].mean()) * seconds.get(name, 0.0)
     held = int(np.count_nonzero(is_counted & is_held))
@@ -73,33 +83,33 @@ def python_in_model(
 
 
 def _lines(
-    part: str, looks: Looks, names: LineNames, seconds: float
+    part: str, samples: StackSamples, names: LineNames, seconds: float
 ) -> tuple[list[HotLine], HotLine | None]:
     """Returns the lines where such code was, and otherwise what came behind it.
 
     A look that waited for less than the interpreter's switch interval saw where the code let go for
     long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
     """
-    is_held = _is_other_code(looks)
-    is_sure = is_held & looks.is_known
+    is_held = _is_other_code(samples)
+    is_sure = is_held & samples.is_known
     sure = int(np.count_nonzero(is_sure))
-    if sure >= max(MIN_LOOKS, _SURE_SHARE * np.count_nonzero(is_held)):
-        return lines_met(part, names.stacks(looks.stack[is_sure]), sure, seconds), None
+    if sure >= max(MIN_SAMPLES, _SURE_SHARE * np.count_nonzero(is_held)):
+        return lines_met(part, names.stacks(samples.stack[is_sure]), sure, seconds), None
     held = int(np.count_nonzero(is_held))
-    met = lines_met(part, names.stacks(looks.stack[is_held]), held, seconds)
-    waited, at_all = (_by_line(names, looks.stack[mask]) for mask in (is_held, slice(None)))
+    met = lines_met(part, names.stacks(samples.stack[is_held]), held, seconds)
+    waited, at_all = (_by_line(names, samples.stack[mask]) for mask in (is_held, slice(None)))
     lines = [line for line in met if waited[line.site] >= _OWN_LINE_SHARE * at_all[line.site]]
     behind = met[0] if met and met[0] not in lines else None
     return lines, behind
 
 
-def _is_other_code(looks: Looks) -> Bool:
+def _is_other_code(samples: StackSamples) -> Bool:
     """Whether looks met other code than torch's operators.
 
     Python that lets nobody else run, or arrays (SciPy's, say), which let others run meanwhile, in
     such a library's own code: in the user's they look like an operator of torch's.
     """
-    found: Bool = (looks.held_ns >= HELD_NS) | looks.of_arrays
+    found: Bool = (samples.held_ns >= HELD_NS) | samples.of_arrays
     return found
 
 
@@ -109,3 +119,63 @@ def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
         if frames:
             counted[frames[0][0]] += count
     return counted
+
+
+def element_reads(
+    parts: PartsOfLoop,
+    seconds: Mapping[str, float],
+    sites: Sites,
+    counted_until: Mapping[int, int],
+    *,
+    settled_ns: int,
+) -> ElementReads | None:
+    """Returns the reads of the part of the model that loses most by them; None where they are few.
+
+    Args:
+        parts: Of the training thread's loop.
+        seconds: Of each part inside it, by ledger key.
+        sites: Names of lines.
+        counted_until: When reads of a kind were counted no longer, ns.
+        settled_ns: When warm-up was over.
+    """
+    until_ns = min(counted_until.values(), default=_NEVER_NS)
+    found = (
+        _of_part(name, parts, seconds, sites, settled_ns, until_ns) for name in ("forward", "loss")
+    )
+    return max((one for one in found if one is not None), key=lambda one: one.seconds, default=None)
+
+
+def _of_part(
+    name: str,
+    parts: PartsOfLoop,
+    seconds: Mapping[str, float],
+    sites: Sites,
+    from_ns: int,
+    until_ns: int,
+) -> ElementReads | None:
+    events = parts.events
+    is_pass = events.is_kind(Kind.FORWARD) | events.is_kind(Kind.LOSS)
+    is_pass &= parts.at(events.start) == KEY[name]
+    is_pass &= (events.start >= from_ns) & (events.end <= until_ns)
+    is_read = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) > 0)
+    if not is_pass.any() or np.count_nonzero(is_read) < _MIN_PASSES * MANY:
+        return None
+    around = parts.nesting.nearest(is_pass)
+    reads = np.flatnonzero(is_read & (around >= 0))
+    per_pass = np.bincount(around[reads], minlength=len(events))
+    reads = reads[per_pass[around[reads]] >= MANY]
+    passes = int(np.count_nonzero(per_pass >= MANY))
+    whole_ns = int((events.end - events.start)[is_pass].sum())
+    if passes < _MIN_PASSES or whole_ns <= 0:
+        return None
+    gaps_ns = np.diff(events.start[reads])
+    is_inside = (np.diff(around[reads]) == 0) & (gaps_ns < _TINY_NS)
+    share = float(gaps_ns[is_inside].sum()) / whole_ns
+    places, counts = np.unique(events.site[reads], return_counts=True)
+    return ElementReads(
+        part=name,
+        site=sites[int(places[counts.argmax()])],
+        per_pass=len(reads) / passes,
+        share=share,
+        seconds=share * seconds.get(name, 0.0),
+    )

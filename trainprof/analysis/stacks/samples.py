@@ -1,4 +1,4 @@
-"""Looks at where threads stood, as inside/stacks/sampler.py takes them, and where that is."""
+"""Stack samples of threads, as inside/stacks/sampler.py takes them, and their places in code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 
 from trainprof.analysis.loading.fetches import Details
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, ProcessLog
 from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, within
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
 # Fewer looks say little about a part of the run.
-MIN_LOOKS: Final = 8
+MIN_SAMPLES: Final = 8
 # Standard errors of a share of looks.
 CERTAIN: Final = 2.0
 # Python before 3.12 runs them as functions, by these names.
@@ -29,7 +29,7 @@ Stack = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class StackSamples:
     """At one thread, in order; shape (n,).
 
     Attributes:
@@ -60,12 +60,12 @@ class Looks:
     def __len__(self) -> int:
         return len(self.taken_ns)
 
-    def where(self, mask: Bool | Int64) -> Looks:
+    def where(self, mask: Bool | Int64) -> StackSamples:
         """Returns the looks of a mask or an index array."""
-        return Looks(*(getattr(self, column.name)[mask] for column in fields(self)))
+        return StackSamples(*(getattr(self, column.name)[mask] for column in fields(self)))
 
 
-def looks_of(details: Details, thread: int) -> Looks:
+def thread_samples(details: Details, thread: int) -> StackSamples:
     """Picks the looks at a thread out of a process's details."""
     rows = details[(details["kind"] == Kind.LOOK) & (details["thread"] == thread)]
     rows = rows[np.argsort(rows["end"], kind="stable")]
@@ -74,7 +74,7 @@ def looks_of(details: Details, thread: int) -> Looks:
         found: Bool = (rows["flags"] & flag) > 0
         return found
 
-    return Looks(
+    return StackSamples(
         wanted_ns=rows["start"].astype(np.int64),
         taken_ns=rows["end"].astype(np.int64),
         is_known=has(LookFlag.KNOWN),
@@ -88,12 +88,12 @@ def looks_of(details: Details, thread: int) -> Looks:
     )
 
 
-def distinct(looks: Looks) -> int:
+def distinct(samples: StackSamples) -> int:
     """Returns how many were taken: one that had to wait stands for all that were due meanwhile."""
-    return len(np.unique(looks.taken_ns))
+    return len(np.unique(samples.taken_ns))
 
 
-def looked_at(details: Details) -> list[int]:
+def sampled_threads(details: Details) -> list[int]:
     """Returns the threads that were looked at."""
     threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.LOOK]).tolist()
     return threads
@@ -176,37 +176,37 @@ class PartsOfLoop:
         return key
 
 
-def beside_share(looks: Looks, parts: PartsOfLoop) -> float | None:
+def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:
     """Returns which share of the looks at the loop met another thread of the process at work.
 
     None of too few looks.
     """
-    inside = parts.at(looks.taken_ns) >= 0
-    if np.count_nonzero(inside) < MIN_LOOKS:
+    inside = parts.at(samples.taken_ns) >= 0
+    if np.count_nonzero(inside) < MIN_SAMPLES:
         return None
-    return float(1 - looks.is_alone[inside].mean())
+    return float(1 - samples.is_alone[inside].mean())
 
 
-def least_share(share: float, looks: float) -> float:
+def least_share(share: float, samples: float) -> float:
     """Returns which share of the time is behind a share of looks at least, with 98 % certainty.
 
     Args:
         share: Of the looks.
-        looks: How many there were.
+        samples: How many there were.
 
     Source:
         Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
     """
-    if looks <= 0:
+    if samples <= 0:
         return 0.0
-    square = CERTAIN**2 / looks
+    square = CERTAIN**2 / samples
     spread = math.sqrt(share * (1 - share) * square + square**2 / 4)
     return max((share + square / 2 - spread) / (1 + square), 0.0)
 
 
-def is_more(looks: int, others: int) -> bool:
+def is_more(samples: int, others: int) -> bool:
     """Whether looks met one thing so much more often than another that it is no chance."""
-    return looks - others > CERTAIN * math.sqrt(looks + others)
+    return samples - others > CERTAIN * math.sqrt(samples + others)
 
 
 def function_of(site: str, name: str) -> tuple[str, str]:

@@ -9,13 +9,15 @@ from math import fsum
 from trainprof.analysis.distributed.collectives import Collectives, python_ns
 from trainprof.analysis.model.model_part import ModelPart
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.stacks.element_reads import element_reads
-from trainprof.analysis.stacks.hot_lines import WorkerFetches, hottest_lines
-from trainprof.analysis.stacks.lines_by_part import lines_of_training
-from trainprof.analysis.stacks.one_time_python import python_once
-from trainprof.analysis.stacks.python_in_model import python_in_model
-from trainprof.analysis.stacks.samples import LineNames, PartsOfLoop, beside_share, looks_of
-from trainprof.analysis.stacks.torch_in_loop import torch_in_loop
+from trainprof.analysis.stacks.hot_lines import WorkerFetches, hottest_lines, lines_of_training
+from trainprof.analysis.stacks.loop_code import python_once, torch_in_loop
+from trainprof.analysis.stacks.python_in_model import element_reads, python_in_model
+from trainprof.analysis.stacks.samples import (
+    LineNames,
+    PartsOfLoop,
+    concurrent_share,
+    thread_samples,
+)
 from trainprof.analysis.summary.code import ElementReads, HotLine, HottestLine, PythonInModel
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.timeline_part import TimelinePart
@@ -64,7 +66,7 @@ def stacks_part(
     timeline, metadata, steps = run.timeline, run.metadata, time.steps
     sites, until, spent_s = run.sites(), metadata.reads_counted_until(), time.spent_s
     samples, names = (
-        looks_of(run.process.details, timeline.thread),
+        thread_samples(run.process.details, timeline.thread),
         LineNames(metadata.texts, sites),
     )
     parts = PartsOfLoop(timeline.events, timeline.nesting, time.attribution, timeline.window)
@@ -87,5 +89,5 @@ def stacks_part(
         loss_by_place=by_torch.loss_by_place,
         loss_s=min(fsum((by_torch.loss_by_place or {}).values()), lasting["other"]),
         once_s=once.seconds,
-        beside_share=beside_share(samples, parts),
+        beside_share=concurrent_share(samples, parts),
     )

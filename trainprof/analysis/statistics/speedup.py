@@ -22,8 +22,8 @@ from trainprof.analysis.statistics.step_noise import (
     Floats,
     half_split_drift,
     standard_error,
+    t_quantile,
 )
-from trainprof.analysis.statistics.student_t import t_quantile
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 
 FASTER: Final = "faster"
@@ -43,7 +43,7 @@ _WIDEST: Final = 50.0  # of a ratio's logarithm
 _TELLING_REPEATS: Final = 3
 # What is known of machines of a kind counts as much as a spread of so many runs and one more.
 _CHANCE_DEGREES: Final = 3.0
-# Starts of passes differ by such a share of what they take (standard deviation): of eight pairs of
+# Starts of epochs differ by such a share of what they take (standard deviation): of eight pairs of
 # them, on a virtual machine, by 14 to 45 %.
 _STARTS_WANDER: Final = 0.3
 _UPPER: Final = 0.975
@@ -55,12 +55,12 @@ class Pace:
     """How fast one run trained.
 
     Attributes:
-        mean_s: Of its steady steps, with what starts of passes add.
+        mean_s: Of its steady steps, with what starts of epochs add.
         steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
         cycle: Steps after which waits repeat: workers of the loader that feeds training.
         disturbance: Share by which other processes may have made the run longer.
         wandering: Share by which its cores may have changed their pace, out of its sight.
-        starts_s: What starts of passes add to a step, by each of them, shape (n,).
+        starts_s: What starts of epochs add to a step, by each of them, shape (n,).
     """
 
     mean_s: float
@@ -135,8 +135,6 @@ def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = 
     """Returns how many times as fast OTHER's runs train.
 
     Args:
-        base: Runs of one setting, one or more.
-        other: Runs of the other.
         took_turns: The sides were run in turns: a run alone met what those of the other side did.
     """
     ratio = fmean(pace.mean_s for pace in base) / fmean(pace.mean_s for pace in other)

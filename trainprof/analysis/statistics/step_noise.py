@@ -11,12 +11,11 @@ Source:
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-
-from trainprof.analysis.statistics.student_t import t_quantile
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,7 +71,6 @@ def standard_error(steps: Floats, *, cycle: int = 1) -> float:
 
     Args:
         steps: Durations in order of time, shape (n,), n > 0.
-        cycle: As `block_length` takes it.
     """
     length = block_length(steps, cycle=cycle)
     blocks = max(len(steps) // length, 1)
@@ -138,7 +136,6 @@ def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
 
     Args:
         steps: Durations in order of time, shape (n,), n > 1.
-        cycle: As `block_length` takes it.
     """
     half = len(steps) // 2
     return drift_between(steps[:half], steps[half:], cycle=cycle)
@@ -149,7 +146,6 @@ def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
 
     Args:
         first, second: Durations in order of time, shapes (n,) and (m,), n > 0 and m > 0.
-        cycle: As `block_length` takes it.
     """
     stretches = first, second
     means = [float(stretch.mean()) for stretch in stretches]
@@ -158,3 +154,27 @@ def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
     errors = [standard_error(part, cycle=cycle) / part.mean() for part in stretches]
     apart = abs(math.log(means[1] / means[0]))
     return apart if apart > NORMAL * math.hypot(*errors) else 0.0
+
+
+_POINTS: Final = 20_001
+# From here on it cannot be told from the normal distribution.
+_MANY: Final = 1000.0
+
+
+@cache
+def t_quantile(probability: float, degrees: float) -> float:
+    """Returns the quantile of Student's t.
+
+    Args:
+        probability: Above 0.5 and below 1.
+        degrees: Degrees of freedom, from 1 on, not always whole.
+
+    Source:
+        With t = sqrt(degrees) tan(a) its density is cos(a) ** (degrees - 1), up to a constant.
+    """
+    degrees = min(degrees, _MANY)
+    angles = np.linspace(0.0, math.pi / 2, _POINTS)
+    density = np.cos(angles) ** (degrees - 1)
+    areas = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    angle = float(np.interp((2 * probability - 1) * areas[-1], areas, angles))
+    return math.sqrt(degrees) * math.tan(angle)

@@ -115,14 +115,7 @@ def statistics(spans: Spans) -> dict[str, float] | None:
 
 
 def gauge(values: Floats, times_ns: Times, window: Window, *, since_ns: int) -> Spans:
-    """Returns a gauge's values over the spans for which they hold.
-
-    Args:
-        values: Shape (n,).
-        times_ns: Their times, shape (n,), in ns, in order.
-        window: Spans are cut at its ends.
-        since_ns: When the first sample's span begins.
-    """
+    """Returns a gauge's values over the spans for which they hold."""
     return spans_between(values, np.concatenate(([since_ns], times_ns)), window)
 
 
@@ -138,8 +131,8 @@ def gauge_statistics(
     values, times_ns = values[is_inside], times_ns[is_inside]
     spans = gauge(values, times_ns, window, since_ns=since_ns)
     if not len(spans.values):
-        told = values[~np.isnan(values)]
-        spans = Spans(told, np.ones_like(told), np.ones_like(told))
+        observed = values[~np.isnan(values)]
+        spans = Spans(observed, np.ones_like(observed), np.ones_like(observed))
     return statistics(spans)
 
 
@@ -174,8 +167,8 @@ def number(value: Any) -> float | None:
     """Returns a measured number, or None for anything else that a damaged file may hold."""
     # A bool is an int to isinstance. A JSON integer may be too long for a float; NaN fails too.
     if type(value) in (int, float) and -MAX_NUMBER < value < MAX_NUMBER:
-        told: float = value
-        return told
+        measured: float = value
+        return measured
     return None
 
 

@@ -10,6 +10,16 @@ from trainprof.analysis.summary.run import Statistics
 
 # Batches of a pass: fewer are an iterator for each step.
 _FEW: Final = 1.5
+LATENCY: Final = "one worker's latency"
+CPU: Final = "CPU"
+STORAGE: Final = "storage"
+RECEIVE: Final = "receive in the main process"
+SAMPLER: Final = "sampler"
+COMPUTE: Final = "compute"
+# A part of the step: nothing to take yet, whatever the reason.
+BLOCKED: Final = "blocked"
+# The limit that receiving, sampler and compute make together: one process does them in turn.
+MAIN_PROCESS: Final = "main process"
 
 
 @dataclass(frozen=True, slots=True)

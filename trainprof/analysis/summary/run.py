@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.machine.gpu_summary import Energy, Gpu
+from trainprof.analysis.summary.device import Energy, Gpu
 from trainprof.record.names import MASK
 
 _MODULE: Final = "-m"

@@ -20,10 +20,19 @@ from trainprof.analysis.summary.code import (
     PythonInModel,
     UnsharedData,
 )
-from trainprof.analysis.summary.device import AFTER_WARMUP, Device, Placement, SyncPoint, Transfer
+from trainprof.analysis.summary.device import (
+    AFTER_WARMUP,
+    Device,
+    EmptiedCache,
+    FoundSyncs,
+    MemoryGrowth,
+    OutOfMemory,
+    Placement,
+    SyncPoint,
+    Transfer,
+)
 from trainprof.analysis.summary.finding import Finding, PassedOver
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.memory import EmptiedCache, FoundSyncs, MemoryGrowth, OutOfMemory
 from trainprof.analysis.summary.run import (
     Epoch,
     Evaluation,

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.timeline.events import Events, Int64, Nesting
 from trainprof.analysis.timeline.ledger import loads_samples, within
 from trainprof.record.schema import Kind, Writer
@@ -46,7 +46,7 @@ class Checkpoints:
     @property
     def called(self) -> str:
         """What wrote them, by the names of functions."""
-        return " and ".join(_CALLED[one] for one in self.writers) or "saving checkpoints"
+        return " and ".join(_CALLED[writer] for writer in self.writers) or "saving checkpoints"
 
 
 def checkpoints_of(
@@ -55,9 +55,6 @@ def checkpoints_of(
     """Counts what was saved and loaded, but for what a dataset loads as samples.
 
     Args:
-        events: Of the training thread.
-        nesting: Of `events`.
-        sites: Its lines.
         segments: Evaluation, shape (n, 2), ns: what is saved then is its own.
         loop: When training was, ns.
     """

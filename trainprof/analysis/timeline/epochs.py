@@ -1,4 +1,4 @@
-"""Passes as epochs, and evaluation summed up."""
+"""LoaderIterations as epochs, and evaluation summed up."""
 
 from __future__ import annotations
 
@@ -8,51 +8,55 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import epoch_starts, feeders, is_used_later
 from trainprof.analysis.summary.run import Epoch, Evaluation
 from trainprof.analysis.timeline.evaluation import evaluated_stretches, evaluation_ns
 from trainprof.analysis.timeline.events import Bool, Events, Int64
-from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, Passes
+from trainprof.analysis.timeline.iterations import (
+    EVALUATION,
+    TRAINING,
+    LoaderIterations,
+    epoch_starts,
+    feeders,
+    is_used_later,
+)
 from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
 
-# A loop that makes a new iterator for each batch has as many passes as batches.
+# A loop that makes a new iterator for each batch has as many epochs as batches.
 MAX_EPOCHS_LISTED: Final = 10_000
 _NEVER: Final = np.iinfo(np.int64).max
 
 
 def epochs_of(timeline: Timeline, *, origin_ns: int, threshold_ns: int) -> list[Epoch]:
-    """Lists the passes of the loaders that feed training, and those that evaluate, in order.
+    """Lists the epochs of the loaders that feed training, and those that evaluate, in order.
 
     Args:
-        timeline: Of the process that trains.
-        origin_ns: Start of the run.
         threshold_ns: Waits from here on are slow.
     """
-    passes, calls, on_thread = timeline.passes, timeline.all_events, timeline.on_thread
+    loaders, calls, on_thread = timeline.loaders, timeline.all_events, timeline.on_thread
     learning, step_ends = timeline.learning(), timeline.steps.ends
-    found: list[tuple[int, Epoch]] = []
-    feeding = {p.loader for p in feeders(passes)}
-    begins = epoch_starts(passes)
-    beside = _waits_beside(passes, feeding, calls, on_thread)
-    for p, is_here in zip(passes, on_thread.tolist(), strict=True):
+    epochs_by_start: list[tuple[int, Epoch]] = []
+    feeding = {p.loader for p in feeders(loaders)}
+    begins = epoch_starts(loaders)
+    beside = _waits_beside(loaders, feeding, calls, on_thread)
+    for p, is_here in zip(loaders, on_thread.tolist(), strict=True):
         listed = p.of_stage(EVALUATION) & is_here
         if p.loader in feeding:
             listed |= p.trained()
         if listed.any():
             later = is_used_later(p, learning) if is_here else p.trained()
-            ends = _pass_ends(p, later, begins, step_ends)
+            ends = _epoch_ends(p, later, begins, step_ends)
             # What an iterator took that was made ahead of the loop is no part of an epoch.
             made_ahead = p.trained() & (p.start < timeline.window.loop_start) & is_here
             epochs_here = _listed(p, listed, made_ahead, ends, timeline, origin_ns, threshold_ns)
             if p.loader in feeding and is_here:
-                epochs_here = [_with_waits(one, beside) for one in epochs_here]
-            found += epochs_here
-    found.sort(key=lambda pair: pair[0])
+                epochs_here = [_with_waits(pair, beside) for pair in epochs_here]
+            epochs_by_start += epochs_here
+    epochs_by_start.sort(key=lambda pair: pair[0])
     counters: dict[str, int] = {}
     epochs = []
-    for _, epoch in found[:MAX_EPOCHS_LISTED]:
+    for _, epoch in epochs_by_start[:MAX_EPOCHS_LISTED]:
         index = counters.get(epoch.stage, 0)
         counters[epoch.stage] = index + 1
         epochs.append(_numbered(epoch, index))
@@ -60,7 +64,7 @@ def epochs_of(timeline: Timeline, *, origin_ns: int, threshold_ns: int) -> list[
 
 
 def _listed(
-    p: Passes,
+    p: LoaderIterations,
     listed: Bool,
     made_ahead: Bool,
     ends: Int64,
@@ -107,7 +111,7 @@ def _listed(
 
 
 def _waits_beside(
-    passes: list[Passes], feeding: Collection[int], calls: Events, on_thread: Bool
+    loaders: list[LoaderIterations], feeding: Collection[int], calls: Events, on_thread: Bool
 ) -> Events:
     """Picks the calls for batches of loaders that training uses alongside those whose epochs count.
 
@@ -115,7 +119,7 @@ def _waits_beside(
     """
     training = [
         p.loader
-        for p, is_here in zip(passes, on_thread.tolist(), strict=True)
+        for p, is_here in zip(loaders, on_thread.tolist(), strict=True)
         if is_here and p.role == TRAINING
     ]
     asked = calls.where(calls.is_kind(Kind.LOADER_NEXT) & np.isin(calls.site, training))
@@ -124,11 +128,11 @@ def _waits_beside(
     return asked.where((asked.start >= ends_before) & ~np.isin(asked.site, list(feeding)))
 
 
-def _with_waits(found: tuple[int, Epoch], beside: Events) -> tuple[int, Epoch]:
+def _with_waits(pair: tuple[int, Epoch], beside: Events) -> tuple[int, Epoch]:
     """Adds what training waited meanwhile for the loaders beside."""
-    start, epoch = found
+    start, epoch = pair
     if epoch.stage != TRAINING:
-        return found
+        return pair
     end = start + round(epoch.seconds * 1e9)
     inside = beside.where((beside.start >= start) & (beside.start < end))
     is_first = inside.value <= 1
@@ -140,8 +144,8 @@ def _with_waits(found: tuple[int, Epoch], beside: Events) -> tuple[int, Epoch]:
     return start, replace(epoch, data_wait_s=waited_s)
 
 
-def _pass_ends(p: Passes, is_used_later: Bool, begins: Int64, step_ends: Int64) -> Int64:
-    """Ends of passes; those used later reach to the end of the last step before the next begins."""
+def _epoch_ends(p: LoaderIterations, is_used_later: Bool, begins: Int64, step_ends: Int64) -> Int64:
+    """Ends of epochs; those used later reach to the end of the last step before the next begins."""
     if len(step_ends) == 0:
         return p.end
     nexts = np.append(begins, _NEVER)[np.searchsorted(begins, p.start, side="right")]
@@ -156,15 +160,15 @@ def _numbered(epoch: Epoch, index: int) -> Epoch:
 
 
 def evaluation_of(timeline: Timeline) -> Evaluation:
-    """Sums up evaluation by the training thread's passes; its seconds are those of the ledger.
+    """Sums up evaluation by the training thread's epochs; its seconds are those of the ledger.
 
-    An iterator that is asked for a few batches at a time makes a pass each time.
+    An iterator that is asked for a few batches at a time makes an epoch each time.
     """
     batches = waited = first = 0
     segments = timeline.segments
     begins = [np.empty(0, dtype=np.int64)]
     ids = []
-    for p in timeline.passes_here():
+    for p in timeline.loaders_here():
         mask = p.of_stage(EVALUATION)
         if not mask.any():
             continue

@@ -7,14 +7,14 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.iterations import (
     EVALUATION,
     LEARNING,
     LOADER_CALLS,
     TRAINING,
-    Passes,
+    LoaderIterations,
 )
 from trainprof.analysis.timeline.ledger import within
 from trainprof.record.schema import ForwardFlag, Kind
@@ -27,7 +27,7 @@ _PLAYED_FROM_SHARE: Final = 0.25
 
 
 def evaluated(
-    passes: list[Passes],
+    loaders: list[LoaderIterations],
     events: Events,
     nesting: Nesting,
     update_ends: Int64,
@@ -35,49 +35,43 @@ def evaluated(
 ) -> Int64:
     """Returns the stretches that are evaluation, shape (n, 2), ns, disjoint and ascending.
 
-    A pass reaches to the last forward without gradients before training goes on. Such forwards
-    without a loader are evaluation too (`estimate_loss`) where the model is in evaluation mode,
+    An iteration reaches to the last forward without gradients before training goes on. Such
+    forwards without a loader are evaluation too (`estimate_loss`) where the model is in evaluation
+    mode,
     they come between an update and the next batch, and few steps have any: a teacher runs in each.
     Where a loader feeds training and a loss is computed of them, either may be otherwise: training
     mode, or most steps. Rollouts are none: where no loader feeds training either, or each only with
     data that was made behind the last of them, stretches that come ahead of all updates and compute
     no loss are rollouts if an environment takes its time between the forwards.
-
-    Args:
-        passes: Of the loaders that the training thread consumes.
-        events, nesting: Its own.
-        update_ends: Ends of its updates, ns.
-        built: When loaders were.
     """
     marks = _Marks.of(events, nesting)
-    found = [
+    segments = [
         segment
-        for p in passes
+        for p in loaders
         if p.of_stage(EVALUATION).any()
-        for segment in (_of_passes(p, events, marks), _of_portions(p, events, marks))
+        for segment in (_of_iterations(p, events, marks), _of_portions(p, events, marks))
     ]
-    training = [p.loader for p in passes if p.role == TRAINING]
+    training = [p.loader for p in loaders if p.role == TRAINING]
     asked = events.where(events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training))
     by_hand = _without_loader(events, marks, asked.start, update_ends)
     if _may_be_rollouts(by_hand, events, _of_older_data(asked, by_hand, built), update_ends):
         took_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
         if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * took_ns:
             by_hand = by_hand[:0]
-    return _merged(np.concatenate([*found, by_hand]), events, nesting)
+    return _merged(np.concatenate([*segments, by_hand]), events, nesting)
 
 
-def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int64, Int64]:
-    """Returns the passes of evaluation and the stretches that have batches of each, in pairs.
+def evaluated_stretches(p: LoaderIterations, calls: Events, segments: Int64) -> tuple[Int64, Int64]:
+    """Returns the iterations of evaluation and the stretches that have batches of each, in pairs.
 
     Training goes on between the stretches of an iterator that is asked for a few batches at a time.
 
     Args:
         p: Over a loader that the training thread consumes.
-        calls: Its own events, or those of all loaders.
         segments: The stretches, shape (n, 2), ns.
 
     Returns:
-        The number of each one's pass, and of the stretch.
+        The number of each one's iteration, and of the stretch.
     """
     taken = calls.start[calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader)]
     number, stretch = p.number_at(taken), np.searchsorted(segments[:, 0], taken, side="right") - 1
@@ -89,12 +83,8 @@ def evaluated_stretches(p: Passes, calls: Events, segments: Int64) -> tuple[Int6
     return number[is_first], stretch[is_first]
 
 
-def evaluation_ns(p: Passes, calls: Events, segments: Int64) -> Int64:
-    """Returns what each pass evaluates for, from its first call to its last, shape (n_passes,).
-
-    Args:
-        p, calls, segments: As `evaluated_stretches` has them.
-    """
+def evaluation_ns(p: LoaderIterations, calls: Events, segments: Int64) -> Int64:
+    """Returns what each iteration evaluates for, from its first call to its last, shape (n,)."""
     number, stretch = evaluated_stretches(p, calls, segments)
     begins = np.maximum(segments[stretch, 0], p.start[number])
     ends = np.minimum(segments[stretch, 1], p.end[number])
@@ -129,8 +119,8 @@ class _Marks:
         )
 
 
-def _of_passes(p: Passes, events: Events, marks: _Marks) -> Int64:
-    """Passes with no training inside, each from its iterator to its last forward."""
+def _of_iterations(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
+    """Iterations with no training inside, each from its iterator to its last forward."""
     chosen = np.flatnonzero(p.of_stage(EVALUATION) & ~_is_in_portions(p, events))
     others = marks.top & events.is_kind(*LOADER_CALLS) & (events.site != p.loader)
     limit = _next_of(events.start[marks.barrier | others], p.last_next[chosen])
@@ -139,8 +129,8 @@ def _of_passes(p: Passes, events: Events, marks: _Marks) -> Int64:
     return np.stack([p.start[chosen], ends], axis=1)
 
 
-def _of_portions(p: Passes, events: Events, marks: _Marks) -> Int64:
-    """Passes that training goes on around: each run of their calls, to the last forward after."""
+def _of_portions(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
+    """Iterations with training in between: each run of calls, to the last forward after."""
     chosen = p.of_stage(EVALUATION) & _is_in_portions(p, events)
     calls = np.flatnonzero(marks.top & events.is_kind(*LOADER_CALLS) & (events.site == p.loader))
     number = np.searchsorted(p.start, events.start[calls], side="right") - 1
@@ -155,19 +145,17 @@ def _of_portions(p: Passes, events: Events, marks: _Marks) -> Int64:
     return np.stack([events.start[calls[firsts]], ends], axis=1)
 
 
-def _is_in_portions(p: Passes, events: Events) -> Bool:
-    """Whether a backward or an update lies between the batches of each pass."""
+def _is_in_portions(p: LoaderIterations, events: Events) -> Bool:
+    """Whether a backward or an update lies between the batches of each iteration."""
     learning = events.start[events.is_kind(*LEARNING)]
-    found: Bool = np.searchsorted(learning, p.last_next) > np.searchsorted(learning, p.start)
-    return found
+    portions: Bool = np.searchsorted(learning, p.last_next) > np.searchsorted(learning, p.start)
+    return portions
 
 
 def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: Int64) -> Int64:
     """Forwards that evaluate and that no loader feeds, from the first to the last in a row.
 
     Args:
-        events: Of the training thread.
-        marks: Of them.
         batches: When one for training was asked for, ns.
         update_ends: Ends of its updates, ns.
     """
@@ -181,11 +169,11 @@ def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: 
         learning = events.start[events.is_kind(*LEARNING)]
         is_plain &= _next_of(batches, forward.start) <= _next_of(learning, forward.start)
         is_plain &= np.isin(forward.site, trained)
-        found = _between_batches(forward, is_plain, batches, update_ends)
+        evaluates = _between_batches(forward, is_plain, batches, update_ends)
     else:
-        found = _in_evaluation_mode(forward)
-        found &= _is_in_few_steps(forward, found, update_ends)
-    starts = forward.start[found]
+        evaluates = _in_evaluation_mode(forward)
+        evaluates &= _is_in_few_steps(forward, evaluates, update_ends)
+    starts = forward.start[evaluates]
     if len(starts) == 0:
         return np.empty((0, 2), dtype=np.int64)
     firsts, lasts = _runs(np.searchsorted(barriers, starts))
@@ -201,10 +189,8 @@ def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_end
     to give what another model learns from, or what is frozen be given a batch part by part.
 
     Args:
-        forward: Those without gradients.
         is_plain: Of them, those of models that are trained, for a loss, with which nothing more is
             learned from a batch.
-        batches, update_ends: As `_without_loader` has them.
     """
     starts, in_evaluation_mode = forward.start, _in_evaluation_mode(forward)
     last_batch = np.searchsorted(batches, starts) - 1
@@ -217,13 +203,13 @@ def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_end
     usual, as_training = in_evaluation_mode & (is_ahead | is_behind), ~in_evaluation_mode & is_plain
     if not _is_in_few_steps(forward, usual, update_ends):
         usual &= is_plain
-    found: Bool = usual | (as_training & _is_in_few_steps(forward, as_training, update_ends))
-    return found
+    evaluates: Bool = usual | (as_training & _is_in_few_steps(forward, as_training, update_ends))
+    return evaluates
 
 
 def _in_evaluation_mode(forward: Events) -> Bool:
-    found: Bool = (forward.flags & ForwardFlag.TRAINING) == 0
-    return found
+    mask: Bool = (forward.flags & ForwardFlag.TRAINING) == 0
+    return mask
 
 
 def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
@@ -233,13 +219,7 @@ def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
 
 
 def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
-    """When batches were asked for of data that no stretch of forwards ahead of them may have given.
-
-    Args:
-        asked: For batches of training.
-        stretches: As `_may_be_rollouts` has them.
-        built: When loaders were.
-    """
+    """When batches were asked for of data that no earlier stretch of forwards may have given."""
     before = np.searchsorted(stretches[:, 0], asked.start) - 1
     since = np.append(stretches[:, 1], _NEVER)[before]
     return asked.start[~built.are_of_new_data(asked.site.astype(np.int64), asked.start, since)]
@@ -251,8 +231,6 @@ def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_en
     What it learns from comes first, updates follow that it goes into, and no loss is computed.
 
     Args:
-        stretches: Of them, shape (n, 2), ns.
-        events, update_ends: As `_without_loader` has them.
         batches: When one for training was asked for that is not of what the last of them gave, ns.
     """
     if len(stretches) == 0 or len(update_ends) == 0 or update_ends[0] < stretches[0, 0]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import mmap
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 RECORD_DTYPE: Final = np.dtype(
     [
@@ -48,6 +50,33 @@ MAX_APART_NS: Final = 366 * 86_400 * 10**9
 _TORN_HEADER_EVENTS: Final = 4
 
 
+_DTYPES: Final = {"Int32": np.int32, "Int64": np.int64, "Float64": np.float64, "Bool": np.bool_}
+
+
+def rows_of(table: T, which: Bool | Int64 | slice) -> T:
+    """Returns a dataclass with the chosen rows of each of its arrays; other fields stay."""
+    plain: Any = table
+    columns = {
+        field.name: value[which]
+        for field in fields(plain)
+        if isinstance(value := getattr(plain, field.name), np.ndarray)
+    }
+    rows: T = replace(plain, **columns)
+    return rows
+
+
+def joined_tables(kind: type[T], tables: Sequence[T]) -> T:
+    """Returns the rows of several tables of columns, one after the other; none is allowed."""
+    plain: Any = kind
+    columns = {
+        field.name: np.concatenate(
+            [np.empty(0, dtype=_DTYPES[str(field.type)]), *(getattr(t, field.name) for t in tables)]
+        )
+        for field in fields(plain)
+    }
+    return kind(**columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """Events in order of start (outer before inner), one row each.
@@ -71,7 +100,7 @@ class Events:
 
     def where(self, mask: Bool | Int64) -> Events:
         """Returns the rows of a mask or an index array."""
-        return Events(*(getattr(self, name)[mask] for name in _COLUMNS))
+        return rows_of(self, mask)
 
     def is_kind(self, *kinds: Kind) -> Bool:
         """Returns the mask of rows of any of `kinds`."""
@@ -127,18 +156,18 @@ class ProcessLog:
     def texts_of(self, topic: Topic) -> dict[int, Any]:
         """Returns id to decoded JSON (or plain text) of one topic; undecodable ones left out."""
         plain = topic in (Topic.CLASS, Topic.OPTIMIZER, Topic.EXCEPTION)
-        found = {}
+        texts = {}
         for number, (its_topic, text) in self.texts.items():
             if its_topic is not topic:
                 continue
             if plain:
-                found[number] = text
+                texts[number] = text
                 continue
             try:
-                found[number] = json.loads(text)
+                texts[number] = json.loads(text)
             except (ValueError, RecursionError):
                 continue
-        return found
+        return texts
 
 
 def load_process(log: EventLogFile) -> ProcessLog:
@@ -225,14 +254,14 @@ def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
 
     Each is written when it ends: a bit of its time has been turned over.
     """
-    found = np.zeros(len(ends), dtype=bool)
+    is_late = np.zeros(len(ends), dtype=bool)
     inner = len(ends) - _SUCCESSORS
     if inner > 0:
         latest = ends[1 : inner + 1]
         for step in range(2, _SUCCESSORS + 1):
             latest = np.maximum(latest, ends[step : inner + step])
-        found[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
-    return found
+        is_late[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
+    return is_late
 
 
 def _forget_pages(read: memoryview) -> None:
@@ -286,18 +315,16 @@ class Nesting:
 
     def nearest(self, kinds: Bool) -> Int64:
         """Returns the innermost event around each of those in the mask `kinds`, -1 for none."""
-        found = np.full(len(self.parent), -1, dtype=np.int64)
+        ancestors = np.full(len(self.parent), -1, dtype=np.int64)
         for level in self.levels[1:]:
             parents = self.parent[level]
-            found[level] = np.where(kinds[parents], parents, found[parents])
-        return found
+            ancestors[level] = np.where(kinds[parents], parents, ancestors[parents])
+        return ancestors
 
     def innermost(self, events: Events, times: Int64, *, besides: Bool | None = None) -> Int64:
         """Returns the innermost event around each time, -1 where there is none.
 
         Args:
-            events: Those whose nesting this is.
-            times: In ns.
             besides: The mask of events that are looked through.
         """
         around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1

@@ -1,12 +1,14 @@
-"""Stretches of time that do not overlap, and how much of them lies where."""
+"""Stretches of time, and how long the garbage collector stopped a thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.timeline.events import Events, Int64, Nesting
+from trainprof.record.schema import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,6 @@ class Coverage:
 def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
     """Returns how much of each event's own time, which no child covers, lies in the stretches.
 
-    Args:
-        covered: The stretches.
-        events: One thread's.
-        nesting: Of `events`.
-
     Returns:
         ns, shape (n,): at most `nesting.own_ns`.
     """
@@ -82,3 +79,22 @@ def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
     np.subtract.at(own, nesting.parent[is_child], whole[is_child])
     clipped: Int64 = np.clip(own, 0, np.maximum(nesting.own_ns, 0))
     return clipped
+
+
+EVER: Final = (0, int(np.iinfo(np.int64).max))
+
+
+def collections_on(thread: int, events: Events) -> Coverage:
+    """Returns when the garbage collector stopped a thread."""
+    collections = events.where(events.is_kind(Kind.GC) & (events.thread == thread))
+    return Coverage.of(np.stack((collections.start, collections.end), axis=1), EVER)
+
+
+def paused_ns(calls: Events, events: Events) -> Int64:
+    """Returns for how long each call was stopped by a collection on its thread, ns."""
+    paused = np.zeros(len(calls), dtype=np.int64)
+    for thread in np.unique(events.thread[events.is_kind(Kind.GC)]).tolist():
+        mine = calls.thread == thread
+        pauses = collections_on(thread, events)
+        paused[mine] = pauses.inside_ns(calls.start[mine], calls.end[mine])
+    return paused

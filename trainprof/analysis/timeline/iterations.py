@@ -1,16 +1,16 @@
-"""Passes over loaders: from one iterator's creation to the end of its last batch."""
+"""Iterations over loaders: from the creation of an iterator to the end of its last batch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.timeline.collector_pauses import paused_ns
-from trainprof.analysis.timeline.events import Bool, Events, Int64, nest
+from trainprof.analysis.timeline.events import Bool, Events, Int64, nest, rows_of
+from trainprof.analysis.timeline.intervals import paused_ns
 from trainprof.record.schema import Kind
 
 TRAINING: Final = "training"
@@ -29,15 +29,15 @@ LEARNING: Final = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
-    """Passes of one loader, in order of time; arrays of shape (n_passes,).
+class LoaderIterations:
+    """LoaderIterations of one loader, in order of time; arrays of shape (n_iterations,).
 
     Attributes:
         loader: Its id in the log's texts.
         start, end: From the creation of the iterator to the end of its last call, ns.
         after_first: Start of the call that followed the first batch, ns; the latest time of all
             where none did.
-        last_next: Start of the last `next` that gave a batch (or of the pass, without one), ns.
+        last_next: Start of the last `next` that gave a batch (or of the iteration), ns.
         is_ended: A StopIteration was seen.
         is_resumed: Its iterator was there before, with workers that live on.
         batches: Batches taken.
@@ -45,8 +45,8 @@ class Passes:
         first_ns: The first `next`, without garbage collection; -1 where there was none.
         wait_ns: All later ones together, likewise.
         end_ns: The `next` that raised StopIteration.
-        overlaps: It began while an earlier pass went on, which took further batches then.
-        stage: training|evaluation|other per pass.
+        overlaps: It began while an earlier iteration went on, which took further batches then.
+        stage: training|evaluation|other per iteration.
         role: Of the loader as a whole.
     """
 
@@ -69,30 +69,21 @@ class Passes:
     def __len__(self) -> int:
         return len(self.start)
 
-    def where(self, mask: Bool) -> Passes:
-        """Returns the passes of a mask; the loader keeps its role."""
-        columns: dict[str, Any] = {
-            one.name: value[mask]
-            for one in fields(self)
-            if isinstance(value := getattr(self, one.name), np.ndarray)
-        }
-        return replace(self, **columns)
+    def where(self, mask: Bool) -> LoaderIterations:
+        """Returns the iterations of a mask; the loader keeps its role."""
+        return rows_of(self, mask)
 
     def number_at(self, times: Int64) -> Int64:
-        """Returns the number of the pass that had begun last at each time, -1 ahead of the first.
-
-        Args:
-            times: ns.
-        """
-        found: Int64 = np.searchsorted(self.start, times, side="right") - 1
-        return found
+        """Returns the number of the newest iteration at each time, -1 before the first; ns."""
+        numbers: Int64 = np.searchsorted(self.start, times, side="right") - 1
+        return numbers
 
     def of_stage(self, stage: str) -> Bool:
         mask: Bool = self.stage == stage
         return mask
 
     def trained(self) -> Bool:
-        """Returns the training passes that gave a batch: the epochs, where it feeds training."""
+        """Returns the training iterations that gave a batch: epochs, if it feeds training."""
         mask: Bool = self.of_stage(TRAINING) & (self.batches > 0)
         return mask
 
@@ -114,19 +105,19 @@ def with_first_batches(events: Events) -> Events:
     return replace(events, value=value)
 
 
-def find_passes(events: Events) -> list[Passes]:
-    """Finds the passes of every loader, from all threads' events; stages are not decided yet."""
+def find_iterations(events: Events) -> list[LoaderIterations]:
+    """Finds the iterations of every loader, from all threads' events, without their stages."""
     calls = events.where(events.is_kind(*LOADER_CALLS))
     calls = calls.where(~_nested_starts(calls))
     length = calls.end - calls.start - paused_ns(calls, events)
     return [
-        _passes_of(int(loader), calls.where(calls.site == loader), length[calls.site == loader])
+        _iterations_of(int(loader), calls.where(calls.site == loader), length[calls.site == loader])
         for loader in np.unique(calls.site)
     ]
 
 
 def _nested_starts(calls: Events) -> Bool:
-    """Marks resets and creations inside another call of the same loader: no pass of their own."""
+    """Marks resets and creations inside another call of the same loader: no new iteration."""
     mask = np.zeros(len(calls), dtype=bool)
     is_start = calls.is_kind(*_STARTS)
     for thread in np.unique(calls.thread[is_start]).tolist():
@@ -137,8 +128,8 @@ def _nested_starts(calls: Events) -> Bool:
     return mask
 
 
-def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
-    """Builds the passes of one loader from its calls, and what each took without pauses, ns."""
+def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIterations:
+    """Builds the iterations of one loader from its calls, and what each took without pauses, ns."""
     is_start = calls.is_kind(*_STARTS)
     is_next = calls.is_kind(Kind.LOADER_NEXT)
     after_start = np.concatenate([[False], is_start[:-1]])
@@ -162,7 +153,7 @@ def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
     last_next = calls.start[firsts].copy()
     np.maximum.at(last_next, number[is_next], calls.start[is_next])
     has_first = np.bincount(number[is_first], minlength=count) > 0
-    return Passes(
+    return LoaderIterations(
         loader=loader,
         start=calls.start[firsts],
         end=np.maximum.reduceat(calls.end, firsts),
@@ -182,24 +173,24 @@ def _passes_of(loader: int, calls: Events, length: Int64) -> Passes:
 
 
 def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
-    """Marks the passes since whose start an iterator that was there before has gone on.
+    """Marks the iterations since whose start an iterator that was there before has gone on.
 
     Iterators number their batches: a number that does not follow the newest one's last, but that of
     an earlier one, is of that one.
     """
-    number_of_pass = np.cumsum(is_start) - 1
+    number_of_iteration = np.cumsum(is_start) - 1
     given = np.cumsum(is_next)
-    before: Int64 = (given - is_next)[is_start][number_of_pass]
+    before: Int64 = (given - is_next)[is_start][number_of_iteration]
     if (calls.value == given - before)[is_next].all():
         return np.zeros(int(is_start.sum()), dtype=bool)
-    found: list[bool] = []
+    overlapping: list[bool] = []
     earlier, last = Counter[int](), 0
     values = calls.value.astype(np.int64).tolist()
     for starts, gives, number in zip(is_start.tolist(), is_next.tolist(), values, strict=True):
         if starts:
-            if found:
+            if overlapping:
                 earlier[last] += 1
-            found.append(False)
+            overlapping.append(False)
             last = 0
         if not gives:
             continue
@@ -208,5 +199,74 @@ def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
         elif earlier[number - 1] > 0:
             earlier[number - 1] -= 1
             earlier[number] += 1
-            found[-1] = True
-    return np.array(found, dtype=bool)
+            overlapping[-1] = True
+    return np.array(overlapping, dtype=bool)
+
+
+def feeders(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
+    """Returns the loaders whose training iterations are epochs, the one with most batches first.
+
+    Besides that one those that are done with before it begins, or begin after it: training in
+    phases. A loader that is used alongside, or by turns with another, makes no epochs of its own.
+    """
+    chosen: list[LoaderIterations] = []
+    spans: list[tuple[int, int]] = []
+    for p in _by_batches(loaders):
+        trained = p.trained()
+        first, last = int(p.start[trained].min()), int(p.end[trained].max())
+        if all(last <= begin or end <= first for begin, end in spans):
+            chosen.append(p)
+            spans.append((first, last))
+    return chosen
+
+
+def epoch_starts(loaders: list[LoaderIterations]) -> Int64:
+    """Returns where the epochs begin, ascending, ns."""
+    starts = [p.start[p.trained()] for p in feeders(loaders)]
+    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *starts]))
+
+
+def feeding_iterations(
+    loaders: list[LoaderIterations], learning: Int64, step_ends: Int64
+) -> list[tuple[LoaderIterations, Bool]]:
+    """Returns the loaders that feed training, and which of their iterations count.
+
+    Of iterations that overlap (a labelled and an unlabelled batch in every step) those over the
+    loader with most batches count.
+
+    Args:
+        learning: Starts of backwards and updates, ns.
+        step_ends: Ends of steps, ns.
+    """
+    feeding = []
+    begins = ends = np.empty(0, dtype=np.int64)
+    for p in _by_batches(loaders):
+        place = np.searchsorted(step_ends, p.end)
+        used = step_ends[np.minimum(place, len(step_ends) - 1)] if len(step_ends) else p.end
+        reach = np.where(is_used_later(p, learning), np.maximum(p.end, used), p.end)
+        is_apart = np.searchsorted(ends, p.start, side="right") == np.searchsorted(begins, reach)
+        counted = p.trained() & is_apart
+        begins = np.sort(np.concatenate([begins, p.start[counted]]))
+        ends = np.sort(np.concatenate([ends, reach[counted]]))
+        feeding.append((p, counted))
+    return feeding
+
+
+def is_used_later(p: LoaderIterations, learning: Int64) -> Bool:
+    """Returns the training iterations whose last batch is learnt from after their end.
+
+    Those left without StopIteration, and those over loaders that look ahead: accelerate's ask for
+    the second batch before they give the first.
+
+    Args:
+        learning: Starts of backwards and updates, ns.
+    """
+    looks_ahead = np.searchsorted(learning, p.after_first) == np.searchsorted(learning, p.start)
+    mask: Bool = p.trained() & (~p.is_ended | looks_ahead)
+    return mask
+
+
+def _by_batches(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
+    """Returns the loaders that training took batches of, most first."""
+    training = [p for p in loaders if p.role == TRAINING and p.trained().any()]
+    return sorted(training, key=lambda p: (-int(p.batches[p.trained()].sum()), int(p.start[0])))

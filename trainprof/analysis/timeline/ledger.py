@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.summary.run import LEDGER_KEYS, Ledger
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.record.schema import Kind, SyncFlag
 
 KEY: Final = {name: index for index, name in enumerate(LEDGER_KEYS)}
@@ -98,8 +99,6 @@ def attribute(
     """Assigns every event's own time to a ledger key; innermost wins.
 
     Args:
-        events: The training thread's.
-        nesting: Of `events`.
         segments: Evaluation, shape (n, 2), ns; outermost events lie wholly inside or outside.
         has_device: Whether an accelerator was used: placing a model is a transfer only then.
         graph_classes: Ids of the module classes that torch.compile makes: run inside another span
@@ -369,8 +368,8 @@ def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Returns each kind, or the last one before it that tells of a place, where it does not."""
     tells = np.where(np.isin(kinds, ANYWHERE), -1, np.arange(len(kinds)))
     last = np.maximum.accumulate(tells)
-    found: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
-    return found
+    before: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
+    return before
 
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
@@ -433,3 +432,49 @@ def _outermost_spans(
         starts, ends = np.insert(starts, place, here[:, 0]), np.insert(ends, place, here[:, 1])
         if len(starts):
             yield np.insert(kinds, place, _EVALUATION_KIND), starts, ends
+
+
+# What belongs to the update, and is no optimizer's.
+_BESIDE_STEPS: Final = (
+    Kind.SCALER_STEP,
+    Kind.SCALER_UPDATE,
+    Kind.CLIP_GRADIENTS,
+    Kind.SCHEDULER_STEP,
+)
+
+
+def update_seconds(
+    events: Events,
+    nesting: Nesting,
+    attribution: Attribution,
+    window: Window,
+    compiling: Coverage | None = None,
+) -> dict[int, float]:
+    """Returns the part of the ledger's `optimizer` that lies in optimizers' steps.
+
+    Args:
+        compiling: When the training thread compiled, which is not counted.
+
+    Returns:
+        Seconds by the number that records have of each optimizer.
+    """
+    is_step, is_beside = events.is_kind(Kind.OPTIMIZER_STEP), events.is_kind(*_BESIDE_STEPS)
+    in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
+    counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
+    around = _innermost(nesting, counted, is_step | is_beside)
+    is_in_step = (around >= 0) & is_step[around]
+    counted, around = counted[is_in_step], around[is_in_step]
+    own_ns = attribution.own_ns[counted].astype(np.int64)
+    if compiling is not None:
+        own_ns -= own_inside_ns(compiling, events, nesting)[counted]
+    numbers, which = np.unique(events.site[around], return_inverse=True)
+    sums = np.bincount(which, weights=np.maximum(own_ns, 0))
+    return {int(number): float(ns / 1e9) for number, ns in zip(numbers, sums, strict=True)}
+
+
+def _innermost(nesting: Nesting, chosen: Int64, wanted: Bool) -> Int64:
+    """Returns each of the chosen events, or the innermost wanted one around it; -1 for none."""
+    around = chosen.astype(np.int64)
+    while (above := (around >= 0) & ~wanted[around]).any():
+        around[above] = nesting.parent[around[above]]
+    return around

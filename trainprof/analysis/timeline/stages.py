@@ -1,4 +1,4 @@
-"""Whether a pass over a loader trains or evaluates."""
+"""Whether an iteration over a loader trains or evaluates."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
-from trainprof.analysis.timeline.iterations import EVALUATION, LEARNING, OTHER, TRAINING, Passes
+from trainprof.analysis.timeline.iterations import (
+    EVALUATION,
+    LEARNING,
+    OTHER,
+    TRAINING,
+    LoaderIterations,
+)
 from trainprof.record.schema import ForwardFlag, Kind
 
 _NEVER: Final = np.iinfo(np.int64).max
 
 
 def decide_stages(
-    passes: list[Passes], events: Events, nesting: Nesting, update_ends: Int64
-) -> list[Passes]:
+    loaders: list[LoaderIterations], events: Events, nesting: Nesting, update_ends: Int64
+) -> list[LoaderIterations]:
     """Tells training from evaluation.
 
-    A pass trains when a backward or an update lies between its batches. One without is evaluation
-    if there were forwards, else undecided; over a loader that trains the forwards must be without
-    gradients, or in evaluation mode where models train in training mode. Where no loader trains by
-    that rule (rollouts), the one consumed in most steps does.
-
-    Args:
-        passes: As found.
-        events, nesting: The training thread's.
-        update_ends: Ends of its updates, ns.
+    An iteration trains when a backward or an update lies between its batches. One without is
+    evaluation if there were forwards, else undecided; over a loader that trains the forwards must
+    be without gradients, or in evaluation mode where models train in training mode. Where no loader
+    trains by that rule (rollouts), the one consumed in most steps does.
     """
-    metadata = _ThreadFacts.of(events, nesting)
-    decided = [_decide(p, events, update_ends, metadata) for p in passes]
+    work = _ThreadWork.of(events, nesting)
+    decided = [_decide(p, events, update_ends, work) for p in loaders]
     if not any(p.role == TRAINING for p in decided):
         decided = [_decide_by_consumption(p, events, update_ends) for p in decided]
     return decided
 
 
 @dataclass(frozen=True, slots=True)
-class _ThreadFacts:
+class _ThreadWork:
     """Sorted times of what the training thread did, for counting inside intervals.
 
     Attributes:
@@ -60,7 +61,7 @@ class _ThreadFacts:
     trains_without_backward: bool
 
     @staticmethod
-    def of(events: Events, nesting: Nesting) -> _ThreadFacts:
+    def of(events: Events, nesting: Nesting) -> _ThreadWork:
         every = events.is_kind(Kind.FORWARD)
         forward = every & ~nesting.inside(every | events.is_kind(Kind.BACKWARD))
         is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
@@ -69,7 +70,7 @@ class _ThreadFacts:
         of_loss = is_grad & (is_training | ~is_training.any())
         trains_in_mode = (is_grad & is_training).any()
         learning = events.start[events.is_kind(*LEARNING)]
-        return _ThreadFacts(
+        return _ThreadWork(
             learning=learning,
             forwards=events.start[forward],
             in_grad=np.concatenate([[0], np.cumsum(is_grad)]),
@@ -83,14 +84,14 @@ class _ThreadFacts:
 
     def learns_between(self, start: Int64, end: Int64) -> Bool:
         """Whether a backward or an update begins in each [start, end)."""
-        found: Bool = np.searchsorted(self.learning, end) > np.searchsorted(self.learning, start)
-        return found
+        learns: Bool = np.searchsorted(self.learning, end) > np.searchsorted(self.learning, start)
+        return learns
 
     def forwards_between(self, start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
         """Forwards that begin in each interval; of those, the ones in grad and training mode."""
         first, last = np.searchsorted(self.forwards, start), np.searchsorted(self.forwards, end)
         counted = (self.in_grad, self.in_training_mode)
-        in_grad, in_training_mode = (one[last] - one[first] for one in counted)
+        in_grad, in_training_mode = (counts[last] - counts[first] for counts in counted)
         return last - first, in_grad, in_training_mode
 
     def work_learns(self, after: Int64, before: Int64 | int = _NEVER) -> Bool:
@@ -114,10 +115,10 @@ class _ThreadFacts:
     def others_come_first(self, after: Int64) -> Bool:
         """Whether batches are taken before the compute that follows each time begins."""
         begins, _ = self._work(after)
-        found: Bool = np.searchsorted(self.next_starts, begins) > np.searchsorted(
+        others_first: Bool = np.searchsorted(self.next_starts, begins) > np.searchsorted(
             self.next_starts, after
         )
-        return found
+        return others_first
 
     def _work(self, after: Int64) -> tuple[Int64, Int64]:
         """When the compute that follows each time begins, and the next batch is then taken."""
@@ -126,26 +127,28 @@ class _ThreadFacts:
         return begins, np.append(self.next_starts, _NEVER)[place]
 
 
-def _decide(p: Passes, events: Events, update_ends: Int64, metadata: _ThreadFacts) -> Passes:
+def _decide(
+    p: LoaderIterations, events: Events, update_ends: Int64, work: _ThreadWork
+) -> LoaderIterations:
     tried = np.zeros(len(p), dtype=bool)
-    if metadata.trains_without_backward:
+    if work.trains_without_backward:
         learns = p.batches > 0
     else:
         before_end = np.where(p.is_ended, p.end - p.end_ns, p.last_next)
-        behind = _learns_behind(p, before_end, events, update_ends, metadata)
-        tried = _is_tried_out(p, behind, events, update_ends, metadata)
-        learns = metadata.learns_between(p.start, before_end) | (behind & ~tried)
-        learns &= ~_is_taken_in_portions(p, learns, events, update_ends, metadata)
+        behind = _learns_behind(p, before_end, events, update_ends, work)
+        tried = _is_tried_out(p, behind, events, update_ends, work)
+        learns = work.learns_between(p.start, before_end) | (behind & ~tried)
+        learns &= ~_is_taken_in_portions(p, learns, events, update_ends, work)
     # Look-ahead fetchers raise StopIteration before the last batch is used.
     reach = np.append(p.start[1:], _NEVER)
     until = np.where(p.is_ended, p.end, reach)
-    forwards, in_grad, in_training_mode = metadata.forwards_between(p.start, until)
+    forwards, in_grad, in_training_mode = work.forwards_between(p.start, until)
     forwards = np.where(tried, 0, forwards)
     trained = int(p.batches[learns].sum())
     if trained and (
         trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
     ):
-        learns |= _is_cut_off(p, learns, metadata)
+        learns |= _is_cut_off(p, learns, work)
         evaluates = (forwards > 0) & ((in_grad == 0) | (in_training_mode == 0)) & p.is_ended
         role = TRAINING
     else:
@@ -155,8 +158,10 @@ def _decide(p: Passes, events: Events, update_ends: Int64, metadata: _ThreadFact
     return replace(p, stage=stage.astype("<U10"), role=role)
 
 
-def _is_in_most_steps(p: Passes, counted: Bool, events: Events, update_ends: Int64) -> bool:
-    """Whether most steps between its first and last pass that counts take a batch of it."""
+def _is_in_most_steps(
+    p: LoaderIterations, counted: Bool, events: Events, update_ends: Int64
+) -> bool:
+    """Whether most steps between its first and last iteration that counts take a batch of it."""
     taken, number = _batches_of(p, events)
     taken = taken[counted[number]]
     if len(taken) == 0:
@@ -165,29 +170,29 @@ def _is_in_most_steps(p: Passes, counted: Bool, events: Events, update_ends: Int
     return bool(len(step) * 2 >= step[-1] - step[0] + 1)
 
 
-def _batches_of(p: Passes, events: Events) -> tuple[Int64, Int64]:
-    """When batches of a loader were asked for, and the number of the pass of each."""
+def _batches_of(p: LoaderIterations, events: Events) -> tuple[Int64, Int64]:
+    """When batches of a loader were asked for, and the number of the iteration of each."""
     taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
     number = np.searchsorted(p.start, taken, side="right") - 1
     return taken[number >= 0], number[number >= 0]
 
 
 def _learns_behind(
-    p: Passes, before_end: Int64, events: Events, update_ends: Int64, metadata: _ThreadFacts
+    p: LoaderIterations, before_end: Int64, events: Events, update_ends: Int64, work: _ThreadWork
 ) -> Bool:
-    """Passes of a single batch that is learnt from after it, and was not before the end."""
-    forwards, *_ = metadata.forwards_between(p.last_next, before_end)
+    """Iterations of a single batch that is learnt from after it, and not before."""
+    forwards, *_ = work.forwards_between(p.last_next, before_end)
     single = (p.batches == 1) & (~p.is_ended | (forwards == 0))
     after, before = p.last_next + 1, np.append(p.start[1:], _NEVER)
-    learns: Bool = single & metadata.work_learns(after, before)
-    shared = single & metadata.work_is_learnt_from(after, before)
+    learns: Bool = single & work.work_learns(after, before)
+    shared = single & work.work_is_learnt_from(after, before)
     if shared.sum() * 2 > single.sum() and _is_in_most_steps(p, single, events, update_ends):
         learns |= shared
     return learns
 
 
 def _is_tried_out(
-    p: Passes, behind: Bool, events: Events, update_ends: Int64, metadata: _ThreadFacts
+    p: LoaderIterations, behind: Bool, events: Events, update_ends: Int64, work: _ThreadWork
 ) -> Bool:
     """Those of them ahead of training, where what computes next has another loader's batch.
 
@@ -196,46 +201,48 @@ def _is_tried_out(
     where all batches are taken ahead of it.
     """
     first = update_ends[0] if len(update_ends) else 0
-    goes_on = len(metadata.next_starts) > 0 and metadata.next_starts[-1] > first
+    goes_on = len(work.next_starts) > 0 and work.next_starts[-1] > first
     taken, number = _batches_of(p, events)
     steps = np.unique(np.searchsorted(update_ends, taken[behind[number]]))
     is_beside = len(steps) > 1 and _is_in_most_steps(p, behind, events, update_ends)
     if is_beside or not goes_on:
         return np.zeros(len(p), dtype=bool)
-    found: Bool = behind & (p.start < first) & metadata.others_come_first(p.last_next + 1)
-    return found
+    tried: Bool = behind & (p.start < first) & work.others_come_first(p.last_next + 1)
+    return tried
 
 
 def _is_taken_in_portions(
-    p: Passes, learns: Bool, events: Events, update_ends: Int64, metadata: _ThreadFacts
+    p: LoaderIterations, learns: Bool, events: Events, update_ends: Int64, work: _ThreadWork
 ) -> Bool:
-    """Passes that other loaders' training goes on around: few of their batches are learnt from.
+    """Iterations during which other loaders train: few of their batches are learnt from.
 
     An endless iterator over the validation set gives a batch now and then, for years. One that
     gives most steps a batch may share their backward with other loaders: each has its own forward,
     and the losses are summed.
     """
     taken, number = _batches_of(p, events)
-    if not learns.any() or len(taken) == 0 or len(metadata.forwards) == 0:
+    if not learns.any() or len(taken) == 0 or len(work.forwards) == 0:
         return np.zeros(len(p), dtype=bool)
-    is_used = metadata.work_learns(taken + 1)
+    is_used = work.work_learns(taken + 1)
     if _is_in_most_steps(p, learns, events, update_ends):
-        is_used |= metadata.work_is_learnt_from(taken + 1, np.append(taken[1:], _NEVER))
+        is_used |= work.work_is_learnt_from(taken + 1, np.append(taken[1:], _NEVER))
     used = np.bincount(number[is_used], minlength=len(p))
     seen = np.bincount(number, minlength=len(p))
-    found: Bool = (seen > 1) & (used * 2 < seen)
-    return found
+    portions: Bool = (seen > 1) & (used * 2 < seen)
+    return portions
 
 
-def _is_cut_off(p: Passes, learns: Bool, metadata: _ThreadFacts) -> Bool:
-    """The pass in which the run ended, before it could learn."""
+def _is_cut_off(p: LoaderIterations, learns: Bool, work: _ThreadWork) -> Bool:
+    """The iteration in which the run ended, before it could learn."""
     cut = np.zeros(len(p), dtype=bool)
     if len(p) > 1 and learns[-2] and not p.is_ended[-1]:
-        cut[-1] = not metadata.learns_between(p.start[-1:], np.array([_NEVER]))[0]
+        cut[-1] = not work.learns_between(p.start[-1:], np.array([_NEVER]))[0]
     return cut
 
 
-def _decide_by_consumption(p: Passes, events: Events, update_ends: Int64) -> Passes:
+def _decide_by_consumption(
+    p: LoaderIterations, events: Events, update_ends: Int64
+) -> LoaderIterations:
     if len(update_ends) == 0:
         return p
     taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]

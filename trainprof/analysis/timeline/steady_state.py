@@ -1,13 +1,16 @@
-"""Which steps show how training runs once it has settled."""
+"""Which steps are steady, which save checkpoints, and which take much longer than the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.summary.run import Outlier
 from trainprof.analysis.timeline.events import Bool, Int64
 
 MIN_STEADY_STEPS: Final = 20
@@ -24,7 +27,7 @@ class Steady:
 
     Attributes:
         mask: Shape (n_steps,).
-        warmup: Leading steps left out; others are left out at the borders of passes.
+        warmup: Leading steps left out; others are left out at the borders of epochs.
     """
 
     mask: Bool
@@ -32,13 +35,12 @@ class Steady:
 
 
 def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1) -> Steady:
-    """Leaves out warm-up, borders of passes, steps fed from a full buffer, and a broken cycle.
+    """Leaves out warm-up, borders of epochs, steps fed from a full buffer, and a broken cycle.
 
     All but warm-up are kept where too few steps would remain.
 
     Args:
-        wall_ns: Of each step.
-        border: Steps in which a pass begins or evaluation ran.
+        border: Steps in which an epoch begins or evaluation ran.
         buffered: Steps fed by batches that workers had piled up before.
         cycle: Steps after which waits repeat (workers take turns): means are over whole ones.
     """
@@ -72,7 +74,6 @@ def _warmup(wall_ns: Int64, least: int) -> int:
     """Finds the change-point: the first step that is near the later median, as its followers are.
 
     Args:
-        wall_ns: Of the steps, at least two.
         least: The first step it may be.
     """
     count = len(wall_ns)
@@ -88,3 +89,103 @@ def _warmup(wall_ns: Int64, least: int) -> int:
         if len(settled):
             return first + int(settled[0])
     return max(least, count // 4)
+
+
+CHECKPOINT: Final = "checkpoint"
+# What so many of the steps do is a part of each. Saving at each second or third step lies far
+# below, at each step above: no run is taken for one of these and its equal for one of those.
+_A_PART_OF_EACH: Final = 0.75
+
+
+def few_that_save(saving: Floats | Int64) -> Bool:
+    """Returns the steps that save; none of them where nearly all do.
+
+    Args:
+        saving: What saving checkpoints takes of each step, in any unit, shape (n,).
+    """
+    saves: Bool = saving > 0
+    is_usual = np.count_nonzero(saves) > _A_PART_OF_EACH * len(saves)
+    return np.zeros_like(saves) if is_usual else saves
+
+
+MIN_RATIO: Final = 2.0
+MIN_EXCESS_NS: Final = 10_000_000
+MAX_LISTED: Final = 100
+# Where every fourth step is slow, slow steps are the rule (workers that deliver in turns).
+MAX_SHARE: Final = 0.25
+# So many of the distances between outliers must be the same to call them regular.
+_REGULAR_SHARE: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Steps that take much longer than the rest.
+
+    Attributes:
+        count: How many there are.
+        longest: Of them, the longest first, at most MAX_LISTED.
+    """
+
+    count: int
+    longest: list[Outlier]
+
+
+def outliers(
+    wall_ns: Int64,
+    starts: Int64,
+    per_step: dict[str, Int64],
+    *,
+    candidates: Bool,
+    epoch_of: Int64,
+    origin_ns: int,
+    samples_between: Callable[[int, int], dict[str, float] | None],
+) -> Outliers:
+    """Finds the outliers.
+
+    Args:
+        starts: Of each step, ns.
+        candidates: Steps after warm-up and off the borders of epochs.
+        epoch_of: Epoch of each step, -1 where there is none.
+        samples_between: Means of system samples in a window.
+
+    Source:
+        2 x median is smdebug's StepOutlier; the floor keeps jitter of short steps out.
+    """
+    if not candidates.any():
+        return Outliers(0, [])
+    median = float(np.median(wall_ns[candidates]))
+    limit = max(MIN_RATIO * median, median + MIN_EXCESS_NS)
+    slow = np.flatnonzero(candidates & (wall_ns >= limit))
+    if len(slow) == 0 or len(slow) > MAX_SHARE * candidates.sum():
+        return Outliers(0, [])
+    every = _spacing(slow)
+    typical = {key: float(np.median(values[candidates])) for key, values in per_step.items()}
+    worst = slow[np.argsort(-wall_ns[slow], kind="stable")][:MAX_LISTED]
+    longest = []
+    for step in worst.tolist():
+        excess = {key: float(values[step]) - typical[key] for key, values in per_step.items()}
+        grew = max(excess, key=lambda key: excess[key])
+        start, wall = int(starts[step]), int(wall_ns[step])
+        longest.append(
+            Outlier(
+                step=step,
+                epoch=int(epoch_of[step]) if epoch_of[step] >= 0 else None,
+                start_s=(start - origin_ns) / 1e9,
+                seconds=wall / 1e9,
+                grew=grew,
+                grew_s=excess[grew] / 1e9,
+                every=every,
+                samples=samples_between(start, start + wall),
+            )
+        )
+    return Outliers(len(slow), longest)
+
+
+def _spacing(steps: Int64) -> int | None:
+    if len(steps) < 3:
+        return None
+    distances, counts = np.unique(np.diff(steps), return_counts=True)
+    most = int(counts.argmax())
+    if distances[most] > 1 and counts[most] >= _REGULAR_SHARE * counts.sum():
+        return int(distances[most])
+    return None

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainprof.analysis.device.devices import meanwhile_of
-from trainprof.analysis.device.overlap import Meanwhile
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.device.activity import Overlap
+from trainprof.analysis.device.devices import device_overlap
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
@@ -25,17 +25,17 @@ class StepSeries:
     """Steps of the first training process, in order of time, in seconds.
 
     Attributes:
-        steps: Of all, warm-up and starts of passes too.
+        steps: Of all, warm-up and starts of epochs too.
         steady_s: The steady ones, shape (n_steady,).
         parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
-        steps_of_passes: Steps of each pass, the last one maybe cut short, shape (n_passes,).
-        starts_s: What loaders took at each pass's borders beyond steady steps, shape (n_passes,).
+        steps_of_epochs: Steps of each epoch, the last one maybe cut short, shape (n_epochs,).
+        starts_s: What loaders took at epoch borders beyond steady steps, shape (n_epochs,).
     """
 
     steps: int
     steady_s: Floats
     parts_s: dict[str, Floats]
-    steps_of_passes: Int64
+    steps_of_epochs: Int64
     starts_s: Floats
 
 
@@ -50,7 +50,7 @@ class RecordedSteps:
     process: TrainingProcess
     timeline: Timeline
     steps: StepTable
-    device: Meanwhile | None
+    device: Overlap | None
 
 
 def read_step_series(directory: RunDirectory) -> StepSeries | None:
@@ -66,32 +66,32 @@ def series_of(steps: StepTable) -> StepSeries:
         steps=len(steps),
         steady_s=steps.wall_ns[steady] / 1e9,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
-        steps_of_passes=np.unique(steps.epoch_of[steps.epoch_of >= 0], return_counts=True)[1],
+        steps_of_epochs=np.unique(steps.epoch_of[steps.epoch_of >= 0], return_counts=True)[1],
         starts_s=_beyond_steady(_loading_s(steps), steps),
     )
 
 
 def _loading_s(steps: StepTable) -> Floats:
     """Returns what loaders took of each step: waits, their starts and ends."""
-    told = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
-    found: Floats = np.sum(told, axis=0) / 1e9 if told else np.zeros(len(steps))
-    return found
+    parts = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
+    total_s: Floats = np.sum(parts, axis=0) / 1e9 if parts else np.zeros(len(steps))
+    return total_s
 
 
 def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
-    """Sums up, pass by pass, a part of the steps that are no steady ones beyond that of those.
+    """Sums up, epoch by epoch, a part of the steps that are no steady ones beyond that of those.
 
     Those fed from a full buffer wait less: what a start piled up is no gain of theirs. What comes
-    behind an evaluation in the midst of a pass is no start of it.
+    behind an evaluation in the midst of an epoch is no start of it.
     """
     steady = steps.steady.mask
     borders = np.cumsum(steps.border)
-    passes, first, place = np.unique(steps.epoch_of, return_index=True, return_inverse=True)
-    sums = np.zeros(len(passes))
+    epochs, first, place = np.unique(steps.epoch_of, return_index=True, return_inverse=True)
+    sums = np.zeros(len(epochs))
     if steady.any():
         is_left_out = steady | (borders > borders[first][place])
         np.add.at(sums, place, np.where(is_left_out, 0.0, part_s - part_s[steady].mean()))
-    return sums[passes >= 0]
+    return sums[epochs >= 0]
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
@@ -116,7 +116,9 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
         graph_classes=process.metadata.graph_classes(),
     )
     # As the summary has them: waits for a device apart.
-    device = None if process.metadata.device() is None else meanwhile_of(process.details, timeline)
+    device = (
+        None if process.metadata.device() is None else device_overlap(process.details, timeline)
+    )
     if device is not None:
         attribution = replace(attribution, device_waits=device.waits())
     steps = step_table(timeline, attribution, process.metadata)

@@ -1,19 +1,25 @@
-"""The steps as columns: what each took and consisted of, and which of them are steady."""
+"""The steps as columns: what each took, which are steady; steps that several runs made."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import epoch_starts
 from trainprof.analysis.run.metadata import Metadata
-from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
 from trainprof.analysis.timeline.events import Bool, Int64
-from trainprof.analysis.timeline.iterations import TRAINING, Passes
+from trainprof.analysis.timeline.iterations import TRAINING, LoaderIterations, epoch_starts
 from trainprof.analysis.timeline.ledger import Attribution, per_step_ns, step_wall_ns
-from trainprof.analysis.timeline.saving_steps import CHECKPOINT, few_that_save
-from trainprof.analysis.timeline.steady_state import Steady, steady_steps
+from trainprof.analysis.timeline.steady_state import (
+    CHECKPOINT,
+    MIN_STEADY_STEPS,
+    Steady,
+    few_that_save,
+    steady_steps,
+)
 from trainprof.analysis.timeline.timeline import Timeline
 
 
@@ -25,9 +31,9 @@ class StepTable:
         wall_ns: Of each step, without evaluation.
         per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`.
         steady: Which steps show how training runs once it has settled.
-        candidates: Steps that may be outliers: after warm-up and off the borders of passes.
+        candidates: Steps that may be outliers: after warm-up and off the borders of epochs.
         epoch_of: 0-based epoch, -1 where there is none.
-        border: Those in which a pass begins or evaluation ran.
+        border: Those in which an epoch begins or evaluation ran.
         buffered: Those that may be fed by batches which workers had piled up before.
         cycle: Steps after which waits repeat: workers take turns.
     """
@@ -82,34 +88,28 @@ class StepTable:
 
 
 def step_table(timeline: Timeline, attribution: Attribution, metadata: Metadata) -> StepTable:
-    """Works out the steps of a timeline.
-
-    Args:
-        timeline: Of the training thread.
-        attribution: Of its time.
-        metadata: Of its loaders.
-    """
+    """Works out the steps of a timeline."""
     starts, ends = timeline.step_starts, timeline.steps.ends
     return StepTable.of(
         step_wall_ns(starts, ends, timeline.segments),
         per_step_ns(timeline.events, attribution, starts, ends),
         epoch_of=_epoch_of(timeline),
-        border=_pass_borders(timeline),
+        border=_epoch_borders(timeline),
         buffered=_buffered(timeline, metadata),
         cycle=_worker_cycle(timeline, metadata),
     )
 
 
-def _consumed(timeline: Timeline) -> list[Passes]:
-    """Loaders that the training thread consumes in fewer passes than every other step.
+def _consumed(timeline: Timeline) -> list[LoaderIterations]:
+    """Loaders that the training thread consumes in fewer epochs than every other step.
 
     A loop that makes a new iterator for each step has no borders to speak of.
     """
-    return [p for p in timeline.passes_here() if len(p) * 2 <= len(timeline.steps.ends)]
+    return [p for p in timeline.loaders_here() if len(p) * 2 <= len(timeline.steps.ends)]
 
 
-def _pass_borders(timeline: Timeline) -> Bool:
-    """Returns the steps in which a pass begins on the training thread, or evaluation ran."""
+def _epoch_borders(timeline: Timeline) -> Bool:
+    """Returns the steps in which an epoch begins on the training thread, or evaluation ran."""
     ends = timeline.steps.ends
     times = [timeline.segments[:, 0], *(p.start for p in _consumed(timeline))]
     step = np.searchsorted(ends, np.concatenate(times), side="right")
@@ -140,10 +140,59 @@ def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
     feeder = timeline.feeder()
     if feeder is None or len(feeder) * 2 > len(timeline.steps.ends):
         return 1
-    told = metadata.loader(feeder.loader).get("num_workers")
-    return told if isinstance(told, int) and 0 < told <= len(timeline.steps.ends) else 1
+    workers = metadata.loader(feeder.loader).get("num_workers")
+    return workers if isinstance(workers, int) and 0 < workers <= len(timeline.steps.ends) else 1
 
 
 def _epoch_of(timeline: Timeline) -> Int64:
-    begins = epoch_starts(timeline.passes)
+    begins = epoch_starts(timeline.loaders)
     return np.searchsorted(begins, timeline.steps.ends, side="right").astype(np.int64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How fast steady steps were, and training with starts of epochs; None: too few to tell."""
+
+    steps: Pace | None = None
+    training: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSteps:
+    """Of one run.
+
+    Attributes:
+        table: Its steps, or those from some step on.
+        first: How many steps it had made before them.
+        paces_of: Returns what a table, or a part of one, tells.
+    """
+
+    table: StepTable
+    first: int
+    paces_of: Callable[[StepTable], Paces]
+
+    @property
+    def until(self) -> int:
+        """After how many steps it ended."""
+        return self.first + len(self.table)
+
+    def paces(self, until: int | None = None) -> Paces:
+        """Returns how fast it was, as if it had been ended after so many steps."""
+        return self.paces_of(self.table if until is None else self._before(until))
+
+    def drift_beyond(self, until: int) -> float:
+        """Returns by what share its steps from there on differ from those before.
+
+        0 where noise explains it, or there are too few beyond. Where there are too few before, by
+        what share the halves of those beyond differ.
+        """
+        before = self._before(until).plain_s()
+        beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()
+        if len(beyond) < MIN_STEADY_STEPS:
+            return 0.0
+        if len(before) < MIN_STEADY_STEPS:
+            return half_split_drift(beyond, cycle=self.table.cycle)
+        return drift_between(before, beyond, cycle=self.table.cycle)
+
+    def _before(self, until: int) -> StepTable:
+        return self.table.part(slice(max(until - self.first, 0)))

@@ -39,8 +39,6 @@ def step_boundaries(
     """Finds the ends of the training thread's steps.
 
     Args:
-        events: The training thread's events.
-        nesting: Of `events`.
         ignore: Events that belong to evaluation.
         batch_ends: Ends of the training loaders' `next` calls, the last resort.
     """
@@ -87,11 +85,7 @@ def _anchor_ends(events: Events, nesting: Nesting, updates: Int64) -> Int64:
 
 
 def _in_block(optimizer: Int64) -> Bool:
-    """Tells of each update whether it is one of several on end.
-
-    Args:
-        optimizer: Optimizer id of each update, in order of time.
-    """
+    """Tells of each update whether it is one of several on end."""
     begins = np.flatnonzero(np.append(True, optimizer[1:] != optimizer[:-1]))
     lengths = np.diff(np.append(begins, len(optimizer)))
     return np.repeat(lengths >= LEAST_BLOCK, lengths)
@@ -99,21 +93,17 @@ def _in_block(optimizer: Int64) -> Bool:
 
 def _outermost_around(nesting: Nesting, indices: Int64, hosts: Bool) -> Int64:
     """Returns for each index its outermost ancestor among `hosts`, or -1."""
-    found = np.full(len(indices), -1, dtype=np.int64)
+    outermost = np.full(len(indices), -1, dtype=np.int64)
     current = nesting.parent[indices].astype(np.int64)
     while (current >= 0).any():
         is_host = (current >= 0) & hosts[np.maximum(current, 0)]
-        found = np.where(is_host, current, found)
+        outermost = np.where(is_host, current, outermost)
         current = np.where(current >= 0, nesting.parent[np.maximum(current, 0)], -1)
-    return found
+    return outermost
 
 
 def _anchors(optimizer: Int64) -> list[int]:
-    """Chooses the anchor among optimizers that take turns; those of successive phases all count.
-
-    Args:
-        optimizer: Optimizer id of each update, in order of time.
-    """
+    """Chooses the anchor among optimizers that take turns; those of successive phases all count."""
     ids, first, counts = np.unique(optimizer, return_index=True, return_counts=True)
     last = len(optimizer) - 1 - np.unique(optimizer[::-1], return_index=True)[1]
     order = np.argsort(first)

@@ -1,31 +1,34 @@
-"""The training thread of a run: its passes, stages, steps and window."""
+"""The training thread of a run: its iterations, stages, steps and window."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import feeders
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
-from trainprof.analysis.loading.recreated_loaders import joined_passes, rebuilt_loaders, renumbered
+from trainprof.analysis.loading.recreated_loaders import (
+    BuiltLoaders,
+    joined_iterations,
+    rebuilt_loaders,
+    renumbered,
+)
 from trainprof.analysis.run.metadata import Metadata
-from trainprof.analysis.timeline.autograd_threads import on_calling_threads
 from trainprof.analysis.timeline.evaluation import evaluated, evaluated_stretches
-from trainprof.analysis.timeline.evaluation_gradients import with_unlearnt_as_forwards
+from trainprof.analysis.timeline.event_rewrites import on_calling_threads, with_unlearnt_as_forwards
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.timeline.iterations import (
     EVALUATION,
     LEARNING,
     LOADER_CALLS,
     TRAINING,
-    Passes,
-    find_passes,
+    LoaderIterations,
+    feeders,
+    find_iterations,
     with_first_batches,
 )
 from trainprof.analysis.timeline.ledger import Window, within
-from trainprof.analysis.timeline.loop_start import first_pass_start, loop_start
 from trainprof.analysis.timeline.stages import decide_stages
 from trainprof.analysis.timeline.steps import Boundaries, step_boundaries, update_mask
 from trainprof.record.schema import Kind
@@ -39,20 +42,20 @@ class Timeline:
         thread: Its number.
         events, nesting: Its own.
         all_events: Of every thread.
-        passes: Of every loader.
-        on_thread: Per entry of `passes`: the training thread consumes it.
+        iterations: Of every loader.
+        on_thread: Per entry of `iterations`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
         steps: Their ends and what they are.
         step_starts: The end of the step before; of the first, the loop's start.
         window: The run.
-        first_of: Loaders built anew, by id, and the first of each: events and passes are its.
+        first_of: Loaders built anew, by id, and the first of each: events and iterations are its.
     """
 
     thread: int
     events: Events
     nesting: Nesting
     all_events: Events
-    passes: list[Passes]
+    loaders: list[LoaderIterations]
     on_thread: Bool
     segments: Int64
     steps: Boundaries
@@ -60,9 +63,9 @@ class Timeline:
     window: Window
     first_of: Mapping[int, int]
 
-    def feeder(self) -> Passes | None:
+    def feeder(self) -> LoaderIterations | None:
         """Returns the loader that feeds training: the one with most batches, then the first."""
-        return next(iter(feeders(self.passes)), None)
+        return next(iter(feeders(self.loaders)), None)
 
     def learning(self) -> Int64:
         """Returns the starts of backwards and updates, ns."""
@@ -73,9 +76,9 @@ class Timeline:
         inside = np.clip(self.segments, self.window.loop_start, self.window.loop_end)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
-    def passes_here(self) -> list[Passes]:
-        """Returns the passes over loaders that the training thread consumes."""
-        pairs = zip(self.passes, self.on_thread.tolist(), strict=True)
+    def loaders_here(self) -> list[LoaderIterations]:
+        """Returns the iterations over loaders that the training thread consumes."""
+        pairs = zip(self.loaders, self.on_thread.tolist(), strict=True)
         return [p for p, is_here in pairs if is_here]
 
 
@@ -91,9 +94,6 @@ def build_timeline(
     """Works out the training thread's timeline.
 
     Args:
-        events: Of all threads of the process, in order of start.
-        metadata: Of its loaders.
-        built: When they were.
         main_thread: Its number, or None.
         start, end: Of the process, ns.
     """
@@ -106,16 +106,16 @@ def build_timeline(
     if len(update_ends) == 0:
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
     computed = with_unlearnt_as_forwards(own, nesting)
-    passes = decide_stages(find_passes(events), computed, nesting, update_ends)
-    first_of = rebuilt_loaders(passes, metadata)
+    loaders = decide_stages(find_iterations(events), computed, nesting, update_ends)
+    first_of = rebuilt_loaders(loaders, metadata)
     if first_of:
-        passes = joined_passes(passes, first_of)
+        loaders = joined_iterations(loaders, first_of)
         events = replace(events, site=renumbered(events.site, first_of))
         own = replace(own, site=renumbered(own.site, first_of))
         computed = replace(computed, site=own.site)
     loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
-    on_thread = np.array([p.loader in loaders_here for p in passes], dtype=bool)
-    here = [p for p, is_here in zip(passes, on_thread.tolist(), strict=True) if is_here]
+    on_thread = np.array([p.loader in loaders_here for p in loaders], dtype=bool)
+    here = [p for p, is_here in zip(loaders, on_thread.tolist(), strict=True) if is_here]
     segments = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
@@ -128,7 +128,7 @@ def build_timeline(
         events=own,
         nesting=nesting,
         all_events=events,
-        passes=passes,
+        loaders=loaders,
         on_thread=on_thread,
         segments=segments,
         steps=steps,
@@ -150,19 +150,19 @@ def training_thread(events: Events, main_thread: int | None) -> int:
 def _window(
     own: Events,
     nesting: Nesting,
-    passes: list[Passes],
+    loaders: list[LoaderIterations],
     segments: Int64,
     step_ends: Int64,
     start: int,
     end: int,
 ) -> Window:
-    """The loop runs from the first training pass (or computation) to the end of the last.
+    """The loop runs from the first training iteration (or computation) to the end of the last.
 
     Evaluation by a loader that also ran between steps belongs to the loop; later tests do not.
     """
-    feeding = [p for p in passes if p.role == TRAINING]
-    loaders = [p.loader for p in feeding]
-    starts = [first_pass_start(p, own, nesting, loaders, step_ends) for p in feeding]
+    feeding = [p for p in loaders if p.role == TRAINING]
+    ids = [p.loader for p in feeding]
+    starts = [first_epoch_start(p, own, nesting, ids, step_ends) for p in feeding]
     begins = [begin for begin in starts if begin is not None]
     finishes = [int(p.end[p.trained()].max()) for p in feeding if p.trained().any()]
     outside = ~within(segments, own.start)
@@ -176,10 +176,97 @@ def _window(
             return Window(start, end, end, end)
         return Window(start, int(segments[0, 0]), int(segments[-1, 1]), end)
     last = max(finishes)
-    for p in passes:
+    for p in loaders:
         evaluates = np.flatnonzero(p.of_stage(EVALUATION))
         if len(evaluates) and len(step_ends) and p.start[evaluates[0]] < step_ends[-1]:
             _, stretches = evaluated_stretches(p, own, segments)
             last = max([last, *segments[stretches[-1:], 1].tolist()])
     first = min(begins)
     return Window(min(start, first), first, min(max(last, first), end), end)
+
+
+# Fewer steps do not tell what belongs to one.
+_LEAST_STEPS: Final = 3
+# Of typical steps: what comes so shortly before the first one is left with it.
+_NEAR_STEPS: Final = 3.0
+# The first rollout, say, may take longer than any later one.
+_SLOWER: Final = 2.0
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64) -> int:
+    """Returns when the first of what belongs to the first step begins, ns; no loader feeds it.
+
+    Modules are called for other things before: to learn the size of what one gives, to transform
+    all files. None of that comes again between later updates.
+
+    Args:
+        outside: Events that do not belong to evaluation.
+        step_ends: Ends of its steps, ns.
+    """
+    computing = np.flatnonzero(events.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside)
+    starts = events.start[computing]
+    if len(step_ends) < _LEAST_STEPS:
+        return int(starts[0])
+    near_ns = _NEAR_STEPS * float(np.median(np.diff(step_ends)))
+    begin = _first_of_step(events, nesting, outside, near_ns)
+    return int(starts[starts >= begin - near_ns][0])
+
+
+def _first_of_step(events: Events, nesting: Nesting, outside: Bool, near_ns: float) -> int:
+    """Returns when the first call begins that is like those of later steps.
+
+    Of the calls ahead of the first backward as many belong to it as ever come in a row later on
+    (those of several models, or of a rollout), as far as they lie no longer ahead. What calls take
+    is not counted: in the first ones something may be compiled.
+    """
+    learns = events.is_kind(*LEARNING)
+    is_outer = outside & ~nesting.inside(learns)
+    learning = events.start[learns & is_outer]
+    calls = is_outer & events.is_kind(Kind.FORWARD)
+    starts, ends = events.start[calls], events.end[calls]
+    row = np.searchsorted(learning, starts)
+    follows = np.minimum(np.append(starts[1:], _NEVER), np.append(learning, _NEVER)[row])
+    waits_ns = np.maximum(follows - ends, 0)
+    is_later = (row > 0) & (row < len(learning))
+    most = int(np.bincount(row[is_later], minlength=1).max())
+    longest_ns = np.bincount(row[is_later], weights=waits_ns[is_later], minlength=1).max()
+    first = starts[row == 0]
+    ahead_ns = np.cumsum(waits_ns[row == 0][::-1])[::-1]
+    belongs = np.arange(len(first), 0, -1) <= most
+    belongs[:-1] &= ahead_ns[:-1] <= _SLOWER * longest_ns + near_ns
+    return int(np.append(first[belongs], learning[:1])[0])
+
+
+def first_epoch_start(
+    p: LoaderIterations,
+    events: Events,
+    nesting: Nesting,
+    training: Collection[int],
+    step_ends: Int64,
+) -> int | None:
+    """Returns when the loop begins with a loader's first training iteration, ns; None without one.
+
+    That is as its iterator is made, or with its first batch where set-up lies between: more than
+    what making iterators takes, which is then no part of the loop, and than a few steps.
+
+    Args:
+        step_ends: Ends of its steps, ns.
+    """
+    trained = np.flatnonzero(p.trained())
+    if len(trained) == 0:
+        return None
+    begin = int(p.start[trained[0]])
+    if len(step_ends) < _LEAST_STEPS:
+        return begin
+    calls = events.is_kind(*LOADER_CALLS) & (nesting.parent < 0) & (events.start >= begin)
+    loading = events.where(calls & np.isin(events.site, list(training)))
+    taken = np.flatnonzero(loading.is_kind(Kind.LOADER_NEXT) & (loading.site == p.loader))
+    if len(taken) == 0:
+        return begin
+    first = int(loading.start[taken[0]])
+    ahead = slice(0, int(taken[0]))
+    making_ns = int((loading.end[ahead] - loading.start[ahead]).sum())
+    set_up_ns = first - begin - making_ns
+    near_ns = _NEAR_STEPS * float(np.median(np.diff(step_ends)))
+    return first if set_up_ns > max(near_ns, making_ns) else begin

@@ -20,7 +20,7 @@ from trainprof.analysis.timeline.ledger import (
     loop_seconds,
     within,
 )
-from trainprof.analysis.timeline.outliers import Outliers, outliers
+from trainprof.analysis.timeline.steady_state import Outliers, outliers
 from trainprof.analysis.timeline.step_table import StepTable, step_table
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind

@@ -43,12 +43,7 @@ class Gaps:
 
 
 def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
-    """Returns where moments lie: between outermost spans or, in a closure, those of its call.
-
-    Args:
-        parts: Of the loop.
-        times: The moments, ns, shape (n,).
-    """
+    """Returns where moments lie: between outermost spans or, in a closure, those of its call."""
     events = parts.events
     spans, owner = _spans(parts)
     around = parts.nesting.innermost(events, times, besides=~events.is_kind(Kind.CLOSURE))
@@ -87,16 +82,15 @@ def _neighbours(
     """Returns the last span that began by each moment and the next one, -1 where there is none.
 
     Args:
-        spans, owner: As `_spans` has them.
         times, around: The moments, and the closure around each, -1 for none.
     """
     before, after = np.full((2, len(times)), -1, dtype=np.int64)
     for is_inside in (False, True):
         mine, here = (owner >= 0) == is_inside, (around >= 0) == is_inside
-        index, of = (np.pad(one[mine], 1, constant_values=_NONE) for one in (spans, owner))
+        index, of = (np.pad(column[mine], 1, constant_values=_NONE) for column in (spans, owner))
         following = np.searchsorted(events.start[spans[mine]], times[here], side="right")
-        for found, place in ((before, following), (after, following + 1)):
-            found[here] = np.where(of[place] == around[here], index[place], -1)
+        for neighbours, place in ((before, following), (after, following + 1)):
+            neighbours[here] = np.where(of[place] == around[here], index[place], -1)
     return before, after
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainprof.analysis.device.transfers import dearest_in_training, idle_meanwhile_s
+from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
 from trainprof.analysis.summary.device import Transfer
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import size
@@ -114,10 +114,10 @@ def _advice(
         return advice, spent_s, {}
     if worst.direction == "h2d" and not in_loader and worst.is_made_there:
         advice = "make it on the device, by device= in the call of torch's that makes it"
-        return advice, min(idle_meanwhile_s(worst), spent_s), {}
+        return advice, min(idle_during_s(worst), spent_s), {}
     if worst.direction == "h2d" and not in_loader and _each_bytes(worst) < _SMALL_BYTES:
         rows = [one for one in context.summary.transfers if one.direction == worst.direction]
-        small_s = sum(idle_meanwhile_s(one) for one in rows if _each_bytes(one) < _SMALL_BYTES)
+        small_s = sum(idle_during_s(one) for one in rows if _each_bytes(one) < _SMALL_BYTES)
         return (
             f"fewer and larger copies: with {size(_each_bytes(worst))} each it is not their bytes "
             "that take time. Several tensors, or those of several samples, in one",

@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.device.transfers import dearest_in_training, idle_for_s
+from trainprof.analysis.device.host_waits import dearest_in_training, idle_for_s
 from trainprof.analysis.summary.device import SyncPoint
 from trainprof.analysis.summary.finding import EXPLAINS_S, Finding, RuleTraits, Threshold
 from trainprof.findings.gain import outside_steps, plain_finding

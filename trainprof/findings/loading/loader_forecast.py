@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.steps_of_loader import NEARLY_ALL
+from trainprof.analysis.loading.loader_steps import NEARLY_ALL
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_hazards import unusual_samples
+from trainprof.analysis.loading.loader_figures import unusual_samples
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent

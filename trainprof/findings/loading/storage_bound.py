@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import worker_totals
 from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch

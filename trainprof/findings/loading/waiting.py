@@ -8,9 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_cost import starts_s
-from trainprof.analysis.loading.loader_hazards import are_begun_parts, unusual_samples
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import (
+    are_begun_parts,
+    starts_s,
+    unusual_samples,
+    worker_totals,
+)
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
@@ -21,10 +24,9 @@ from trainprof.analysis.pipeline.bounds import (
     predict,
     running_of,
 )
-from trainprof.analysis.summary.bounds import BLOCKED, RECEIVE, SAMPLER
-from trainprof.analysis.summary.bounds import CPU as CPU_LIMIT
 from trainprof.analysis.summary.levels import LEAST_GAIN
-from trainprof.analysis.summary.loader import Fetch, Loader
+from trainprof.analysis.summary.loader import BLOCKED, RECEIVE, SAMPLER, Fetch, Loader
+from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"

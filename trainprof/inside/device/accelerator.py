@@ -1,4 +1,4 @@
-"""The accelerator that the script uses, once it uses one: nothing here touches it before."""
+"""The accelerator that the script uses, once it uses one: nothing here touches it before that."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, called_around, hide_our_frame
 
 Wrapped = Callable[..., Any]
 
-# Those whose module tells whether the script has begun with it; so do many from elsewhere.
-_TELL: Final = ("cuda", "xpu")
+# Those whose module has `is_initialized`; so have many of other packages.
+_HAVE_STATE: Final = ("cuda", "xpu")
 _NONE_ADDED: Final = "privateuseone"
-_HAVE_SYNCHRONIZE: Final = (*_TELL, "mps", "accelerator")
+_HAVE_SYNCHRONIZE: Final = (*_HAVE_STATE, "mps", "accelerator")
 
 
 class Accelerator:
@@ -23,7 +23,7 @@ class Accelerator:
     torch's own functions are taken when this is made, before any probe wraps them.
 
     Attributes:
-        capturing: How many CUDA graphs are being captured, as far as `watch_captures` tells.
+        capturing: How many CUDA graphs are being captured, since `watch_captures`.
     """
 
     def __init__(self, torch: ModuleType) -> None:
@@ -44,11 +44,9 @@ class Accelerator:
         self.capturing = 0
 
     def saw(self, kind: str, index: int | None) -> None:
-        """Notes a device that the script has copied to or from, which it uses then.
+        """Notes a device that the script has copied to or from, of a type such as "cuda".
 
-        Args:
-            kind: Such as "cuda".
-            index: Which of them; None is the current one.
+        Index None is the current one.
         """
         indices = self._seen.setdefault(kind, set())
         if index is not None:
@@ -61,22 +59,18 @@ class Accelerator:
     def kinds_in_use(self) -> list[str]:
         """Returns the types of device that the script has begun to use."""
         begun = list(self._seen)
-        for name in (*_TELL, _from_elsewhere(self._torch)):
+        for name in (*_HAVE_STATE, _from_elsewhere(self._torch)):
             is_initialized = getattr(getattr(self._torch, name, None), "is_initialized", None)
             if name not in begun and is_initialized is not None and is_initialized():
                 begun.append(name)
         return begun
 
     def indices_in_use(self, kind: str) -> list[int]:
-        """Returns the devices of a type that the script has copied to or from, by their numbers."""
+        """Returns the indices of a type's devices that the script has copied to or from."""
         return sorted(self._seen.get(kind, ()))
 
     def synchronize(self) -> bool:
-        """Waits until every device in use has done all it was given.
-
-        Returns:
-            False where none is in use or none may be waited for.
-        """
+        """Waits for every device in use; False where none is in use or may be waited for."""
         kinds = self.kinds_in_use()
         if not kinds or self.is_capturing(kinds):
             return False
@@ -85,10 +79,9 @@ class Accelerator:
         return True
 
     def is_capturing(self, kinds: Sequence[str]) -> bool:
-        """Whether a CUDA graph is being captured: meanwhile no device may be waited for or asked.
+        """Whether a CUDA graph is being captured, given the types of device in use.
 
-        Args:
-            kinds: The types of device in use.
+        During that no device may be waited for or asked.
         """
         if self.capturing:
             return True
@@ -98,7 +91,8 @@ class Accelerator:
         graph = getattr(getattr(self._torch, "cuda", None), "CUDAGraph", None)
         if graph is not None:
             patcher.around_if_there(self._make_begin, (graph, "capture_begin"))
-            patcher.around_if_there(self._make_end, (graph, "capture_end"))
+            make_end = called_around(after=self._capture_ended)
+            patcher.around_if_there(make_end, (graph, "capture_end"))
 
     def _make_begin(self, original: Wrapped) -> Wrapped:
         def capture_begin(*args: Any, **kwargs: Any) -> Any:
@@ -112,17 +106,8 @@ class Accelerator:
 
         return capture_begin
 
-    def _make_end(self, original: Wrapped) -> Wrapped:
-        def capture_end(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                self.capturing -= 1
-
-        return capture_end
+    def _capture_ended(self) -> None:
+        self.capturing -= 1
 
     def _synchronize_all_of(self, kind: str) -> None:
         known = self._synchronize.get(kind)
@@ -150,12 +135,12 @@ def may_have_device(torch: ModuleType) -> bool:
 def device_modules(torch: ModuleType) -> list[Any]:
     """Returns what torch has for each kind of device it may use, and for whichever there is."""
     names = ("cuda", "xpu", "mps", "accelerator", _from_elsewhere(torch))
-    found = (getattr(torch, name, None) for name in names if name)
-    return [module for module in found if module is not None]
+    modules = (getattr(torch, name, None) for name in names if name)
+    return [module for module in modules if module is not None]
 
 
 def _from_elsewhere(torch: ModuleType) -> str:
-    """Returns the name of the device that a package of the script's has added, "" without one."""
-    tell = getattr(torch._C, "_get_privateuse1_backend_name", None)
-    name = _NONE_ADDED if tell is None else str(tell())
+    """Returns the name of the device type that another package has added, "" without one."""
+    backend = getattr(torch._C, "_get_privateuse1_backend_name", None)
+    name = _NONE_ADDED if backend is None else str(backend())
     return "" if name == _NONE_ADDED else name

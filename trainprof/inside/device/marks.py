@@ -20,7 +20,7 @@ from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 _MAX_PENDING: Final = 1024
 # A phase that begins right after another ended begins where that one did.
 _ADJACENT_NS: Final = 10_000
-# A copy so soon after a mark needs none at its beginning: next to nothing was given out between.
+# A copy so soon after a mark needs none at its beginning: hardly any kernel came between.
 _RECENT_NS: Final = 30_000
 _NS_PER_MS: Final = 1e6
 _UNSIGNED: Final = (1 << 64) - 1
@@ -28,11 +28,7 @@ _UNSIGNED: Final = (1 << 64) - 1
 
 @dataclass(slots=True)
 class _Stream:
-    """One thread's marks: its current stream takes them in order.
-
-    Attributes:
-        pending: Events not yet seen reached, and when they were put.
-    """
+    """One thread's marks, in order; `pending` has events not yet reached and when they were put."""
 
     pending: deque[tuple[Any, int]] = field(default_factory=deque)
     spare: list[Any] = field(default_factory=list)
@@ -43,8 +39,8 @@ class _Stream:
 class DeviceMarksProbe:
     """Makes the clock of phases leave an event in the device's stream at each reading.
 
-    Events are asked later whether they were reached (`query`), never waited for. Each tells how
-    much later on the device's clock it was reached than the one before.
+    Events are queried later, never waited for. Each has the time since the one before, by the
+    device's clock.
     """
 
     name = "device_marks"
@@ -68,8 +64,8 @@ class DeviceMarksProbe:
         session.wait_now = self._marking_clock(self._mark_wait)
         session.mark_copy_begin = patcher.guarded(self._mark_copy_begin)
         session.mark_copy_end = patcher.guarded(self._mark)
-        session.device_was_waited_for = patcher.guarded(self._look_here)
-        session.at_end.append(patcher.guarded(self._look_here))
+        session.device_was_waited_for = patcher.guarded(self._record_here)
+        session.at_end.append(patcher.guarded(self._record_here))
 
     def _forget(self) -> None:
         """In a forked child: events of the parent's cannot be used, nor thrown away."""
@@ -105,13 +101,13 @@ class DeviceMarksProbe:
             stream = self._streams[key] = _Stream()
         if at - stream.marked_until_ns < _ADJACENT_NS and stream.pending:
             return
-        self._look(stream, device)
+        self._record_reached(stream, device)
         if len(stream.pending) >= _MAX_PENDING:
             return
         event = stream.spare.pop() if stream.spare else make_event()
         event.record()
         stream.pending.append((event, at))
-        # What the mark itself took is no time in which the script gave out work.
+        # While the mark was put the script launched no kernels.
         stream.marked_until_ns = self._session.now()
 
     def _mark_wait(self, at: int) -> None:
@@ -129,17 +125,17 @@ class DeviceMarksProbe:
                 return
         self._mark(at)
 
-    def _look_here(self) -> None:
+    def _record_here(self) -> None:
         """Records what this thread's devices have reached."""
         if self._accelerator.is_capturing(self._kinds):
             return
         thread = get_ident()
         for (of_thread, device), stream in list(self._streams.items()):
             if of_thread == thread:
-                self._look(stream, device)
+                self._record_reached(stream, device)
 
     def _begin(self) -> Callable[[], Any] | None:
-        """Finds out how events are made, once the script has begun to use a device."""
+        """Returns what makes events, once the script has begun to use a device."""
         for kind in self._accelerator.kinds_in_use():
             module = getattr(self._torch, kind, None)
             make = getattr(module, "Event", None)
@@ -155,7 +151,7 @@ class DeviceMarksProbe:
             return self._make_event
         return None
 
-    def _look(self, stream: _Stream, device: int) -> None:
+    def _record_reached(self, stream: _Stream, device: int) -> None:
         """Records the marks that the device has reached, in their order."""
         emit, now, pending = self._session.emit, self._session.now, stream.pending
         while pending and pending[0][0].query():

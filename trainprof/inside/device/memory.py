@@ -1,20 +1,29 @@
-"""Reads what torch's allocator tells of the devices in use, at the ends of phases now and then."""
+"""Reads the statistics of torch's allocator for the devices in use, at the ends of some phases."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from types import ModuleType
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.device.accelerator import Accelerator
-from trainprof.inside.device.allocator import Figures, Reader, find_reader, limit_of
-from trainprof.inside.device.out_of_memory import last_state
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.inside.device.accelerator import Accelerator, device_modules
+from trainprof.inside.patching.patcher import (
+    Arguments,
+    Patcher,
+    called_around,
+    let_dynamo_skip,
+    told_after,
+)
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
-Wrapped = Callable[..., Any]
+Figures = dict[MemoryFigure, int]
+# Reads the figures of the device of that number.
+Reader = Callable[[int], Figures]
 
 # Readings follow each other in bursts: only from one end of a phase to the next do they tell what
 # the phase did. The first is longer, for the first steps mostly set the peak.
@@ -29,6 +38,33 @@ PAUSE_OF_PASSED: Final = 1 / 100
 _ASKED_EVERY_NS: Final = 1_000_000
 _NEVER: Final = 1 << 63
 _RESETS: Final = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
+_MEMORY, _BURST = int(Kind.DEVICE_MEMORY), int(MemoryFigure.BURST)
+_CACHE_EMPTIED: Final = int(Kind.CACHE_EMPTIED)
+
+_BYTES: Final = (
+    (MemoryFigure.ALLOCATED, "allocated_bytes", "current"),
+    (MemoryFigure.RESERVED, "reserved_bytes", "current"),
+    (MemoryFigure.PEAK_ALLOCATED, "allocated_bytes", "peak"),
+    (MemoryFigure.PEAK_RESERVED, "reserved_bytes", "peak"),
+)
+# An allocator other than torch's own gives these as 0, whatever happened.
+_COUNTS: Final = (
+    (MemoryFigure.RETRIES, "num_alloc_retries"),
+    (MemoryFigure.OUT_OF_MEMORY, "num_ooms"),
+)
+
+_UNITS: Final = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE: Final = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
+# From torch's own sentence; nothing else of it is kept.
+_SIZES: Final = {
+    "requested_bytes": re.compile(rf"[Tt]ried to allocate {_SIZE}"),
+    "total_bytes": re.compile(rf"total capaci?ty of {_SIZE}"),
+    "free_bytes": re.compile(rf"of which {_SIZE} is free"),
+    "allocated_bytes": re.compile(rf"{_SIZE} is allocated by PyTorch"),
+    "kept_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+_DEVICE: Final = re.compile(r"\bGPU (\d{1,4})\b")
+_CAUSES: Final = 8
 
 
 class DeviceMemoryProbe:
@@ -162,31 +198,167 @@ class DeviceMemoryProbe:
             self._session.log.note(Topic.OUT_OF_MEMORY, {"kind": self._kind or None, **state})
 
     def _watch_resets(self, torch: ModuleType, patcher: Patcher) -> None:
-        """What the script's own resets are about to lose is read before."""
+        """Reads what the script's own resets are about to lose."""
         read = patcher.guarded(self._read_apart)
-
-        def make(original: Wrapped) -> Wrapped:
-            def reset(*args: Any, **kwargs: Any) -> Any:
-                read()
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-
-            return reset
-
+        make = called_around(lambda *_, **__: read())
         for kind in ("cuda", "xpu", "accelerator"):
             module = getattr(torch, kind, None)
             for name in _RESETS:
                 inner = getattr(module, "memory", None)
-                places = [(owner, name) for owner in (inner, module) if name in _vars(owner)]
+                holders = (inner, module)
+                places = [(x, name) for x in holders if name in getattr(x, "__dict__", {})]
                 if places:
                     patcher.around(make, *places)
 
 
-def _vars(owner: Any) -> dict[str, Any]:
-    return getattr(owner, "__dict__", {})
+class EmptiedCachesProbe:
+    """Records calls of `empty_cache`, which return the allocator's unused memory to a device."""
+
+    name = "emptied_caches"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        make = told_after(session.now, patcher.guarded(self._emptied))
+        for module in device_modules(torch):
+            holders = (module, getattr(module, "memory", None))
+            places = [
+                (x, "empty_cache") for x in holders if x is not None and "empty_cache" in vars(x)
+            ]
+            if places and len({id(vars(holder)[name]) for holder, name in places}) == 1:
+                patcher.around_if_there(make, *places)
+
+    def _emptied(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
+        site = self._session.sites.find(caller)
+        self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
 
 
-_MEMORY, _BURST = int(Kind.DEVICE_MEMORY), int(MemoryFigure.BURST)
+def find_reader(torch: ModuleType, kind: str) -> Reader | None:
+    """Returns what reads the statistics of devices of a type at the least cost there is.
+
+    Each call makes a dict of some 200 numbers: what torch offers besides flattens and sorts it
+    for every single figure.
+
+    Args:
+        torch: The script's.
+        kind: Such as "cuda"; the script has begun to use it.
+
+    Returns:
+        None where torch has no statistics of them.
+    """
+    module = getattr(torch, kind, None)
+    nested = getattr(module, "memory_stats_as_nested_dict", None)
+    if nested is not None:
+        backend = getattr(module, "get_allocator_backend", None)
+        is_native = backend is None or backend() == "native"
+        return partial(_read_nested, nested, _COUNTS if is_native else ())
+    flat = getattr(module, "memory_stats", None)
+    if flat is not None:
+        return partial(_read_flat, flat)
+    current = getattr(module, "current_allocated_memory", None)  # mps
+    if current is not None:
+        return partial(_read_current, current, getattr(module, "driver_allocated_memory", None))
+    general = getattr(getattr(torch, "accelerator", None), "memory_stats", None)
+    return None if general is None else partial(_read_flat, general)
+
+
+def _read_nested(
+    stats: Callable[[int], Mapping[str, Any]],
+    counts: tuple[tuple[MemoryFigure, str], ...],
+    index: int,
+) -> Figures:
+    read, figures = stats(index), Figures()
+    for figure, name, metric in _BYTES:
+        try:
+            figures[figure] = int(read[name]["all"][metric])
+        except (KeyError, TypeError):
+            continue
+    return figures | {figure: int(read[name]) for figure, name in counts if name in read}
+
+
+def _read_flat(stats: Callable[[int], Mapping[str, Any]], index: int) -> Figures:
+    read = stats(index)
+    names = [(figure, f"{name}.all.{metric}") for figure, name, metric in _BYTES]
+    return {figure: int(read[name]) for figure, name in (*names, *_COUNTS) if name in read}
+
+
+def _read_current(
+    allocated: Callable[[], int], reserved: Callable[[], int] | None, index: int
+) -> Figures:
+    figures = {MemoryFigure.ALLOCATED: int(allocated())}
+    if reserved is not None:
+        figures[MemoryFigure.RESERVED] = int(reserved())
+    return figures
+
+
+def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
+    """Returns the bytes that this process may take from a device; None where torch doesn't say.
+
+    The device's own size, or the part of it that the script has limited itself to. What other
+    processes hold comes off it.
+    """
+    module = getattr(torch, kind, None)
+    properties = getattr(module, "get_device_properties", None)
+    if properties is not None:
+        total = getattr(properties(index), "total_memory", None)
+    else:
+        recommended = getattr(module, "recommended_max_memory", None)  # mps
+        total = None if recommended is None else recommended()
+    if not isinstance(total, int) or total <= 0:
+        return None
+    fraction = getattr(module, "get_per_process_memory_fraction", None)
+    return total if fraction is None else min(total, int(total * fraction(index)))
+
+
+def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | None:
+    """Returns {device, place, requested_bytes, ...} of the memory error that ends this process.
+
+    Sizes as torch rounded them in its message, each None where that does not have it; `place` is
+    the user's innermost [file, line, function].
+
+    Returns:
+        None where the process does not end by a device out of memory.
+    """
+    error = _last_error()
+    for _ in range(_CAUSES):
+        if error is None:
+            return None
+        if _is_out_of_memory(error):
+            return _described(error, is_user_code)
+        error = error.__cause__
+    return None
+
+
+def _last_error() -> BaseException | None:
+    """Returns the uncaught exception; in a child of multiprocessing the one in flight."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = error or sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    return error if isinstance(error, BaseException) else None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if any(cls.__name__ == "OutOfMemoryError" for cls in type(error).__mro__):
+        return True
+    # Where torch has no class for it: mps, and CUDA errors out of memory in its own libraries.
+    return isinstance(error, RuntimeError) and "out of memory" in _message(error)
+
+
+def _message(error: BaseException) -> str:
+    return str(error.args[0]) if error.args and isinstance(error.args[0], str) else ""
+
+
+def _described(error: BaseException, is_user_code: Callable[[CodeType], bool]) -> dict[str, Any]:
+    message = _message(error)
+    device = _DEVICE.search(message)
+    state: dict[str, Any] = {"device": int(device[1]) if device else None, "place": None}
+    for name, pattern in _SIZES.items():
+        size = pattern.search(message)
+        state[name] = round(float(size[1]) * _UNITS[size[2]]) if size else None
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_user_code(code):
+            state["place"] = [code.co_filename, traceback.tb_lineno, code.co_name]
+        traceback = traceback.tb_next
+    return state

@@ -1,15 +1,22 @@
-"""Chooses, from a file's text, the functions whose lines are worth timing.
+"""Chooses the functions whose lines are worth timing.
 
-Before the file runs: of a call that has begun, the first lines would be lost.
+From a file's text, before it runs: of a call that has begun, the first lines would be lost. And
+from the objects of a DataLoader, without running any of their code: attributes are looked up where
+they are stored.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType
-from typing import Final
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from trainprof.inside.loading.collate_code import own_function
+from trainprof.inside.patching.static_lookup import closed_over, of_class, of_object
 
 MODULE: Final = "<module>"
 PROFILE: Final = "profile"
@@ -23,7 +30,7 @@ MAX_CALLED: Final = 50
 
 _BACKWARD: Final = frozenset({"backward", "manual_backward"})
 _UPDATE: Final = frozenset({*_BACKWARD, "step"})
-# What a framework's own loop calls for each batch: of modules, trainers and callbacks.
+# Methods of modules, trainers and callbacks that a framework's loop calls for each batch.
 _HOOKS: Final = frozenset(
     {"training_step", "validation_step", "compute_loss"}
     | {"on_train_batch_start", "on_train_batch_end", "on_step_begin", "on_step_end"}
@@ -121,11 +128,11 @@ class _Chooser:
 
     def choose(self, called: dict[str, str]) -> Choice:
         functions = [self._module, *self._functions.values()]
-        backwards = [one for one in functions if _has_call_of(_BACKWARD, one.calls())]
-        names = {one.name for one in backwards}
-        self._take((one, _why_loop(one)) for one in functions if self._trains(one, names))
-        # A step that no loop here calls stands for itself.
-        self._take((one, _why_loop(one)) for one in backwards)
+        backwards = [f for f in functions if _has_call_of(_BACKWARD, f.calls())]
+        names = {function.name for function in backwards}
+        self._take((f, _why_loop(f)) for f in functions if self._trains(f, names))
+        # A step that no loop here calls counts by itself.
+        self._take((function, _why_loop(function)) for function in backwards)
         resolved = ((self._resolve(name), why) for name, why in called.items())
         self._take((function, why) for function, why in resolved if function is not None)
         return self._choice
@@ -148,7 +155,7 @@ class _Chooser:
                 self._collect(child, owner, prefix, in_class)
 
     def _learn(self, node: ast.AST) -> None:
-        """Takes note of what an import or an assignment makes known."""
+        """Notes what an import or an assignment defines."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.partition(".")[0]
@@ -157,12 +164,12 @@ class _Chooser:
             for alias in node.names:
                 self._imported[alias.asname or alias.name] = (self._absolute(node), alias.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            made = _constructor(node.value)
+            built = _constructor(node.value)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if made.endswith("DataLoader"):
+                if built.endswith("DataLoader"):
                     self._loaders.add(ast.unparse(target))
-                elif made in self._bases or made in self._imported:
-                    self._classes_of.setdefault(ast.unparse(target), made)
+                elif built in self._bases or built in self._imported:
+                    self._classes_of.setdefault(ast.unparse(target), built)
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -215,19 +222,19 @@ class _Chooser:
         """Returns what a call leads to."""
         called = call.func
         if isinstance(called, ast.Name):
-            return self._named(called.id, function) or self._of_object(called.id, "")
+            return self._named(called.id, function) or self._target_of(called.id, "")
         if not isinstance(called, ast.Attribute):
             return None
         holder = ast.unparse(called.value)
         if holder in ("self", "cls") and function.in_class:
             method = self._method(function.in_class, called.attr)
-            return method or self._of_object(ast.unparse(called), "")
+            return method or self._target_of(ast.unparse(called), "")
         if holder in self._bases:
             return self._method(holder, called.attr)
         module, name = self._imported.get(holder, ("", ""))
         if module:
             return (module, f"{name}.{called.attr}" if name else called.attr)
-        return self._of_object(ast.unparse(called), "") or self._of_object(holder, called.attr)
+        return self._target_of(ast.unparse(called), "") or self._target_of(holder, called.attr)
 
     def _named(self, name: str, function: _Function) -> _Target:
         scope = function.name
@@ -242,7 +249,7 @@ class _Chooser:
         module, imported = self._imported.get(name, ("", ""))
         return (module, imported) if module and imported else None
 
-    def _of_object(self, expression: str, method: str) -> _Target:
+    def _target_of(self, expression: str, method: str) -> _Target:
         """Returns a method, or "" for the call, of a name that holds a user class's object."""
         cls = self._classes_of.get(expression)
         if cls is None:
@@ -301,3 +308,147 @@ def _constructor(value: ast.AST | None) -> str:
             return ast.unparse(value.func)
         value = inner
     return ""
+
+
+COLLATE: Final = "collate"
+SAMPLER: Final = "sampler"
+Chosen = tuple[FunctionType, str]
+
+_DATASET_METHODS: Final = ("__getitem__", "__getitems__", "__iter__", "__next__")
+_SAMPLER_METHODS: Final = ("__iter__", "__next__")
+# Where a dataset keeps the one that it wraps (Subset, ConcatDataset), or a function that it calls
+# for each sample (torchvision's).
+_INNER: Final = ("dataset", "datasets", "transform", "target_transform", "transforms")
+_MAX_INNER: Final = 16
+
+
+class LoaderFunctions:
+    """Collects the user's functions that one loader runs: dataset, collate, samplers.
+
+    Args:
+        is_user_code: Whether code is the user's, not a library's.
+    """
+
+    def __init__(self, is_user_code: Callable[[CodeType], bool]) -> None:
+        self._is_user_code = is_user_code
+        self._chosen: dict[int, Chosen] = {}
+        # Kept alive, so that no id is used again.
+        self._seen: dict[int, Any] = {}
+        self._owners: dict[int, Any] = {}
+
+    def add_dataset(self, dataset: Any) -> None:
+        self._add_object(dataset, _DATASET_METHODS, DATASET)
+
+    def add_sampler(self, sampler: Any) -> None:
+        self._add_object(sampler, _SAMPLER_METHODS, SAMPLER)
+        for name in ("sampler", "batch_sampler"):
+            self._add_object(of_object(sampler, name), _SAMPLER_METHODS, SAMPLER)
+
+    def add_collate(self, collate: Any) -> None:
+        self._called(collate, COLLATE)
+        own = own_function(collate, self._is_user_code)
+        if own is not None:
+            self._add(own[0], COLLATE, own[1])
+
+    @property
+    def has_samplers(self) -> bool:
+        return any(why is SAMPLER for _, why in self._chosen.values())
+
+    def all(self) -> list[Chosen]:
+        """Returns functions and why they are chosen, with the user's functions that they call."""
+        latest = list(self._chosen.values())
+        for _ in range(MAX_DEPTH):
+            before = len(self._chosen)
+            for function, _ in latest:
+                for called, owner in self._calls(function):
+                    if len(self._chosen) < MAX_CALLED:
+                        self._called(called, f"called by {function.__qualname__}", owner)
+            latest = list(self._chosen.values())[before:]
+        return list(self._chosen.values())
+
+    def _add_object(self, thing: Any, methods: tuple[str, ...], why: str) -> None:
+        if thing is None or id(thing) in self._seen or len(self._seen) > _MAX_INNER:
+            return
+        self._seen[id(thing)] = thing
+        for name in methods:
+            self._add(_method(type(thing), name), why, thing)
+        if why is not DATASET:
+            return
+        for name in _INNER:
+            for part in _several(of_object(thing, name)):
+                if name.startswith("dataset"):
+                    self._add_object(part, methods, why)
+                else:
+                    self._called(part, f"called by {type(thing).__qualname__}")
+
+    def _called(self, thing: Any, why: str, owner: Any = None) -> None:
+        """Takes in what a call of `thing` runs."""
+        while _is(thing, functools.partial, staticmethod, classmethod):
+            thing = thing.func if _is(thing, functools.partial) else thing.__func__
+        if _is(thing, MethodType):
+            thing, owner = thing.__func__, thing.__self__
+        if _is(thing, FunctionType):
+            self._add(thing, why, owner)
+        elif _is(thing, type):
+            self._add(_method(thing, "__init__"), why, None)
+        elif thing is not None and not _is(thing, ModuleType) and id(thing) not in self._seen:
+            self._seen[id(thing)] = thing
+            for name in _CALLED:
+                self._add(_method(type(thing), name), why, thing)
+            for part in _several(of_object(thing, "transforms")):  # torchvision's Compose
+                self._called(part, why)
+
+    def _add(self, function: Any, why: str, owner: Any) -> None:
+        if not _is(function, FunctionType):
+            return
+        function = inspect.unwrap(function)
+        if not _is(function, FunctionType) or id(function.__code__) in self._chosen:
+            return
+        if self._is_user_code(function.__code__):
+            self._chosen[id(function.__code__)] = (function, why)
+            self._owners[id(function.__code__)] = owner
+
+    def _calls(self, function: FunctionType) -> Iterator[tuple[Any, Any]]:
+        """Yields what a function's names refer to, where that may be the user's function."""
+        owner = self._owners.get(id(function.__code__))
+        modules = []
+        for name in _names_in(function.__code__):
+            thing = function.__globals__.get(name)
+            if _is(thing, ModuleType):
+                modules.append(thing)
+            elif _is(thing, FunctionType, type):
+                yield thing, None
+            if owner is not None:
+                method = _method(type(owner), name)
+                if _is(method, FunctionType, staticmethod, classmethod):
+                    yield method, owner
+                held = of_object(owner, name)
+                if callable(held):
+                    yield held, None
+            for module in modules:
+                thing = vars(module).get(name)
+                if _is(thing, FunctionType, type):
+                    yield thing, None
+        yield from ((value, None) for _, value in closed_over(function))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for thing in code.co_consts:
+        if isinstance(thing, CodeType):
+            yield from _names_in(thing)
+
+
+def _is(thing: Any, *types: type) -> bool:
+    """As isinstance, which would ask a proxy object for its `__class__`."""
+    return issubclass(type(thing), types)
+
+
+def _method(cls: type, name: str) -> Any:
+    """Returns a class's attribute as it is stored, that of a property included."""
+    attribute = of_class(cls, name)
+    return attribute.fget if _is(attribute, property) else attribute
+
+
+def _several(held: Any) -> list[Any]:
+    return list(held[:_MAX_INNER]) if _is(held, list, tuple) else [held]

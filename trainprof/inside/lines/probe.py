@@ -1,8 +1,8 @@
 """Times lines in this process: which functions, when, and how that is recorded.
 
 The script's functions stay what they are: line_profiler knows lines by the bytes of their code, so
-a function is timed by its code, which the text of its file tells before the file runs. Only what is
-under `@profile` is wrapped, as line_profiler does.
+a function is timed by its code, known from its file's text before the file runs. Only what is under
+`@profile` is wrapped, as line_profiler does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.lines.choice import PROFILE, Choice, choose, functions_in
-from trainprof.inside.lines.objects import LoaderFunctions
+from trainprof.inside.lines.choice import PROFILE, Choice, LoaderFunctions, choose, functions_in
 from trainprof.inside.lines.recorder import LineRecord, read_source
 from trainprof.inside.lines.timer import LineTimer, overhead_ns, take_over_line_profilers_own
 from trainprof.inside.patching.call_site import CallSites
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, called_around, hide_our_frame
 from trainprof.inside.patching.user_texts import names_in
 from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
@@ -43,6 +42,12 @@ _MP_MAIN: Final = "__mp_main__"
 class Lines:
     """The timing of lines in one process.
 
+    Args:
+        options: `functions` and `only` of launch/options.py.
+        log: Of this process.
+        directory: The run's.
+        cwd: Where this process was started.
+
     Attributes:
         profile: What the script knows as `profile`.
     """
@@ -50,13 +55,6 @@ class Lines:
     def __init__(
         self, options: Mapping[str, Any], log: EventLog, *, directory: str, cwd: str
     ) -> None:
-        """
-        Args:
-            options: `functions` and `only`, as launch/options.py tells them.
-            log: Of this process.
-            directory: The run's.
-            cwd: Where this process was started.
-        """
         self._log = log
         self._cwd = cwd
         self._patterns = [_pattern(text) for text in options.get("functions") or ()]
@@ -128,7 +126,9 @@ class Lines:
             self.profile.disable_by_count()
         self.write_if_due()
 
-    def look_at(self, *, dataset: Any, collate: Any, samplers: tuple[Any, ...] = ()) -> None:
+    def choose_of_loader(
+        self, *, dataset: Any, collate: Any, samplers: tuple[Any, ...] = ()
+    ) -> None:
         """Chooses what a loader is going to run."""
         if not self._patterns and not self._is_by_hand:
             self._guard(self._choose_of_loader, dataset, collate, samplers)
@@ -201,15 +201,15 @@ class Lines:
         self._keep_on()
 
     def _choose_of_loader(self, dataset: Any, collate: Any, samplers: tuple[Any, ...]) -> None:
-        found = LoaderFunctions(self._sites.is_user_code)
-        found.of_dataset(dataset)
-        found.of_collate(collate)
+        functions = LoaderFunctions(self._sites.is_user_code)
+        functions.add_dataset(dataset)
+        functions.add_collate(collate)
         for sampler in samplers:
-            found.of_sampler(sampler)
-        for function, why in found.all():
+            functions.add_sampler(sampler)
+        for function, why in functions.all():
             self._add(function.__code__, why, function.__qualname__)
         if samplers:  # they run outside of fetches
-            self._wants_thread = self._wants_thread or found.has_samplers
+            self._wants_thread = self._wants_thread or functions.has_samplers
             self._keep_on()
 
     def _add(self, code: CodeType, why: str, name: str) -> None:
@@ -278,7 +278,7 @@ class Lines:
 
 
 class LinesProbe:
-    """Tells `Lines` of loaders, and lets it write from time to time."""
+    """Passes loaders to `Lines`, and lets it write from time to time."""
 
     name = "lines"
 
@@ -287,8 +287,8 @@ class LinesProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._lines.profile.let_dynamo_skip_wrappers()
-        self._look = patcher.guarded(self._look_at_loader)
-        self._enter = patcher.guarded(self._enter_fetcher)
+        created = patcher.guarded(self._loader_created)
+        fetches = patcher.guarded(self._enter_fetcher)
         utils = "torch.utils.data._utils"
         fetch = sys.modules.get(f"{utils}.fetch")
         self._worker: Any = sys.modules.get(f"{utils}.worker")
@@ -298,24 +298,24 @@ class LinesProbe:
         fetcher = getattr(fetch, "_BaseDatasetFetcher", None)
         name = "_engine_run_backward"
 
-        def enter(*_: Any) -> None:
+        def enter(*_: Any, **__: Any) -> None:
             self._lines.enter_fetch()
 
-        def write(*_: Any) -> None:
+        def write(*_: Any, **__: Any) -> None:
             self._lines.write_if_due()
 
         around, leave = patcher.around_if_there, self._lines.leave_fetch
         for place in ((plain, "fetch"), (stream, "fetch"), (stream, "__init__")):
-            around(_around(enter, leave), place)
-        around(_around(self._enter), (fetcher, "__init__"))
-        around(_around(self._look), (base, "__init__"))
-        around(_around(write), (base, "__next__"))
-        around(_around(write), (torch.autograd, name), (torch.autograd.graph, name))
+            around(called_around(enter, leave), place)
+        around(called_around(lambda *args, **kwargs: fetches(args, kwargs)), (fetcher, "__init__"))
+        around(called_around(lambda *args, **kwargs: created(args, kwargs)), (base, "__init__"))
+        around(called_around(write), (base, "__next__"))
+        around(called_around(write), (torch.autograd, name), (torch.autograd.graph, name))
 
-    def _look_at_loader(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _loader_created(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
         metadata = getattr(loader, "__dict__", {})
-        self._lines.look_at(
+        self._lines.choose_of_loader(
             dataset=metadata.get("dataset"),
             collate=metadata.get("collate_fn"),
             samplers=(metadata.get("sampler"), metadata.get("batch_sampler")),
@@ -326,27 +326,7 @@ class LinesProbe:
             self._lines.enter_worker()
         dataset = args[1] if len(args) > 1 else kwargs.get("dataset")
         collate = args[3] if len(args) > 3 else kwargs.get("collate_fn")
-        self._lines.look_at(dataset=dataset, collate=collate)
-
-
-def _around(
-    before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-    after: Callable[[], None] = lambda: None,
-) -> Callable[[Wrapped], Wrapped]:
-    def make(original: Wrapped) -> Wrapped:
-        def ours(*args: Any, **kwargs: Any) -> Any:
-            before(args, kwargs)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                after()
-
-        return ours
-
-    return make
+        self._lines.choose_of_loader(dataset=dataset, collate=collate)
 
 
 def _put_profile_into_main_of_children(

@@ -295,8 +295,8 @@ class _Tracing:
         self._is_hidden = False
 
     def is_somebody_elses(self) -> bool:
-        found = None if USES_MONITORING else self._get()
-        return found is not None and not _is_line_profilers(found)
+        tracer = None if USES_MONITORING else self._get()
+        return tracer is not None and not _is_line_profilers(tracer)
 
     def is_lost(self) -> bool:
         """Tells, while line_profiler is enabled, whether it is no longer the one that traces."""
@@ -309,8 +309,8 @@ class _Tracing:
         get, set_ = self._get, self._set
 
         def gettrace() -> Any:
-            found = get()
-            return None if _is_line_profilers(found) else found
+            tracer = get()
+            return None if _is_line_profilers(tracer) else tracer
 
         def settrace(function: Any, /) -> None:
             if function is not None or not _is_line_profilers(get()):
@@ -326,11 +326,11 @@ class _Tracing:
             events = sys.monitoring.get_events(OUR_TOOL)
             sys.monitoring.set_events(OUR_TOOL, sys.monitoring.events.NO_EVENTS)
             return events
-        found = self._get()
-        if not _is_line_profilers(found):
+        tracer = self._get()
+        if not _is_line_profilers(tracer):
             return None
         self._set(None)
-        return found
+        return tracer
 
     def put_back(self, manager: Any) -> None:
         """Undoes `take_out`, given what that returned."""

@@ -1,4 +1,4 @@
-"""Gradients that no optimizer has, and those that are thrown away before their optimizer steps."""
+"""Gradients without an optimizer, and those discarded before their optimizer steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from trainprof.inside.model.gradient_reads import reads_gradients
-from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
-from trainprof.inside.model.module_parts import held_in, parameters_of
+from trainprof.inside.model.parameters import (
+    KnownOptimizers,
+    held_in,
+    parameters_in,
+    parameters_of,
+    reads_gradients,
+)
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.session import BackwardWatch, ModuleCall, Session
@@ -28,7 +32,7 @@ _Call = tuple[int, int, bool]
 
 @dataclass(slots=True)
 class _Pass:
-    """A backward pass, with what modules took before it, and whose gradients it wrote."""
+    """A backward pass: the modules' time before it, and the optimizers whose gradients it wrote."""
 
     line: int
     took_ns: int
@@ -39,7 +43,7 @@ class _Pass:
 
 
 class GradientUseProbe:
-    """Compares `.grad` over a few updates: where it lies, and how often it was written."""
+    """Compares `.grad` over a few updates: its address, and how often it was written."""
 
     name = "gradient_use"
 
@@ -83,9 +87,9 @@ class GradientUseProbe:
         began_ns, its = self._session.now(), parameters_in(optimizer)
         self._updates += 1
         stepped = {n for n, some in enumerate(self._samples()) if id(some[0]) in its}
-        for one in self._passes:
-            one.used |= one.pending & stepped
-            one.pending -= stepped
+        for backward in self._passes:
+            backward.used |= backward.pending & stepped
+            backward.pending -= stepped
         with self._plain.unseen():
             if self._updates == _SKIPPED:
                 self._open()
@@ -99,7 +103,7 @@ class GradientUseProbe:
 
     def _open(self) -> None:
         alive = self._optimizers.alive()
-        owned = [parameters_in(one) for one in alive]
+        owned = [parameters_in(optimizer) for optimizer in alive]
         is_plain = all(self._plain.is_plain(p) for those in owned for p in those.values())
         if is_plain and len(owned) <= _MOST_OPTIMIZERS and all(owned):
             self._watched = list(map(weakref.ref, alive))
@@ -110,22 +114,20 @@ class GradientUseProbe:
             self._session.tell_modules(self._meets, True)
 
     def _samples(self) -> list[list[Any]]:
-        """Returns some parameters of each optimizer; torch swaps none that is kept from here on."""
-        alive = [one() for one in self._watched]
-        if any(one is None for one in alive):
+        """Returns some parameters of each optimizer; torch swaps no parameter that is held."""
+        alive = [optimizer for reference in self._watched if (optimizer := reference()) is not None]
+        if len(alive) < len(self._watched):
             self._stop()
             return []
-        groups = [
-            [group["params"] for group in one.param_groups] for one in alive if one is not None
-        ]
-        return [[one[0][0], one[0][len(one[0]) // 2], one[-1][-1]] for one in groups]
+        groups = [[group["params"] for group in optimizer.param_groups] for optimizer in alive]
+        return [[ps[0][0], ps[0][len(ps[0]) // 2], ps[-1][-1]] for ps in groups]
 
     def _gradients(self) -> list[list[Any]]:
         with self._plain.unseen():
             return [list(map(_place_of, some)) for some in self._samples()]
 
     def _parameters(self) -> list[Any]:
-        modules = [one() for one in self._modules.values()]
+        modules = [module() for module in self._modules.values()]
         every = {id(p): p for module in modules for p in parameters_of(module)}
         return [p for p in every.values() if self._plain.is_plain(p) and p.requires_grad]
 
@@ -143,9 +145,9 @@ class GradientUseProbe:
         if get_ident() == self._thread and self._depth == 1:
             self._states = self._gradients()
             gone = {number for number, state in enumerate(self._states) if not any(state)}
-            for one in self._passes:
-                one.gone |= one.pending & gone
-                one.pending -= gone
+            for backward in self._passes:
+                backward.gone |= backward.pending & gone
+                backward.pending -= gone
             self._began_ns = self._session.now()
 
     def _has_ended(self) -> None:
@@ -161,41 +163,42 @@ class GradientUseProbe:
             self._calls = Counter()
 
     def _judge(self) -> None:
-        spent = sum((one.calls for one in self._passes), Counter[_Call]())
+        spent = sum((backward.calls for backward in self._passes), Counter[_Call]())
         now = {id(p): _place_of(p) for p in self._parameters()}
         both = [(key, self._grads.get(key), grad) for key, grad in now.items() if grad]
-        # One that lies where it lay, and was written since: who uses it sets it back.
+        # At the same address and written since: whoever uses it would set it back.
         kept = {key for key, was, grad in both if was and was[0] == grad[0] and was[1] < grad[1]}
         if kept - self._owners.keys() and any(key in self._owners for key, _, _ in both):
-            unused = self._told_of(kept - self._owners.keys(), spent)
+            unused = self._shares_of(kept - self._owners.keys(), spent)
             self._session.note_state({"unused_gradients": unused})
-        lost = [told for x in {one.line for one in self._passes} if (told := self._discarded(x))]
-        if lost:
-            self._session.note_state({"discarded_gradients": lost})
+        lines = {backward.line for backward in self._passes}
+        discarded = [record for line in lines if (record := self._discarded(line))]
+        if discarded:
+            self._session.note_state({"discarded_gradients": discarded})
 
     def _discarded(self, line: int) -> dict[str, Any] | None:
-        """Returns what is told of the passes from a line; None where their gradients are used."""
-        passes = [one for one in self._passes if one.line == line]
-        lost = {n for one in self._passes for n in one.used if _is_lost(n, passes)}
+        """Returns the record of the passes from a line; None where their gradients are used."""
+        passes = [backward for backward in self._passes if backward.line == line]
+        lost = {n for backward in self._passes for n in backward.used if _is_lost(n, passes)}
         if not lost:
             return None
-        reached = lost.union(*(one.used for one in passes))
-        calls = sum((one.calls for one in passes), Counter[_Call]())
+        reached = lost.union(*(backward.used for backward in passes))
+        calls = sum((backward.calls for backward in passes), Counter[_Call]())
         for earlier in reversed(self._passes):  # what they go through may be called ahead of others
             known = {module for module, _, _ in calls}
             calls += Counter(
                 {key: ns * len(passes) for key, ns in earlier.calls.items() if key[0] not in known}
             )
-        told = self._told_of({p for p, n in self._owners.items() if n <= lost}, calls, reached)
-        all_ns = sum(one.took_ns for one in self._passes)
-        share = sum(one.took_ns for one in passes) / max(all_ns, 1)
-        shares = {name: told[name] * share for name in ("unused_share", "mixed_share")}
-        return {**told, **shares, "site": line}
+        record = self._shares_of({p for p, n in self._owners.items() if n <= lost}, calls, reached)
+        all_ns = sum(backward.took_ns for backward in self._passes)
+        share = sum(backward.took_ns for backward in passes) / max(all_ns, 1)
+        shares = {name: record[name] * share for name in ("unused_share", "mixed_share")}
+        return {**record, **shares, "site": line}
 
-    def _told_of(
+    def _shares_of(
         self, lost: Collection[int], calls: Counter[_Call], reached: Collection[int] | None = None
     ) -> dict[str, Any]:
-        """Returns what calls take for some parameters alone, and beside what is used, as shares."""
+        """Returns the shares of the calls' time for unused parameters alone and mixed with used."""
         all_ns = unused_ns = mixed_ns = 0.0
         most = (0, "", 0)  # numbers, of which model, called where
         for (key, site, needs), spent_ns in calls.items():
@@ -204,20 +207,20 @@ class GradientUseProbe:
             owners = {n for p in own for n in self._owners.get(id(p), ())}
             if reached is not None and owners and owners.isdisjoint(reached):
                 continue
-            alone = beside = 0
+            alone = mixed = 0
             for parameter in own:
                 if id(parameter) not in lost:
                     needs = True
                 elif needs:
-                    beside += parameter.numel()
+                    mixed += parameter.numel()
                 else:
                     alone += parameter.numel()
             numbers = max(sum(p.numel() for p in own), 1)
             all_ns += spent_ns
             unused_ns += spent_ns * alone / numbers
-            mixed_ns += spent_ns * beside / numbers
-            if alone + beside > most[0]:
-                most = alone + beside, type(module).__qualname__, site
+            mixed_ns += spent_ns * mixed / numbers
+            if alone + mixed > most[0]:
+                most = alone + mixed, type(module).__qualname__, site
         return {
             "unused_share": unused_ns / max(all_ns, 1),
             "mixed_share": mixed_ns / max(all_ns, 1),
@@ -228,9 +231,9 @@ class GradientUseProbe:
 
 
 def _is_lost(number: int, passes: list[_Pass]) -> bool:
-    """Whether what passes wrote for an optimizer always went, while another used its own."""
-    gone = sum(number in one.gone and bool(one.used) for one in passes)
-    is_used = any(number in one.used or (number in one.gone and not one.used) for one in passes)
+    """Whether an optimizer's gradients were always discarded, while another used its own."""
+    gone = sum(number in x.gone and bool(x.used) for x in passes)
+    is_used = any(number in x.used or (number in x.gone and not x.used) for x in passes)
     return gone >= _ENOUGH_PASSES and not is_used
 
 

@@ -20,9 +20,9 @@ from trainprof.inside.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
 Wrapped = Callable[..., Any]
-# Who looks for a NaN turns it on for a few passes; so many are a habit.
+# Whoever looks for a NaN turns it on for a few passes; this many are a habit.
 _ANOMALOUS_PASSES: Final = 20
-# Of a parameter: weights of convolutions have as many at least.
+# Of a parameter: weights of convolutions have this many at least.
 _DIMENSIONS_OF_CONVOLUTIONS: Final = 3
 # Passes after the first step whose graphs are sized.
 _SIZED_PASSES: Final = 5
@@ -42,7 +42,7 @@ _DECOMPOSES: Final = re.compile(
     r"cholesky|gpytorch|botorch|linear_operator|solve(?:_\w+)?\(|gamma\("
     r"|\.(?:\w*det|eig\w*|inv\w*|lstsq|lu_\w+|p?inverse|pinv|qr|svd\w*)\("
 )
-# What batch systems say a job may use; where nothing keeps it to that, the kernel does not tell.
+# What batch systems say a job may use; where nothing enforces it, the kernel does not know.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
 _WORKER: Final = "torch.utils.data._utils.worker"
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
@@ -56,7 +56,7 @@ _STEP_HOOKS_OF_ALL: Final = ("_global_optimizer_pre_hooks", "_global_optimizer_p
 
 
 class TorchSettingsProbe:
-    """Is told by others: of each optimizer's first step, and of backward passes."""
+    """Is called at each optimizer's first step, and by backward passes."""
 
     name = "torch_settings"
 
@@ -142,7 +142,7 @@ class TorchSettingsProbe:
             return
         if self._optimizers == 1:
             self._session.watch_backward(self._sizing, is_on=True)
-        metadata: dict[str, object] = {
+        note: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "threads_set_at": self._session.threads_set_at,
             "cores_allotted": _cores_allotted(),
@@ -152,25 +152,25 @@ class TorchSettingsProbe:
         }
         if not self._modes.would_notice():
             with self._modes.unseen():
-                metadata |= self._asked_of(optimizer)
-        self._session.log.note(Topic.ENVIRONMENT, metadata)
+                note |= self._noted_of(optimizer)
+        self._session.log.note(Topic.ENVIRONMENT, note)
 
-    def _asked_of(self, optimizer: Any) -> dict[str, object]:
-        """Returns what its tensors tell."""
+    def _noted_of(self, optimizer: Any) -> dict[str, object]:
+        """Returns what is noted of an optimizer's tensors and settings."""
         parameters = [x for group in optimizer.param_groups for x in group["params"]]
-        metadata: dict[str, object] = {}
+        note: dict[str, object] = {}
         may_be_fused = self._may_be_fused(optimizer)
         built = self._built.get(id(optimizer), _NOWHERE)
         if may_be_fused:
-            metadata["unfused"] = type(optimizer).__qualname__
-            metadata["built"] = {
+            note["unfused"] = type(optimizer).__qualname__
+            note["built"] = {
                 "site": built.site,
                 "built_by": built.built_by,
                 "built_at": built.built_at,
             }
         is_on_host = may_be_fused and self._is_on_host(optimizer)
-        if is_on_host or (may_be_fused and _is_told_to_loop(optimizer)):
-            metadata["looped_optimizer"] = {
+        if is_on_host or (may_be_fused and _is_set_to_loop(optimizer)):
+            note["looped_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": len(parameters),
                 "site": self._session.sites.find(sys._getframe(1)),
@@ -185,31 +185,31 @@ class TorchSettingsProbe:
             }
         begins = self._own_loop(optimizer)
         if begins is not None:
-            metadata["own_optimizer"] = {
+            note["own_optimizer"] = {
                 "class": type(optimizer).__qualname__,
                 "tensors": len(parameters),
                 "site": begins,
             }
         numerics = self._numerics(optimizer)
         if numerics is not None:
-            metadata["numerics"] = numerics
+            note["numerics"] = numerics
             if numerics["parameters"] == "float64":
-                metadata |= {
+                note |= {
                     "decomposes_in_float64": any_text(
                         self._session.sites.is_user_file,
                         lambda text: _DECOMPOSES.search(text) is not None,
                     ),
                     "convolves_in_float64": any(
-                        type(one) in self._plain_types
-                        and one.dtype is self._torch.float64
-                        and one.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
-                        for one in parameters
+                        type(parameter) in self._plain_types
+                        and parameter.dtype is self._torch.float64
+                        and parameter.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
+                        for parameter in parameters
                     ),
                 }
-        return metadata
+        return note
 
     def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
-        """Returns in what the model computes, as far as settings tell; None without parameters.
+        """Returns in what precision the model computes, by its settings; None without parameters.
 
         Tensors of the script's own classes are not asked for anything.
         """
@@ -222,26 +222,25 @@ class TorchSettingsProbe:
                     device = parameter.device.type
         if not numbers:
             return None
-        told: dict[str, Any] = {
-            "parameters": str(numbers.most_common(1)[0][0]).removeprefix("torch.")
-        }
-        if told["parameters"] == "float64":
+        dtype = str(numbers.most_common(1)[0][0]).removeprefix("torch.")
+        numerics: dict[str, Any] = {"parameters": dtype}
+        if dtype == "float64":
             sites = self._session.sites
-            found = [one for how in _DOUBLE for one in lines_with(sites.is_user_file, how)]
-            told["sites"] = [sites.of_line(*one) for one in found[:_MOST_LINES]]
+            lines = [line for how in _DOUBLE for line in lines_with(sites.is_user_file, how)]
+            numerics["sites"] = [sites.of_line(*line) for line in lines[:_MOST_LINES]]
         if device == "cpu":
-            return told
+            return numerics
         try:
             precision = str(self._torch.get_float32_matmul_precision())
         except RuntimeError:  # set in torch's new way, and asked in its old one
             precision = "unknown"
-        return told | {"products": precision}
+        return numerics | {"products": precision}
 
     def _may_be_fused(self, optimizer: Any) -> bool:
         """Whether it is one of torch's that could be fused, and is not.
 
-        On the host it takes parameter by parameter then; on a GPU torch takes them together by
-        itself, unless it is told not to. Tensors of the script's own classes are not asked for
+        On the host it then updates one parameter at a time; on a GPU torch takes them together by
+        itself, unless foreach=False. Tensors of the script's own classes are not asked for
         anything: they would notice.
         """
         if not type(optimizer).__module__.startswith("torch.optim."):
@@ -256,10 +255,9 @@ class TorchSettingsProbe:
         return self._has_plain_tensors(optimizer) and not self._has_sparse_gradients(optimizer)
 
     def _own_loop(self, optimizer: Any) -> int | None:
-        """Returns where the step of an optimizer that the script's author wrote begins, else None.
+        """Returns where the step of an optimizer in the user's code begins, else None.
 
-        None as well where it leaves the update to another class, or takes tensors together by
-        itself.
+        None as well where it leaves the update to another class, or updates tensors together.
         """
         step = inspect.getattr_static(type(optimizer), "step", None)
         step = inspect.unwrap(step) if type(step) is FunctionType else None
@@ -291,8 +289,8 @@ class TorchSettingsProbe:
 
     def _has_sparse_gradients(self, optimizer: Any) -> bool:
         """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
-        gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
-        return any(type(one) in self._plain_types and one.is_sparse for one in gradients)
+        gradients = (x.grad for group in optimizer.param_groups for x in group["params"])
+        return any(type(grad) in self._plain_types and grad.is_sparse for grad in gradients)
 
     def _anomalous_backward(self) -> None:
         self._passes += 1
@@ -300,13 +298,13 @@ class TorchSettingsProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
 
 
-def _is_told_to_loop(optimizer: Any) -> bool:
-    """Whether it is to take parameter by parameter wherever they are."""
+def _is_set_to_loop(optimizer: Any) -> bool:
+    """Whether it is to update one parameter at a time on any device."""
     return all(group.get("foreach") is False for group in optimizer.param_groups)
 
 
 def _has_step_hooks(optimizer: Any) -> bool:
-    """Whether its steps call functions that somebody has registered, an average of weights say."""
+    """Whether its steps call registered functions, an average of weights say."""
     own, of_all = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
     hooks = [hook for name in _STEP_HOOKS for hook in (own.get(name) or {}).values()]
     hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (of_all.get(name) or {}).values()]
@@ -320,6 +318,6 @@ def _is_ours(hook: object) -> bool:
 
 
 def _cores_allotted() -> int | None:
-    """Returns how many cores a batch system has given this process, None where none says so."""
-    told = (os.environ.get(name, "") for name in _ALLOTTED)
-    return next((int(count) for count in told if count.isdecimal()), None)
+    """Returns how many cores a batch system has given this process, None without one."""
+    counts = (os.environ.get(name, "") for name in _ALLOTTED)
+    return next((int(count) for count in counts if count.isdecimal()), None)

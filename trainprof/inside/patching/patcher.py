@@ -63,6 +63,34 @@ def told_after(
     return make
 
 
+def called_around(
+    before: Callable[..., None] | None = None, after: Callable[[], None] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns what wraps a function so that ours are called around it; not for the hot path.
+
+    Args:
+        before: With its arguments.
+        after: Guarded. However the call ended.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                before(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if after is not None:
+                    after()
+
+        return call
+
+    return make
+
+
 def beyond_ours(frame: FrameType | None) -> FrameType | None:
     """Returns the first frame at and above `frame` that is none of our wrappers; None without."""
     while frame is not None and frame.f_code.co_filename == UNCOUNTED_FILE:

@@ -10,7 +10,7 @@ from sys import modules
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.model.module_parts import is_training
+from trainprof.inside.model.parameters import is_training
 from trainprof.inside.patching.patcher import (
     COMPILER,
     Patcher,

@@ -1,9 +1,9 @@
-"""Where threads stand, copied: it is named later on, without the script's frames.
+"""Copies of threads' stacks, to be named later without the script's frames.
 
-Whoever holds a frame keeps alive what it refers to. Where Python code holds another thread's, that
-thread may be let in meanwhile and go on. So frames are asked for, read and let go within one call
-into C, in which no other thread is let in: but where that call sets off a garbage collection, of
-which Python code is told, and another thread has been waiting for longer than the switch interval.
+Whoever holds a frame keeps alive what it refers to, and while Python code holds another thread's,
+that thread may run on. So frames are asked for, read and released within one call into C, during
+which the GIL is held: unless that call sets off a garbage collection with Python callbacks, and
+another thread has been waiting for longer than the switch interval.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ONCE: Final[tuple[tuple[()]]] = ((),)
 
 
 class Place(Protocol):
-    """What is asked of a frame, or of a copy of one."""
+    """What a frame and a copy of a frame have in common."""
 
     @property
     def f_code(self) -> CodeType: ...
@@ -40,11 +40,7 @@ class Place(Protocol):
 
 
 class CopiedFrame:
-    """A frame of a thread's, without what the script keeps in it.
-
-    Attributes:
-        f_lineno: None: its code tells it by `f_lasti`, where somebody asks.
-    """
+    """A frame without the script's values; its code gives the line number of `f_lasti`."""
 
     __slots__ = ("f_back", "f_code", "f_lasti")
 
@@ -55,11 +51,7 @@ class CopiedFrame:
 
 
 def stack_of(thread: int) -> CopiedFrame | None:
-    """Returns a copy of a thread's innermost frame and, behind it, of all others; None if gone.
-
-    Args:
-        thread: Its ident.
-    """
+    """Returns a copy of a thread's innermost frame and, behind it, of all others; None if gone."""
     places: list[tuple[CodeType, int]] = []
     # Each frame's `f_back`, down to the outermost's None.
     stack: Iterator[Any] = accumulate(chain(_frame_of(thread), repeat("f_back")), _FOLLOWED)
@@ -75,14 +67,14 @@ def codes_by_thread() -> dict[int, CodeType]:
     """Returns the code that each thread is in, innermost, by its ident."""
     frames, same = tee(starmap(sys._current_frames, _ONCE))
     codes = map(_CODE, chain.from_iterable(map(dict.values, same)))
-    found = [*zip(chain.from_iterable(frames), codes, strict=True)]
+    pairs = [*zip(chain.from_iterable(frames), codes, strict=True)]
     # Before any other call: `tee` keeps what it gave.
     del frames, same
-    return dict(found)
+    return dict(pairs)
 
 
 def beginning_of_child() -> CodeType | None:
-    """Returns the code that runs a child of multiprocessing's: what called it is the parent's."""
+    """Returns the code that runs a child of multiprocessing: what called it is the parent's."""
     module = sys.modules.get("multiprocessing.process")
     begins = getattr(getattr(module, "BaseProcess", None), "_bootstrap", None)
     return getattr(begins, "__code__", None)

@@ -1,4 +1,4 @@
-"""Keeps where the threads of this process stand in a file that outlives any end of the process."""
+"""Keeps the last stacks of this process in a file that outlives any end of the process."""
 
 from __future__ import annotations
 
@@ -28,13 +28,9 @@ Position = tuple[str, int, str]
 
 
 class LastStacks:
-    """Writes the last stack sample of this process, see record/last_stacks.py.
+    """Writes the last stack sample of this process to `events`, see record/last_stacks.py.
 
     Its methods are for one thread at a time, and raise nothing for a disk that is full or gone.
-
-    Args:
-        events: Directory of the run's logs.
-        sites: What knows the user's code.
     """
 
     def __init__(self, events: str, sites: CallSites) -> None:
@@ -47,7 +43,7 @@ class LastStacks:
         self.due_ns = 0
 
     def in_child(self) -> LastStacks:
-        """Returns what a forked child is to use: a file of its own."""
+        """Returns a writer for a forked child, which has a file of its own."""
         return LastStacks(self._events, self._sites)
 
     def wait_s(self) -> float:
@@ -81,7 +77,7 @@ class LastStacks:
         self._put(self._sample)
 
     def end(self) -> None:
-        """Writes down that the process ends; where it stood before that stays."""
+        """Writes down that the process ends; its last stacks stay."""
         if self._sample and not self._is_refused:
             now = perf_counter_ns()
             self._put({**self._sample, "at_ns": now, "ended_ns": now})
@@ -95,7 +91,7 @@ class LastStacks:
         return {"since_ns": since, "user": user, "called": called, "innermost": innermost}
 
     def _frames(self, stack: CopiedFrame) -> tuple[Position | None, Position | None, Position]:
-        """Returns the innermost frame of the user's, the one that it called, and the innermost."""
+        """Returns the user's innermost frame, the one that it called, and the innermost of all."""
         innermost: CopiedFrame | None = None
         called: CopiedFrame | None = None
         frame: CopiedFrame | None = stack
@@ -135,10 +131,10 @@ class LastStacks:
 
 
 def _mapped(path: str) -> memoryview:
-    """Returns the bytes of a new file, for writing; none of Python's, which keep a descriptor.
+    """Returns the bytes of a new file, for writing; Python's own mmap would keep a descriptor.
 
     Raises:
-        ImportError, OSError, AttributeError: If that is not to be had.
+        ImportError, OSError, AttributeError: If it cannot be mapped.
     """
     import ctypes
 

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from time import perf_counter_ns
-from types import CodeType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import Patcher
@@ -33,34 +33,195 @@ from trainprof.inside.stacks.copied_frames import (
     globals_of,
     stack_of,
 )
-from trainprof.inside.stacks.gil_contention import AT_WORK_FROM, BesideThreads
 from trainprof.inside.stacks.last_stacks import LastStacks
-from trainprof.inside.stacks.torch_user import TorchUsers
 from trainprof.record.schema import Kind, LookFlag, Topic
 
-# A look costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
-# rarely another is needed: so many looks, and the time between two until then.
+# A sample costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
+# rarely another is needed: how many samples, and the time between two until then.
 PERIODS_NS: Final = ((1_500, 40_000_000),)
 LATER_PERIOD_NS: Final = 200_000_000
 _MOST_THREADS: Final = 4
 _MOST_STACKS: Final = 5_000
-# Python code that is made to let go does so within this share of the switch interval.
+# Python code that is made to release the GIL does so within this share of the switch interval.
 _LETS_GO_WITHIN: Final = 0.1
-# What holds the interpreter for so many of them is one call.
+# What holds the GIL for this many intervals is one call.
 _ONE_CALL: Final = 4
-# For so many looks more is a single call counted.
+# For this many samples at most a single call counts.
 _MOST_MISSED: Final = 1_000
-# Of the time since the last look; the kernel brings a thread's account up to date at its ticks.
+# Of the time since the last sample; the kernel updates a thread's account at its ticks.
 _NEARLY_ALL: Final = 0.8
-# So many looks apart all threads are asked how far they are at work, also those that seem to wait.
+# Every how many samples all threads are asked for their CPU time, also those that seem to wait.
 _ALL_EVERY: Final = 8
-# Whoever has to end it waits so long for it; it needs some 50 us.
+# How long whoever ends the sampler waits for it; it needs some 50 us.
 _PATIENCE_S: Final = 0.05
+# Of the time: a thread that has less of a core sleeps, whatever line it is at.
+_AT_WORK_FROM: Final = 0.02
+# One that has this much of a core is asked for again, also where it is at a line that waits.
+_BUSY_FROM: Final = 0.1
+# In less time than that the GIL may not have gone round.
+_LEAST_NS: Final = 20_000_000
+# Asking holds the GIL for some 10 us a thread, and ten times that the first time.
+_MOST_ASKED: Final = 6
+# A script may start many, one after the other.
+_MOST_KNOWN: Final = 64
+# A function of a module with torch that names one of these computes with arrays, or may.
+_OF_ARRAYS: Final = ("numpy", "scipy")
+# As a metaclass could not answer for its class: nothing of the script's is to run.
+_MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
+_LOOK: Final = int(Kind.LOOK)
+CoreTimes = tuple[int, int] | None
+
+
+def _of_python(*names: str) -> frozenset[str]:
+    return frozenset(os.path.join(os.path.dirname(os.__file__), *name.split("/")) for name in names)
+
+
+# Their own Python code does little but wait for a lock, a pipe, a socket or a child.
+_WAITING_FILES: Final = _of_python(
+    "threading.py",
+    "queue.py",
+    "selectors.py",
+    "socket.py",
+    "ssl.py",
+    "subprocess.py",
+    "concurrent/futures/_base.py",
+    "multiprocessing/connection.py",
+    "multiprocessing/popen_fork.py",
+    "multiprocessing/queues.py",
+    "multiprocessing/synchronize.py",
+)
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Where threads stand, by ident.
+class _KnownThread:
+    """What reads a thread's time on a core, what that was, when, and its share since."""
+
+    read: Callable[[], CoreTimes]
+    running_ns: int
+    at_ns: int
+    share: float | None = None
+
+
+class ThreadCpuShares:
+    """For which share of the time threads were on a core, by their idents.
+
+    Attributes:
+        busy: Threads that had much of a core when last asked for.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], _KnownThread] = {}
+        self.busy: set[int] = set()
+
+    def shares(self, threads: Iterable[int], now_ns: int) -> dict[int, float | None]:
+        """Returns for each thread its share of a core since it was last asked for.
+
+        Only the first few are asked. None where it is not known: the thread is new, was not asked,
+        or the platform does not say.
+        """
+        shares: dict[int, float | None] = {}
+        known, asked = self._known, 0
+        for ident in threads:
+            native = None if asked >= _MOST_ASKED else _native_id(ident)
+            shares[ident] = None
+            if native is None:
+                continue
+            asked += 1
+            thread = known.get((ident, native))
+            if thread is not None and now_ns - thread.at_ns < _LEAST_NS:
+                shares[ident] = thread.share
+                continue
+            read = core_times(native) if thread is None else thread.read
+            times = read()
+            if times is None:
+                known.pop((ident, native), None)
+            elif thread is None:
+                if len(known) >= _MOST_KNOWN:
+                    known.clear()
+                known[ident, native] = _KnownThread(read, times[0], now_ns)
+            else:
+                thread.share = max(times[0] - thread.running_ns, 0) / (now_ns - thread.at_ns)
+                thread.running_ns, thread.at_ns = times[0], now_ns
+                shares[ident] = thread.share
+        self.busy = {ident for ident, share in shares.items() if (share or 0.0) >= _BUSY_FROM}
+        return shares
+
+
+def _native_id(ident: int) -> int | None:
+    """Returns the kernel's id of a thread that `threading` knows; nothing of it is run."""
+    threads: Any = getattr(sys.modules.get("threading"), "_active", None)
+    thread = threads.get(ident) if isinstance(threads, dict) else None
+    if thread is None:
+        return None
+    native = object.__getattribute__(thread, "__dict__").get("_native_id")
+    return native if isinstance(native, int) else None
+
+
+class TorchUsers:
+    """Which library code may have called torch's operators, by the names that its module has.
+
+    In torch's own code and the user's no name is needed for that.
+    """
+
+    def __init__(self) -> None:
+        # By id, as in CallSites: those judged are kept, so that no id is used again. Whether it
+        # has torch, and whether arrays without it.
+        self._known: dict[int, tuple[bool, bool]] = {}
+        self._judged: list[CodeType] = []
+
+    def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
+        """Whether a code's module has torch, and the code itself no array library.
+
+        Args:
+            code: Of the function in question.
+            names_of: Returns its module's names, where it is not known yet; None if they cannot be
+                had now.
+        """
+        known = self._known.get(id(code))
+        if known is None:
+            names = names_of()
+            if names is None:
+                return False
+            known = self._known[id(code)] = _uses(code, names)
+            self._judged.append(code)
+        return known[0]
+
+    def has_arrays(self, code: CodeType) -> bool:
+        """Whether the module of code that `has` was asked about has NumPy or SciPy and no torch."""
+        return self._known.get(id(code), (False, False))[1]
+
+
+def _uses(code: CodeType, module: dict[str, Any]) -> tuple[bool, bool]:
+    """Returns whether code may compute by torch, and whether by arrays, as it has no torch."""
+    names = code.co_names
+    # As a method of tensors, or as what the function imports.
+    by_arrays = not set(_OF_ARRAYS).isdisjoint(names)
+    has_torch = has_arrays = False
+    # At once: its own thread may go on to define names.
+    for name, thing in list(dict.items(module)):
+        package = _package_of(thing)
+        by_arrays |= package in _OF_ARRAYS and name in names
+        has_torch |= package == "torch"
+        has_arrays |= package in _OF_ARRAYS
+    return has_torch and not by_arrays, has_arrays and not has_torch
+
+
+def _package_of(thing: object) -> str:
+    """Returns the package that a module is in, or that something is from; empty if not known."""
+    kind = type(thing)
+    module: object
+    if kind is ModuleType:
+        module = vars(thing).get("__name__")
+    elif kind is FunctionType or kind is BuiltinFunctionType:
+        module = thing.__module__
+    else:
+        module = _MODULE_OF_CLASS(thing if issubclass(kind, type) else kind)
+    return module.partition(".")[0] if type(module) is str else ""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Where threads are, by ident.
 
     Attributes:
         watched: Stacks of those that are watched.
@@ -78,29 +239,29 @@ class _Seen:
     waiting: set[int] = field(default_factory=set)
     works: set[int] = field(default_factory=set)
 
-    def flags(self, of: int, *, is_running: bool) -> int:
-        """Returns what a LOOK record tells of a watched thread, and of others beside it."""
-        waits = LookFlag.WAITS if of in self.waiting else 0
+    def flags(self, ident: int, *, is_running: bool) -> int:
+        """Returns the flags of a watched thread's LOOK record."""
+        waits = LookFlag.WAITS if ident in self.waiting else 0
         runs = LookFlag.RUNS if is_running else 0
-        operator = LookFlag.OPERATOR if runs and not waits and of in self.by_torch else 0
-        arrays = LookFlag.ARRAYS if runs and not waits and of in self.by_arrays else 0
-        crowded = LookFlag.CROWDED if self.works - {of} else 0
+        operator = LookFlag.OPERATOR if runs and not waits and ident in self.by_torch else 0
+        arrays = LookFlag.ARRAYS if runs and not waits and ident in self.by_arrays else 0
+        crowded = LookFlag.CROWDED if self.works - {ident} else 0
         return waits | runs | operator | arrays | crowded
 
 
-class LooksProbe:
-    """A thread of ours that asks for the GIL now and then, and records where the others stand.
+class StackSampler:
+    """A thread of ours that asks for the GIL now and then, and records where the others are.
 
-    Where a thread runs Python code that does not let go, a look waits for the interpreter's switch
-    interval and meets it at work. Where it lets go by itself meanwhile, it may have gone on to
-    another line: such a look is marked as late, and says where the thread let go. For how long it
-    did not let go is noted as well: torch's operators let go all the while. A look that had to wait
-    for longer than the time between two stands for each that was wanted meanwhile.
+    Where a thread runs Python code that does not release the GIL, a sample waits for the switch
+    interval and meets it at work. Where it releases the GIL by itself, it may have gone on to
+    another line: such a sample is marked as late, and has the line of the release. How long the GIL
+    was held is recorded too: torch's operators release it all the time. A sample that had to wait
+    for longer than the time between two stands for each that was due in between.
 
     Once a second, and from torch's import on, it also writes down where the main thread and those
-    that are watched stand: a run that hangs is explained by that, see record/last_stacks.py.
+    that are watched are: a run that hangs is explained by that, see record/last_stacks.py.
 
-    The thread is none of `threading`'s, takes no signals, and does not live while the process
+    The thread is not one of `threading`'s, takes no signals, and does not live while the process
     forks.
     """
 
@@ -112,10 +273,11 @@ class LooksProbe:
         self._natives: list[int] = []
         self._stop: Any = None
         self._has_ended: Any = None
-        self._looks = 0
+        self._samples = 0
         self._stacks: dict[tuple[int, ...], int] = {}
-        self._beside = BesideThreads()
+        self._cpu_shares = ThreadCpuShares()
         self._torch_users = TorchUsers()
+        self._uniform = Random().uniform
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         reason = why_not_here()
@@ -125,7 +287,7 @@ class LooksProbe:
         self._session, self._patcher = session, patcher
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
-        if not session.options.get("lines"):  # they tell more, and looks would be timed with them
+        if not session.options.get("lines"):  # lines say more, and would be timed with samples
             session.look_here = patcher.guarded(self._watch)
         self._last_stacks = LastStacks(session.log.directory, session.sites)
         self._is_on = True
@@ -143,7 +305,7 @@ class LooksProbe:
         self._begin()
 
     def _watch(self) -> None:
-        """From now on the calling thread is looked at."""
+        """From now on the calling thread is sampled."""
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
             if not self._watched:
@@ -185,11 +347,11 @@ class LooksProbe:
             self._begin()
 
     def _forget(self) -> None:
-        """In a forked child, whose threads are others; what was seen has its names there too."""
+        """In a forked child, whose threads are others; stacks keep their numbers there too."""
         self._watched, self._natives, self._stop = [], [], None
-        self._looks = 0
+        self._samples = 0
         self._last_stacks = self._last_stacks.in_child()
-        self._beside = BesideThreads()
+        self._cpu_shares = ThreadCpuShares()
         collect_again()
 
     def _run(self, stop: Any, has_ended: Any) -> None:
@@ -198,144 +360,137 @@ class LooksProbe:
                 self._last_stacks.write()
                 if stop.acquire(True, self._last_stacks.wait_s()):
                     return
-            self._look_until(stop)
+            self._sample_until(stop)
         except Exception as error:
             self._patcher.fail(error)
         finally:
             has_ended.release()
 
-    def _look_until(self, stop: Any) -> None:
-        now, wait, moment = perf_counter_ns, stop.acquire, Random().uniform
+    def _period_ns(self) -> int:
+        usual = next((ns for n, ns in PERIODS_NS if self._samples < n), LATER_PERIOD_NS)
+        return round(usual * self._uniform(0.5, 1.5))
+
+    def _sample_until(self, stop: Any) -> None:
+        now, wait = perf_counter_ns, stop.acquire
         late_by_itself, waits = run_delay(), times_waited()
-        others: list[Callable[[], tuple[int, int] | None]] = []
+        others: list[Callable[[], CoreTimes]] = []
         on_core: list[Callable[[], bool]] = []
-
-        def a_period() -> int:
-            usual = next((ns for n, ns in PERIODS_NS if self._looks < n), LATER_PERIOD_NS)
-            return round(usual * moment(0.5, 1.5))
-
-        # What moments are wanted follows neither from what threads do nor from when one was met.
-        due, delayed = now() + a_period(), late_by_itself()
+        # Moments that are due follow neither from what threads do nor from when one was met.
+        due, delayed = now() + self._period_ns(), late_by_itself()
         while True:
             due = max(due, now() - LATER_PERIOD_NS)
             while due <= now():  # while the last one was written down
-                due += a_period()
+                due += self._period_ns()
             new = self._natives[len(others) :]
             others += [core_times(thread) for thread in new]
             on_core += [has_a_core(thread) for thread in new]
-            times_then, asked = [told() for told in others], now()
+            times_before, asked = [read() for read in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
                 return
             got = now()
             wanted = [due]
-            while (due := due + a_period()) <= got and len(wanted) <= _MOST_MISSED:
+            while (due := due + self._period_ns()) <= got and len(wanted) <= _MOST_MISSED:
                 wanted.append(due)
-            # First of all: what else is asked for lets go of the GIL, and threads go on meanwhile.
+            # First of all: what else is asked for releases the GIL, and threads go on.
             with no_collections():
-                seen = self._seen_now()
+                sample = self._sample_now()
             # One for the wait itself; whoever finds the GIL taken has to wait once more.
             times = waits() - before - 1
             with no_collections():
                 was_free = times <= 0
-                # At once: whoever wants the interpreter now sleeps because of us.
+                # At once: whoever wants the GIL now sleeps because of us.
                 runs = [is_on_core() for is_on_core in on_core] if was_free else []
                 last, delayed = delayed, late_by_itself()
                 waited_ns = got - wanted[0] - (delayed - last)
                 if was_free:  # it came late by itself
                     del wanted[1:]
                 held_ns = 0 if was_free else max(waited_ns, 0)
-                # As much of it while the GIL was waited for as before, while nothing was.
-                times_of = [told() for told in others]
-                pairs = list(zip(times_then, times_of, strict=True))
-                off = [_delay(one) - _delay(then) for then, one in pairs]
-                if was_free:
-                    # Who has just come to its end, and waits for us, had a core until then.
-                    passed_ns = got - asked
-                    runs = [
-                        is_now or _had_all(then, one, passed_ns)
-                        for is_now, (then, one) in zip(runs, pairs, strict=True)
-                    ]
+                # Assumed as much while the GIL was waited for as before, while nothing was.
+                pairs = list(zip(times_before, [read() for read in others], strict=True))
+                off = [_delay(after) - _delay(then) for then, after in pairs]
+                if was_free:  # who has just come to its end, and waits for us, had a core so far
+                    had = [_had_all(then, after, got - asked) for then, after in pairs]
+                    runs = [is_now or had_all for is_now, had_all in zip(runs, had, strict=True)]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
                 is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
-                self._looks += 1
-                running = {of for of, one in zip(self._watched, runs, strict=False) if one}
-                self._judge_others(seen, got)
-            flags = LookFlag.KNOWN if is_known else 0
-            # What is named, written down and read of code may let go of the GIL.
-            for of, stack in seen.watched.items():
-                told = flags | seen.flags(of, is_running=of in running)
+                self._samples += 1
+                running = {i for i, is_on in zip(self._watched, runs, strict=False) if is_on}
+                self._judge_others(sample, got)
+            # What is named, written down and read of code may release the GIL.
+            for ident, stack in sample.watched.items():
+                flags = sample.flags(ident, is_running=ident in running)
+                flags |= LookFlag.KNOWN if is_known else 0
                 number = self._stack(stack)
                 for at in wanted:
                     still_ns = max(held_ns - (at - wanted[0]), 0)
-                    self._session.log.emit_of(of, _LOOK, at, got, number, still_ns, told)
-            del seen
+                    self._session.log.emit_of(ident, _LOOK, at, got, number, still_ns, flags)
+            del sample
             if got >= self._last_stacks.due_ns:
                 self._last_stacks.write(self._watched)
 
-    def _seen_now(self) -> _Seen:
-        seen = _Seen()
-        for of in self._watched:
-            stack = stack_of(of)
+    def _sample_now(self) -> _Sample:
+        sample = _Sample()
+        for ident in self._watched:
+            stack = stack_of(ident)
             if stack is not None:
-                seen.watched[of] = stack
+                sample.watched[ident] = stack
         codes = codes_by_thread()
         codes.pop(get_ident(), None)
-        codes.update((of, stack.f_code) for of, stack in seen.watched.items())
-        for of, code in codes.items():
-            (seen.waiting if code.co_filename in _WAITING_FILES else seen.works).add(of)
-        seen.by_torch = {of for of in seen.watched if self._computes_by_torch(of, codes[of])}
-        seen.by_arrays = {
-            of
-            for of in seen.watched
-            if of not in seen.by_torch and self._torch_users.has_arrays(codes[of])
-        }
-        seen.others = [of for of in codes if of not in seen.watched]
-        return seen
+        codes.update((ident, stack.f_code) for ident, stack in sample.watched.items())
+        for ident, code in codes.items():
+            (sample.waiting if code.co_filename in _WAITING_FILES else sample.works).add(ident)
+        sample.by_torch = {i for i in sample.watched if self._computes_by_torch(i, codes[i])}
+        has_arrays = self._torch_users.has_arrays
+        others = sample.watched.keys() - sample.by_torch
+        sample.by_arrays = {ident for ident in others if has_arrays(codes[ident])}
+        sample.others = [ident for ident in codes if ident not in sample.watched]
+        return sample
 
-    def _judge_others(self, seen: _Seen, got: int) -> None:
-        """Takes off `seen.works` who sleeps."""
+    def _judge_others(self, sample: _Sample, got: int) -> None:
+        """Takes off `sample.works` who sleeps."""
         # One that seems to wait may ask again and again.
-        works, asked = seen.works, [*((seen.works | self._beside.busy) & {*seen.others})]
-        if self._looks % _ALL_EVERY == 1:
-            idle = [of for of in seen.others if of not in asked]
-            turn = self._looks // _ALL_EVERY % len(idle) if idle else 0
+        works, busy = sample.works, self._cpu_shares.busy
+        asked = [*((works | busy) & {*sample.others})]
+        if self._samples % _ALL_EVERY == 1:
+            idle = [ident for ident in sample.others if ident not in asked]
+            turn = self._samples // _ALL_EVERY % len(idle) if idle else 0
             asked += idle[turn:] + idle[:turn]
         if asked:
-            shares = self._beside.shares(asked, got)
-            asleep = (of for of, x in shares.items() if x is not None and x < AT_WORK_FROM)
-            works.difference_update(asleep)
-            works |= self._beside.busy
+            shares = self._cpu_shares.shares(asked, got)
+            known = [(ident, share) for ident, share in shares.items() if share is not None]
+            works.difference_update(ident for ident, share in known if share < _AT_WORK_FROM)
+            works |= self._cpu_shares.busy
 
-    def _computes_by_torch(self, of: int, code: CodeType) -> bool:
-        """Whether what `code`, of thread `of`, calls into C may be torch's operators."""
+    def _computes_by_torch(self, ident: int, code: CodeType) -> bool:
+        """Whether what `code`, of a thread, calls into C may be torch's operators."""
         sites = self._session.sites
         is_own = sites.is_user_code(code) or sites.is_ours_or_torch(code)
-        return is_own or self._torch_users.has(code, partial(globals_of, of, code))
+        return is_own or self._torch_users.has(code, partial(globals_of, ident, code))
 
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        found = self._session.sites.frames(stack, beginning_of_child(), self._fetch_file)
-        key = tuple(found)
+        frames = self._session.sites.frames(stack, beginning_of_child(), self._fetch_file)
+        key = tuple(frames)
         known = self._stacks.get(key, 0)
         if known == 0 and key and len(self._stacks) < _MOST_STACKS:
-            known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(found))
+            known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(frames))
         self._session.log.refer(known)
         return known
 
 
 def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
-    """Whether a thread that held the GIL gave it up because it was asked to, at the place it had.
+    """Whether a thread that held the GIL released it because it was asked to, where it was.
 
-    It is asked once a switch interval is over in which it never let go, and does so where Python
-    code goes on next: at once, or at the end of a long call. One that lets go by itself, for so
-    short a time that it is the next to have the GIL again, makes the interval begin anew: what is
-    neither one interval nor very many may be that.
+    It is asked once a switch interval is over in which it never released the GIL, and does so where
+    Python code goes on next: at once, or at the end of a long call. One that releases it by itself,
+    for so short a time that it is the next to have it again, makes the interval begin again: what
+    is neither one interval nor very many may be that.
 
     Args:
-        waited_ns: For it.
-        times: How often the wait ended, or began anew.
-        off_ns: For how long such a thread may have been kept from a core meanwhile.
+        waited_ns: How long the GIL was waited for.
+        times: How often the wait ended, or began again.
+        off_ns: How long such a thread may have been kept from a core during that.
     """
     interval_ns = max(sys.getswitchinterval() * 1e9, 1.0)
     if waited_ns >= _ONE_CALL * interval_ns:
@@ -343,19 +498,19 @@ def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
     return interval_ns <= waited_ns <= (1 + _LETS_GO_WITHIN) * interval_ns + off_ns
 
 
-def _had_all(then: tuple[int, int] | None, now: tuple[int, int] | None, passed_ns: int) -> bool:
+def _had_all(before: CoreTimes, after: CoreTimes, passed_ns: int) -> bool:
     """Whether a thread was on a core, or waited for one, for nearly all the time that passed."""
-    if then is None or now is None:
+    if before is None or after is None:
         return False
-    return sum(now) - sum(then) >= _NEARLY_ALL * passed_ns
+    return sum(after) - sum(before) >= _NEARLY_ALL * passed_ns
 
 
-def _delay(times: tuple[int, int] | None) -> int:
+def _delay(times: CoreTimes) -> int:
     return 0 if times is None else times[1]
 
 
 def why_not_here() -> str | None:
-    """Returns why threads cannot be looked at here, None if they can."""
+    """Returns why threads cannot be sampled here, None if they can."""
     if sys.implementation.name != "cpython":
         return f"not on {sys.implementation.name}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -363,24 +518,3 @@ def why_not_here() -> str | None:
     if not hasattr(signal, "pthread_sigmask"):
         return f"not on {sys.platform}"
     return None
-
-
-def _of_python(*names: str) -> frozenset[str]:
-    return frozenset(os.path.join(os.path.dirname(os.__file__), *name.split("/")) for name in names)
-
-
-_LOOK: Final = int(Kind.LOOK)
-# Their own Python code does little but wait for a lock, a pipe, a socket or a child.
-_WAITING_FILES: Final = _of_python(
-    "threading.py",
-    "queue.py",
-    "selectors.py",
-    "socket.py",
-    "ssl.py",
-    "subprocess.py",
-    "concurrent/futures/_base.py",
-    "multiprocessing/connection.py",
-    "multiprocessing/popen_fork.py",
-    "multiprocessing/queues.py",
-    "multiprocessing/synchronize.py",
-)

@@ -1,13 +1,18 @@
 """Lets a trial's loaders give copies of their first batches at no cost: the ceiling of loading.
 
 The iterators stay what they are. Their samplers are drawn from when they would be, so that random
-numbers and the length of each pass are the script's; datasets, collating and workers rest. What
-the copies and the sampler take lies inside the loader's `next`, where it is recorded.
+numbers and the length of each epoch stay; datasets, collating and workers rest. What the copies
+and the sampler take lies inside the loader's `next`, where it is recorded.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
+import mmap
+import os
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -23,9 +28,7 @@ from trainprof.inside.patching.patcher import (
 )
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
-from trainprof.inside.trial.kept_batches import KeptBatch, available_bytes, last_cache_bytes
-from trainprof.inside.trial.loader_sites import TrialSites
-from trainprof.inside.trial.notes import TrialNotes
+from trainprof.inside.trial.notes import TrialNotes, TrialSites
 from trainprof.record.schema import Kind
 
 Wrapped = Callable[..., Any]
@@ -36,12 +39,28 @@ MOST_KEPT: Final = 64
 # So that copies come from memory, as real batches do.
 _CACHES: Final = 2
 _SHARE_OF_MEMORY: Final = 4
+# A process has room for 65,530 mappings, and what is smaller hardly matters to the heap.
+_LEAST_MOVED_BYTES: Final = 1 << 16
+
+CACHES: Final = "/sys/devices/system/cpu/cpu0/cache"
+MEMORY: Final = "/proc/meminfo"
+# A container sees its own there: the limit, and what is used of it.
+CGROUP: Final = "/sys/fs/cgroup"
+_OF_CGROUP: Final = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+# Where the kernel does not say; more than most have.
+DEFAULT_CACHE_BYTES: Final = 64 << 20
+DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_FREE_DATA: Final = int(Kind.FREE_DATA)
 
 
 class FreeDataProbe:
     """Hooks the iterators inside LoaderProbe's hooks: to be attached before that one.
 
-    Passes that begin with gradients off, as of evaluation, stay real.
+    Epochs that begin with gradients off, as of evaluation, stay real.
     """
 
     name = "trial_data"
@@ -56,9 +75,9 @@ class FreeDataProbe:
     ) -> None:
         self._loader, self._sites, self._notes = loader, sites, notes
         self._pass_batches = pass_batches
-        self._feeds: dict[int, _Feed] = {}
-        # By the id of an iterator.
-        self._passes: dict[int, _Pass] = {}
+        # By the loader's number in the log, and by the id of an iterator.
+        self._sources: dict[int, _Source] = {}
+        self._epochs: dict[int, _Epoch] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         dataloader: Any = sys.modules.get("torch.utils.data.dataloader")
@@ -70,12 +89,15 @@ class FreeDataProbe:
         self._iterable = dataloader._DatasetKind.Iterable
         self._loader.on_new_iterator.append(patcher.guarded(self._entered))
         self._keep = patcher.guarded(self._kept)
-        self._end = patcher.guarded(self._pass_ended)
+        self._end = patcher.guarded(self._epoch_ended)
+
+        make_init = self._maker(self._needs_no_workers, self._create_without_workers)
+        make_reset = self._maker(self._is_free_now, self._prime)
 
         def wrap(cls: type) -> None:
             for name, make in (
-                ("__init__", self._make_init),
-                ("_reset", self._make_reset),
+                ("__init__", make_init),
+                ("_reset", make_reset),
                 ("_next_data", self._make_next),
             ):
                 if callable(vars(cls).get(name)):
@@ -92,34 +114,44 @@ class FreeDataProbe:
         if site is None:
             return
         number = self._loader.number_of(iterator)
-        feed = self._feeds.get(number)
-        if feed is None:
+        source = self._sources.get(number)
+        if source is None:
             is_iterable = loader._dataset_kind == self._iterable
-            feed = self._feeds[number] = _Feed(number, site, is_iterable, self._pass_batches)
+            source = _Source(number, site, is_iterable, self._pass_batches)
+            self._sources[number] = source
             if not is_iterable:
-                feed.length = known_length(loader._index_sampler)
+                source.length = known_length(loader._index_sampler)
         key = id(iterator)
-        self._passes[key] = run = _Pass(feed)
-        run.begin(is_learning=self._torch.is_grad_enabled())
-        self._session.keep_track(iterator, self._passes, key)
+        self._epochs[key] = epoch = _Epoch(source)
+        epoch.begin(is_learning=self._torch.is_grad_enabled())
+        self._session.keep_track(iterator, self._epochs, key)
 
-    def _make_init(self, original: Wrapped) -> Wrapped:
-        passes = self._passes
+    def _maker(
+        self, is_free: Callable[[_Epoch, Any], bool], begin_free: Callable[..., None]
+    ) -> Callable[[Wrapped], Wrapped]:
+        """Returns what wraps a method that begins an epoch; in free ones `begin_free` runs."""
+        epochs = self._epochs
 
-        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:
-            run = passes.get(id(iterator))
-            try:
-                if run is not None and run.is_free and type(iterator) is self._multi:
-                    self._create_without_workers(iterator, *args, **kwargs)
-                else:
-                    original(iterator, *args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            if run is not None:
-                run.expected = _tasks(iterator)
+        def make(original: Wrapped) -> Wrapped:
+            def begin(iterator: Any, *args: Any, **kwargs: Any) -> None:
+                epoch = epochs.get(id(iterator))
+                try:
+                    if epoch is not None and is_free(epoch, iterator):
+                        begin_free(iterator, *args, **kwargs)
+                    else:
+                        original(iterator, *args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                if epoch is not None:
+                    epoch.expected = _tasks(iterator)
 
-        return __init__
+            return begin
+
+        return make
+
+    def _needs_no_workers(self, epoch: _Epoch, iterator: Any) -> bool:
+        return epoch.is_free and type(iterator) is self._multi
 
     def _create_without_workers(self, iterator: Any, loader: Any) -> None:
         """Does what torch's own `__init__` does, but for starting workers."""
@@ -132,35 +164,17 @@ class FreeDataProbe:
         iterator._index_queues, iterator._workers = [], []
         iterator._reset(loader, first_iter=True)
 
-    def _make_reset(self, original: Wrapped) -> Wrapped:
-        passes = self._passes
-
-        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
-            run = passes.get(id(iterator))
-            try:
-                if run is not None and self._rests(run, iterator):
-                    self._prime(iterator, *args, **kwargs)
-                else:
-                    original(iterator, *args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            if run is not None:
-                run.expected = _tasks(iterator)
-
-        return _reset
-
-    def _rests(self, run: _Pass, iterator: Any) -> bool:
-        """Decides whether the pass that now begins is free, and no worker is to hear of it."""
-        run.begin(is_learning=self._torch.is_grad_enabled())
+    def _is_free_now(self, epoch: _Epoch, iterator: Any) -> bool:
+        """Decides whether the epoch that now begins is free, so that no worker is to hear of it."""
+        epoch.begin(is_learning=self._torch.is_grad_enabled())
         if type(iterator) is not self._multi:
             return False
-        if not iterator._workers:  # it was created free: nobody can make real batches
-            run.is_for_training = run.is_free = True
-        return run.is_free
+        if not iterator._workers:  # it was created free: there is no worker for real batches
+            epoch.is_for_training = epoch.is_free = True
+        return epoch.is_free
 
     def _prime(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
-        """Begins a pass as torch does: it draws from the sampler what it would send to workers."""
+        """Begins an epoch as torch does: draws from the sampler what it would send to workers."""
         self._base._reset(iterator, loader, first_iter)
         iterator._send_idx = iterator._rcvd_idx = iterator._tasks_outstanding = 0
         iterator._task_info = {}
@@ -169,85 +183,85 @@ class FreeDataProbe:
                 iterator._task_info[number] = (0,)
 
     def _make_next(self, original: Wrapped) -> Wrapped:
-        passes = self._passes
+        epochs = self._epochs
 
         def _next_data(iterator: Any) -> Any:
-            run = passes.get(id(iterator))
-            if run is None or run.is_inside or not run.is_for_training:
+            epoch = epochs.get(id(iterator))
+            if epoch is None or epoch.is_inside or not epoch.is_for_training:
                 return original(iterator)
-            if run.is_free:
-                return self._free_batch(run, iterator)
-            run.is_inside = True
+            if epoch.is_free:
+                return self._free_batch(epoch, iterator)
+            epoch.is_inside = True
             try:
                 batch = original(iterator)
             except BaseException as error:
                 if type(error) is StopIteration:
-                    self._end(run, iterator)
+                    self._end(epoch, iterator)
                 hide_our_frame(error)
                 raise
             finally:
-                run.is_inside = False
-            self._keep(run, iterator, batch)
+                epoch.is_inside = False
+            self._keep(epoch, iterator, batch)
             return batch
 
         return _next_data
 
-    def _kept(self, run: _Pass, iterator: Any, batch: Any) -> None:
-        feed = run.feed
-        if not feed.is_ready:
+    def _kept(self, epoch: _Epoch, iterator: Any, batch: Any) -> None:
+        source = epoch.source
+        if not source.is_ready:
             try:
-                feed.batches.append(KeptBatch(batch, self._torch))
+                source.batches.append(KeptBatch(batch, self._torch))
             except Exception as error:
                 why = f"its batches cannot be copied ({type(error).__name__}: {error})"
-                self._notes.refuse("data", f"{feed.site}: {why}")
-                run.is_for_training = False
+                self._notes.refuse("data", f"{source.site}: {why}")
+                epoch.is_for_training = False
                 return
             # A loop that knows the length does not ask for more, and sees no end.
-            if iterator._num_yielded + 1 == feed.length:
-                self._pass_ended(run, iterator)
-            elif feed.has_enough():
-                self._make_free(feed)
-        if feed.is_ready:
-            self._go_on_free(run, iterator)
+            if iterator._num_yielded + 1 == source.length:
+                self._epoch_ended(epoch, iterator)
+            elif source.has_enough():
+                self._make_free(source)
+        if source.is_ready:
+            self._go_on_free(epoch, iterator)
 
-    def _pass_ended(self, run: _Pass, iterator: Any) -> None:
-        """A whole pass was real: there are no other batches to keep."""
-        feed = run.feed
-        if feed.whole_pass is None:
-            feed.whole_pass = iterator._num_yielded
-        if feed.batches and not feed.is_ready:
-            self._make_free(feed)
+    def _epoch_ended(self, epoch: _Epoch, iterator: Any) -> None:
+        """A whole epoch was real: there are no other batches to keep."""
+        source = epoch.source
+        if source.whole_epoch is None:
+            source.whole_epoch = iterator._num_yielded
+        if source.batches and not source.is_ready:
+            self._make_free(source)
 
-    def _make_free(self, feed: _Feed) -> None:
-        feed.is_ready = True
+    def _make_free(self, source: _Source) -> None:
+        source.is_ready = True
         now = self._session.now()
-        self._session.emit(_FREE_DATA, now, now, feed.loader, len(feed.batches))
+        self._session.emit(_FREE_DATA, now, now, source.loader, len(source.batches))
         self._notes.apply("data", "free")
 
-    def _go_on_free(self, run: _Pass, iterator: Any) -> None:
-        """Lets a running pass go on with copies; its workers end, or rest where they live on."""
-        run.is_free, run.expected = True, _tasks(iterator)
+    def _go_on_free(self, epoch: _Epoch, iterator: Any) -> None:
+        """Lets a running epoch go on with copies; its workers end, or rest if persistent."""
+        epoch.is_free, epoch.expected = True, _tasks(iterator)
         if type(iterator) is self._multi and not iterator._persistent_workers:
             iterator._shutdown_workers()
             iterator._task_info.clear()
 
-    def _free_batch(self, run: _Pass, iterator: Any) -> Any:
-        feed = run.feed
-        if feed.is_iterable:
-            length = feed.whole_pass if feed.whole_pass is not None else feed.pass_batches
+    def _free_batch(self, epoch: _Epoch, iterator: Any) -> Any:
+        source = epoch.source
+        if source.is_iterable:
+            length = source.whole_epoch if source.whole_epoch is not None else source.pass_batches
             is_over = length is not None and iterator._num_yielded >= length
-        elif run.expected is None:
-            iterator._next_index()  # ends the pass by its StopIteration
+        elif epoch.expected is None:
+            iterator._next_index()  # ends the epoch by its StopIteration
             is_over = False
         else:
-            is_over = run.expected == 0
+            is_over = epoch.expected == 0
             if not is_over:
-                run.expected += _draw(iterator) - 1
+                epoch.expected += _draw(iterator) - 1
         if is_over:
             if hasattr(iterator, "_shutdown_workers") and not iterator._persistent_workers:
                 iterator._shutdown_workers()
             raise StopIteration
-        kept = feed.next_kept()
+        kept = source.next_kept()
         try:
             return kept.copy()
         except Exception as error:
@@ -255,18 +269,18 @@ class FreeDataProbe:
             return kept.batch
 
 
-class _Feed:
+class _Source:
     """What a loader's batches are copied from.
 
     Attributes:
         loader: Its id in the log.
         site: The line that built it.
-        is_iterable: Its dataset tells the end of a pass, not its sampler.
+        is_iterable: The dataset ends an epoch, not the sampler.
         batches: Kept, in order.
         is_ready: They are enough.
-        length: Batches of a pass as the sampler tells it, None where that is not to be asked.
-        whole_pass: Batches of the first pass, where all of it was real; else None.
-        pass_batches: As the trial tells it.
+        length: Batches of an epoch by the sampler, None where that is not to be asked.
+        whole_epoch: Batches of the first epoch, where all of it was real; else None.
+        pass_batches: Batches of an epoch by the trial's options.
     """
 
     def __init__(self, loader: int, site: str, is_iterable: bool, pass_batches: int | None) -> None:
@@ -275,7 +289,7 @@ class _Feed:
         self.batches: list[KeptBatch] = []
         self.is_ready = False
         self.length: int | None = None
-        self.whole_pass: int | None = None
+        self.whole_epoch: int | None = None
         self._enough_bytes = _CACHES * last_cache_bytes()
         self._most_bytes = available_bytes() // _SHARE_OF_MEMORY
         self._turn = itertools.count()
@@ -292,8 +306,8 @@ class _Feed:
         return self.batches[next(self._turn) % len(self.batches)]
 
 
-class _Pass:
-    """An iterator's present pass.
+class _Epoch:
+    """An iterator's present epoch.
 
     Attributes:
         is_for_training: Gradients were on when it began, and its batches can be kept.
@@ -302,10 +316,10 @@ class _Pass:
         expected: Batches drawn from the sampler and not delivered yet; None without workers.
     """
 
-    __slots__ = ("expected", "feed", "is_for_training", "is_free", "is_inside")
+    __slots__ = ("expected", "is_for_training", "is_free", "is_inside", "source")
 
-    def __init__(self, feed: _Feed) -> None:
-        self.feed = feed
+    def __init__(self, source: _Source) -> None:
+        self.source = source
         self.is_for_training = True
         self.is_free = self.is_inside = False
         self.expected: int | None = None
@@ -313,7 +327,7 @@ class _Pass:
     def begin(self, *, is_learning: bool) -> None:
         """Begins with gradients on or off."""
         self.is_for_training = is_learning
-        self.is_free = is_learning and self.feed.is_ready
+        self.is_free = is_learning and self.source.is_ready
 
 
 def _tasks(iterator: Any) -> int | None:
@@ -331,4 +345,119 @@ def _draw(iterator: Any) -> bool:
     return True
 
 
-_FREE_DATA: Final = int(Kind.FREE_DATA)
+class KeptBatch:
+    """A batch as its loader delivered it, of which fresh copies can be had.
+
+    Attributes:
+        batch: A copy of it; not to be handed out, except after a fault.
+        size_bytes: Of its tensors and arrays.
+    """
+
+    __slots__ = ("_clones", "_torch", "batch", "size_bytes")
+
+    def __init__(self, batch: Any, torch: ModuleType) -> None:
+        self._torch = torch
+        memo: dict[int, Any] = {}
+        self.batch = copy.deepcopy(batch, memo)
+        # Of what was copied, deepcopy keeps the originals there.
+        originals = memo.get(id(memo), [])
+        self.size_bytes = sum(_size_bytes(thing, torch) for thing in originals)
+        self._clones = self._find_clones(originals, memo)
+        for tensor, _ in self._clones:
+            self._move_off_the_heap(tensor)
+
+    def copy(self) -> Any:
+        """Returns a batch that shares nothing with this one or an earlier copy."""
+        memo: dict[int, Any] = {}
+        for tensor, is_pinned in self._clones:
+            # At a fifth of what a tensor's own deepcopy takes.
+            memo[id(tensor)] = self._pinned(tensor) if is_pinned else tensor.clone()
+        return copy.deepcopy(self.batch, memo)
+
+    def _find_clones(self, originals: list[Any], memo: dict[int, Any]) -> list[tuple[Any, bool]]:
+        """Returns the kept tensors that are just their values, and whether they were pinned.
+
+        Others (views of one storage, leaves with gradients) are left to their own deepcopy.
+        """
+        pairs = [(t, memo[id(t)]) for t in originals if type(t) is self._torch.Tensor]
+        storages = [_storage(kept) for _, kept in pairs]
+        return [
+            (kept, _is_pinned(original))
+            for (original, kept), storage in zip(pairs, storages, strict=True)
+            if storage is not None
+            and storages.count(storage) == 1
+            and storage[1] == kept.numel() * kept.element_size()
+            and kept.is_contiguous()
+            and not kept.requires_grad
+        ]
+
+    def _move_off_the_heap(self, tensor: Any) -> None:
+        """Puts a tensor's values where no allocation of the script lies.
+
+        What stays on malloc's heap changes how much of it is free at its end, and so returned and
+        faulted in again: steps of the same work were measured to take twice the time by that.
+        """
+        count = tensor.numel()
+        size = count * tensor.element_size()
+        if not tensor.is_cpu or size < _LEAST_MOVED_BYTES:
+            return
+        with contextlib.suppress(Exception):  # a dtype that is no plain number, or no room
+            mapped = self._torch.frombuffer(mmap.mmap(-1, size), dtype=tensor.dtype, count=count)
+            tensor.data = mapped.view(tensor.shape).copy_(tensor)
+
+    def _pinned(self, tensor: Any) -> Any:
+        return self._torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+
+def _storage(tensor: Any) -> tuple[int, int] | None:
+    """Returns a tensor's address and bytes; None where it has no storage, as a sparse one."""
+    with contextlib.suppress(Exception):
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+    return None
+
+
+def _is_pinned(tensor: Any) -> bool:
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return bool(tensor.is_cpu and tensor.is_pinned())
+    return False
+
+
+def _size_bytes(thing: Any, torch: ModuleType) -> int:
+    if isinstance(thing, torch.Tensor):
+        return int(thing.numel() * thing.element_size())
+    size = getattr(thing, "nbytes", None) if type(thing).__module__ == "numpy" else None
+    return size if isinstance(size, int) else 0
+
+
+def last_cache_bytes(directory: str = CACHES) -> int:
+    """Returns the size of the last level of this machine's caches."""
+    sizes = {0: DEFAULT_CACHE_BYTES}
+    with contextlib.suppress(OSError, ValueError):
+        for name in sorted(os.listdir(directory)):
+            if name.startswith("index"):
+                level = int(_text(os.path.join(directory, name, "level")))
+                text = _text(os.path.join(directory, name, "size")).strip()
+                match = re.fullmatch(r"(\d+)([KMG]?)", text)
+                if match is not None:
+                    sizes[level] = int(match[1]) * _UNITS[match[2]]
+    return sizes[max(sizes)]
+
+
+def available_bytes(path: str = MEMORY, cgroup: str = CGROUP) -> int:
+    """Returns how much memory new work can have without swapping, on this machine or container."""
+    limits = [DEFAULT_AVAILABLE_BYTES]
+    with contextlib.suppress(OSError):
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
+        if match is not None:
+            limits = [int(match[1]) << 10]
+    for limit, used in _OF_CGROUP:
+        with contextlib.suppress(OSError, ValueError):  # "max", or another version of cgroups
+            most, held = (int(_text(os.path.join(cgroup, name))) for name in (limit, used))
+            limits.append(max(most - held, 0))
+    return min(limits)
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()

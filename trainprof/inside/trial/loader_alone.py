@@ -1,4 +1,4 @@
-"""Draws batches back to back, without any training, and ends the run: how fast a loader can go."""
+"""Draws batches back to back without training, and ends the run: how fast a loader can go."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
-from trainprof.inside.trial.loader_sites import TrialSites
-from trainprof.inside.trial.notes import TrialNotes
+from trainprof.inside.trial.notes import TrialNotes, TrialSites
 
 Wrapped = Callable[..., Any]
 
@@ -21,7 +20,13 @@ Wrapped = Callable[..., Any]
 class LoaderAloneProbe:
     """Hooks `__next__` around LoaderProbe's hook, which records each batch as usual.
 
-    A `next` with gradients off is left alone: it is no training.
+    A `next` with gradients off is left alone: that is evaluation.
+
+    Args:
+        loader: Records the batches.
+        sites: Of which loaders the first one counts.
+        notes: Of the trial.
+        batches: How many to draw, over several epochs if needed; None for one epoch.
     """
 
     name = "trial_alone"
@@ -29,13 +34,6 @@ class LoaderAloneProbe:
     def __init__(
         self, loader: LoaderProbe, sites: TrialSites, notes: TrialNotes, *, batches: int | None
     ) -> None:
-        """
-        Args:
-            loader: What records.
-            sites: Of which loaders the first one counts.
-            notes: Of the trial.
-            batches: How many to draw, in as many passes as it takes; None for one pass.
-        """
         self._loader, self._sites, self._notes = loader, sites, notes
         self._batches = batches
         # By the id of an iterator; kept, for a script may let go of one that it iterates.
@@ -80,7 +78,7 @@ class LoaderAloneProbe:
         if threading.current_thread() is threading.main_thread():
             return True
         self._notes.refuse("data", "the loader is not iterated on the main thread")
-        # What would follow is the script as it is, which others measure.
+        # What would follow is the baseline, which other trials measure.
         self._session.limit.end_trial_soon()
         return False
 
@@ -88,19 +86,19 @@ class LoaderAloneProbe:
         """Takes the batches, and ends the run."""
         loader = self._loaders[id(iterator)]
         self._notes.apply("data", "alone")
-        drawn = in_this_pass = 0
+        drawn = in_epoch = 0
         while self._batches is None or drawn < self._batches:
             try:
                 take(iterator)
             except StopIteration:
-                if self._batches is None or in_this_pass == 0:
+                if self._batches is None or in_epoch == 0:
                     break
-                iterator, in_this_pass = self._next_pass(loader), 0
+                iterator, in_epoch = self._next_epoch(loader), 0
                 continue
-            drawn, in_this_pass = drawn + 1, in_this_pass + 1
+            drawn, in_epoch = drawn + 1, in_epoch + 1
         self._session.limit.end_trial()
 
-    def _next_pass(self, loader: Any) -> Any:
+    def _next_epoch(self, loader: Any) -> Any:
         fresh = iter(loader)
         # What a class makes of its batches (a generator) is not the loader's own work.
         return fresh if isinstance(fresh, self._base) else self._iterate(loader)

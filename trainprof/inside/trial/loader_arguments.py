@@ -1,11 +1,10 @@
-"""Gives the loaders of a trial other arguments, as their first iterator is made.
+"""Gives the loaders of a trial other arguments as their first iterator is created.
 
 DataLoader refuses such changes once it is built, and Lightning replaces its `__init__`: so the
 attributes are set on the complete object, and torch's checks of them together are made here.
 
-An iterator whose workers live on draws no seed for them in later passes. Where a trial has made
-them live on it is drawn all the same: shuffling goes on as in the script as it is, and losses that
-differ tell of something else.
+An iterator with persistent workers draws no seed for them in later epochs. Where a trial has made
+workers persistent the seed is drawn, so that shuffling stays as in the baseline.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.limits.limit import is_loader_worker
+from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.inside.session import Session
-from trainprof.inside.trial.loader_sites import TrialSites
-from trainprof.inside.trial.notes import TrialNotes
+from trainprof.inside.trial.notes import TrialNotes, TrialSites
 
 Wrapped = Callable[..., Any]
 
@@ -32,20 +31,20 @@ _DEFAULT_PREFETCH: Final = 2
 
 
 class LoaderOverridesProbe:
-    """Hooks `__iter__` and `_get_iterator` of DataLoader and of the classes below it."""
+    """Hooks `__iter__` and `_get_iterator` of DataLoader and its subclasses.
+
+    Args:
+        sites: Of the loaders to change.
+        asked: Arguments by name; a mapping has the value of each site.
+        notes: Of the trial.
+    """
 
     name = "trial_loaders"
 
     def __init__(self, sites: TrialSites, asked: Mapping[str, Any], notes: TrialNotes) -> None:
-        """
-        Args:
-            sites: Of the loaders to change.
-            asked: Arguments by name; a value that is a mapping has those of each site.
-            notes: Of the trial.
-        """
         self._sites, self._asked, self._notes = sites, asked, notes
         self._done: dict[int, None] = {}
-        self._made_to_stay: dict[int, None] = {}
+        self._made_persistent: dict[int, None] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -54,7 +53,7 @@ class LoaderOverridesProbe:
         if base is None:
             raise HookPointMissing("torch.utils.data.dataloader has no DataLoader")
         override, done = patcher.guarded(self._override), self._done
-        keep_drawing, stay = patcher.guarded(self._keep_drawing), self._made_to_stay
+        keep_drawing = patcher.guarded(self._keep_drawing)
         this_frame = sys._getframe
 
         def make(original: Wrapped) -> Wrapped:
@@ -66,7 +65,7 @@ class LoaderOverridesProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-                if args and id(args[0]) in stay:
+                if args and id(args[0]) in self._made_persistent:
                     keep_drawing(args[0])
                 return iterator
 
@@ -97,7 +96,7 @@ class LoaderOverridesProbe:
         if site is None:
             return
         asked = arguments_at(site, self._asked)
-        lived_on = bool(loader.persistent_workers)
+        was_persistent = bool(loader.persistent_workers)
         values, refused = together(asked, loader)
         if values.get("pin_memory") and not _has_accelerator(self._torch):
             del values["pin_memory"]
@@ -107,9 +106,9 @@ class LoaderOverridesProbe:
             why_not = _set_all(loader, values)
         if why_not is not None:
             refused = dict.fromkeys(asked, why_not)
-        elif values.get("persistent_workers") and not lived_on:
-            self._made_to_stay[key] = None
-            self._session.keep_track(loader, self._made_to_stay, key)
+        elif values.get("persistent_workers") and not was_persistent:
+            self._made_persistent[key] = None
+            self._session.keep_track(loader, self._made_persistent, key)
         for name, why in refused.items():
             self._notes.refuse(name, f"{site}: {why}")
         for name in asked:
@@ -117,11 +116,11 @@ class LoaderOverridesProbe:
                 self._notes.apply(name, self._asked[name])
 
     def _keep_drawing(self, loader: Any) -> None:
-        """Has the iterator of a loader, once it is there, draw a seed whenever it is reset."""
+        """Lets a loader's iterator, once it exists, draw a seed whenever it is reset."""
         iterator = vars(loader).get("_iterator")
         if iterator is None:
             return
-        self._made_to_stay.pop(id(loader), None)
+        self._made_persistent.pop(id(loader), None)
         torch, own, original = self._torch, weakref.ref(iterator), type(iterator)._reset
 
         def reset(loader: Any, *args: Any, **kwargs: Any) -> Any:
@@ -198,3 +197,79 @@ def _has_accelerator(torch: ModuleType) -> bool:
     if hasattr(accelerator, "is_available"):
         return bool(accelerator.is_available())
     return bool(torch.cuda.is_available())
+
+
+class NonBlockingProbe:
+    """Makes copies of pinned tensors to a device non-blocking, where a trial pins memory.
+
+    Pinned memory alone gains little: the host still waits for each copy that is not `non_blocking`.
+    Wraps `to` and `cuda` around the transfer probe, which records the copy as it was made.
+
+    Attributes:
+        plain_types: As of TransferProbe.
+    """
+
+    name = "trial_copies"
+
+    def __init__(self) -> None:
+        self.plain_types: set[type] = set()
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._modes = FunctionModes(torch)
+        self._device_type = torch.device
+        self.plain_types.update({torch.Tensor, torch.nn.Parameter})
+        for name in ("to", "cuda"):
+            make = self._maker(patcher, always_leads_across=name == "cuda")
+            patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
+
+    def _maker(
+        self, patcher: Patcher, *, always_leads_across: bool
+    ) -> Callable[[Wrapped], Wrapped]:
+        plain = self.plain_types
+
+        def does_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+            """Whether a call copies from pinned memory to a device, and waits for that."""
+            if patcher.is_silent or self._modes.depth() or not args[0].is_cpu:
+                return False
+            if not (always_leads_across or self._leads_to_device(args, kwargs)):
+                return False
+            # The script's own dispatch mode would see us ask.
+            return not self._modes.dispatch_depth() and bool(args[0].is_pinned())
+
+        def make(original: Wrapped) -> Wrapped:
+            def copy(*args: Any, **kwargs: Any) -> Any:
+                if args and type(args[0]) in plain:
+                    try:
+                        if does_wait(args, kwargs):
+                            args, kwargs = without_waiting(args, kwargs)
+                    except Exception as error:
+                        patcher.fail(error)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return copy
+
+        return make
+
+    def _leads_to_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        where: Any = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
+        if type(where) is str:
+            return where.partition(":")[0] not in ("cpu", "meta")
+        if type(where) is self._device_type:
+            return where.type not in ("cpu", "meta")
+        if type(where) in self.plain_types:
+            return where.device.type not in ("cpu", "meta")
+        return type(where) is int
+
+
+def without_waiting(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments with `non_blocking` on: the first bool among those without a name."""
+    place = next((n for n, value in enumerate(args) if type(value) is bool), None)
+    if place is None:
+        return args, {**kwargs, "non_blocking": True}
+    return (*args[:place], True, *args[place + 1 :]), kwargs

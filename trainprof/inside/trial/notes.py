@@ -1,32 +1,34 @@
-"""Notes what a trial has changed in this process, and what it could not change and why."""
+"""What the probes of a trial share: the loaders that it is for, and the note of what it changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType, ModuleType
 from typing import Any
 
 from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
+from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
 
 
 class TrialNotes:
-    """Told by the probes of a trial; written whenever it changes, so that a crash leaves it.
+    """Notes what a trial has changed, and what it could not and why.
+
+    Written whenever it changes, so that a crash leaves it.
+
+    Args:
+        asked: What the trial changes, by name, with the reason to note if that never happens.
 
     Attributes:
-        at_end: Called as the process ends, before what is still open is said.
+        at_end: Called as the process ends, before what has not happened is noted.
     """
 
     name = "trial"
 
     def __init__(self, asked: Mapping[str, str]) -> None:
-        """
-        Args:
-            asked: What the trial changes, by name, and why that never came to be, if it does not.
-        """
         self.at_end: list[Callable[[], None]] = []
         self._asked = dict(asked)
         self._applied: dict[str, Any] = {}
@@ -43,7 +45,7 @@ class TrialNotes:
             self._write()
 
     def refuse(self, name: str, why: str) -> None:
-        """Notes why something was not changed, somewhere; the first reason counts."""
+        """Notes why something was not changed somewhere; the first reason counts."""
         if name not in self._refused:
             self._refused[name] = why
             self._write()
@@ -56,8 +58,8 @@ class TrialNotes:
 
     def _write(self) -> None:
         if self._log is not None:
-            metadata = {"applied": dict(self._applied), "refused": dict(self._refused)}
-            self._log.note(Topic.TRIAL, metadata)
+            note = {"applied": dict(self._applied), "refused": dict(self._refused)}
+            self._log.note(Topic.TRIAL, note)
 
     def _finish(self) -> None:
         if self._log is None or not self._log.is_open or is_loader_worker():
@@ -67,3 +69,24 @@ class TrialNotes:
         for name, why in self._asked.items():
             if name not in self._applied and name not in self._refused:
                 self.refuse(name, why)
+
+
+class TrialSites:
+    """Knows loaders by the lines that built them; a framework's copy has the line of its model."""
+
+    def __init__(self, loader: LoaderProbe, sites: Iterable[str]) -> None:
+        self._loader = loader
+        self._sites = tuple(sites)
+
+    def site_of(self, session: Session, loader: Any, frame: FrameType | None) -> str | None:
+        """Returns the site, `train.py:84`, of a loader that the trial is for; else None.
+
+        Args:
+            session: Of this process.
+            loader: A DataLoader that is being iterated.
+            frame: The caller that iterates it.
+        """
+        if not self._sites:
+            return None
+        site = session.sites.shown(self._loader.site_of(loader, frame), session.begun_in)
+        return site if site in self._sites else None

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
-from trainprof.inside.session import Probe
+from trainprof.inside.limits.limit import is_loader_worker
+from trainprof.inside.patching.function_modes import FunctionModes
+from trainprof.inside.patching.patcher import Patcher, called_around
+from trainprof.inside.session import Probe, Session
 from trainprof.inside.spans.loader import LoaderProbe
-from trainprof.inside.trial import optimizer_arguments
-from trainprof.inside.trial.copies import NonBlockingProbe
 from trainprof.inside.trial.free_data import FreeDataProbe
 from trainprof.inside.trial.loader_alone import LoaderAloneProbe
-from trainprof.inside.trial.loader_arguments import LoaderOverridesProbe
-from trainprof.inside.trial.loader_sites import TrialSites
-from trainprof.inside.trial.losses import LossesProbe
-from trainprof.inside.trial.notes import TrialNotes
-from trainprof.inside.trial.optimizer_arguments import OptimizerSettingsProbe
-from trainprof.inside.trial.settings import SettingsProbe
+from trainprof.inside.trial.loader_arguments import LoaderOverridesProbe, NonBlockingProbe
+from trainprof.inside.trial.notes import TrialNotes, TrialSites
+from trainprof.inside.trial.settings import (
+    OPTIMIZER_SETTINGS,
+    OptimizerSettingsProbe,
+    SettingsProbe,
+)
+from trainprof.record.schema import Topic
+
+MOST_LOSSES: Final = 50
 
 
 def probes_of_trial(
     trial: Mapping[str, Any], loader: LoaderProbe
 ) -> tuple[list[Probe], list[Probe]]:
-    """Returns the probes to be attached before those of a plain run, and after them.
+    """Returns the probes to attach before those of a plain run, and after them.
 
     Args:
-        trial: As launch/options.py tells it (TrialOptions).
+        trial: TrialOptions of launch/options.py, as JSON.
         loader: The probe of the plain run that records loaders.
     """
     overrides, settings, data = trial["loaders"], trial["settings"], trial["data"]
-    notes = TrialNotes(_never(overrides, settings, data))
+    notes = TrialNotes(_reasons_if_unused(overrides, settings, data))
     sites = TrialSites(loader, trial["sites"])
     before: list[Probe] = [notes, SettingsProbe(settings, notes)]
     after: list[Probe] = [LossesProbe()]
@@ -43,20 +50,65 @@ def probes_of_trial(
     if data == "alone":
         batches = trial.get("batches")
         after.append(LoaderAloneProbe(loader, sites, notes, batches=batches))
-    wanted = [name for name in optimizer_arguments.KNOWN if settings.get(name)]
+    wanted = [name for name in OPTIMIZER_SETTINGS if settings.get(name)]
     after.extend(OptimizerSettingsProbe(name, notes) for name in wanted)
     return before, after
 
 
-def _never(overrides: Mapping[str, Any], settings: Mapping[str, Any], data: str) -> dict[str, str]:
-    """Returns what the trial changes, and what it means where it has never come to that."""
+def _reasons_if_unused(
+    overrides: Mapping[str, Any], settings: Mapping[str, Any], data: str
+) -> dict[str, str]:
+    """Returns by name of what the trial changes why the script may never have come to it."""
     no_loader = "no loader that was built at these lines was iterated"
     asked = dict.fromkeys(overrides, no_loader)
     if data == "free":
         asked["data"] = "no pass over a loader of these lines was long enough"
     elif data == "alone":
         asked["data"] = no_loader
-    for name in settings:
-        if name in optimizer_arguments.KNOWN:
-            asked[name] = "no optimizer was built"
-    return asked
+    built = [name for name in settings if name in OPTIMIZER_SETTINGS]
+    return asked | dict.fromkeys(built, "no optimizer was built")
+
+
+class LossesProbe:
+    """Keeps the losses of the first backward passes: trials that train alike have the same.
+
+    Hooks the engine's entry as BackwardProbe does, around it; devices are not synchronized.
+    """
+
+    name = "trial_losses"
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        self._plain = torch.Tensor
+        self._mode_depth = FunctionModes(torch).depth
+        # Not as the script sees it: our own reading is no sync point of its.
+        self._value = torch._C.TensorBase.item
+        keep, kept = patcher.guarded(self._keep), self._kept
+
+        def before(*args: Any, **kwargs: Any) -> None:
+            if len(kept) < MOST_LOSSES and args and kwargs.get("accumulate_grad"):
+                keep(args[0])
+
+        name = "_engine_run_backward"
+        make = called_around(before)
+        patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name))
+        session.at_end.append(patcher.guarded(self._note))
+
+    def _keep(self, roots: Any) -> None:
+        """Keeps what backward begins at, if that is one number; inner backwards begin at others."""
+        loss = roots[0]
+        if type(loss) is not self._plain or self._mode_depth():
+            return
+        if loss.numel() == 1 and loss.is_floating_point():
+            self._kept.append(loss.detach().clone())
+
+    def _note(self) -> None:
+        log = self._session.log
+        if not self._kept or not log.is_open or is_loader_worker():
+            return
+        values = [float(self._value(loss)) for loss in self._kept]
+        losses = [value if math.isfinite(value) else None for value in values]
+        log.note(Topic.TRIAL, {"losses": losses})

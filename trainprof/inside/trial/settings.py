@@ -1,4 +1,4 @@
-"""Sets torch's own settings for a trial: threads, precision, cuDNN's search."""
+"""Sets torch's own settings for a trial: threads, precision, cuDNN's search, fused optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.inside.trial.notes import TrialNotes
 
@@ -17,13 +17,17 @@ Wrapped = Callable[..., Any]
 THREADS: Final = "torch_threads"
 PRECISION: Final = "float32_matmul_precision"
 BENCHMARK: Final = "cudnn_benchmark"
+FUSED: Final = "fused"
+OPTIMIZER_SETTINGS: Final = (FUSED, "foreach")
+# With these torch refuses the two, or computes something else.
+_NOT_WITH: Final = ("capturable", "differentiable")
 
 
 class SettingsProbe:
     """Sets them as torch is imported.
 
-    The number of threads stays as set, whatever the script asks for; in the others the script's
-    own choice stands, and is noted as the reason.
+    The number of threads stays, whatever the script sets; of the others the script's own choice
+    stands, and is noted as the reason.
     """
 
     name = "trial_settings"
@@ -41,10 +45,8 @@ class SettingsProbe:
         if BENCHMARK in self._asked and not cudnn.is_available():
             self._notes.refuse(BENCHMARK, "this torch has no cuDNN")
         elif BENCHMARK in self._asked:
-            is_on = bool(self._asked[BENCHMARK])
-            self._set(
-                BENCHMARK, is_on, lambda: cudnn.benchmark, partial(setattr, cudnn, "benchmark")
-            )
+            put = partial(setattr, cudnn, "benchmark")
+            self._set(BENCHMARK, bool(self._asked[BENCHMARK]), lambda: cudnn.benchmark, put)
 
     def _set_threads(self, torch: Any, patcher: Patcher, threads: int) -> None:
         try:
@@ -53,19 +55,12 @@ class SettingsProbe:
             self._notes.refuse(THREADS, str(error))
             return
 
-        def make(original: Wrapped) -> Wrapped:
-            def set_num_threads(*args: Any, **kwargs: Any) -> None:
-                try:
-                    original(*args, **kwargs)
-                    if not _is_daemon():
-                        original(threads)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
+        def set_again(_: object) -> None:
+            if not _is_daemon():
+                own(threads)
 
-            return set_num_threads
-
-        patcher.around(make, (torch, "set_num_threads"))
+        own = torch.set_num_threads
+        patcher.around(_called_after(set_again), (torch, "set_num_threads"))
         self._notes.apply(THREADS, threads)
 
     def _set(
@@ -86,10 +81,99 @@ class SettingsProbe:
         self._notes.at_end.append(check)
 
 
-def _is_daemon() -> bool:
-    """Whether this process is a helper of another, as workers of loaders are: it keeps its own.
+class OptimizerSettingsProbe:
+    """Lets optimizers update all parameters in few kernels: `fused` or `foreach`.
 
-    Ranks that torch.multiprocessing starts are none.
+    Hooks the constructor that all optimizers share, and the loading of a state. Where the script
+    chose either itself, that stands. What cannot be updated so (sparse gradients, say) has the
+    trial fail, as it would have the script.
+
+    Args:
+        asked: One of OPTIMIZER_SETTINGS.
+        notes: Of the trial.
+    """
+
+    name = "trial_optimizer"
+
+    def __init__(self, asked: str, notes: TrialNotes) -> None:
+        self._asked, self._notes = asked, notes
+        # Optimizers that we changed, by id.
+        self._changed: dict[int, None] = {}
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        module: Any = sys.modules.get("torch.optim.optimizer")
+        if module is None:
+            raise HookPointMissing("torch.optim.optimizer is not loaded")
+        self._base = module.Optimizer
+        built, loaded = patcher.guarded(self._built), patcher.guarded(self._loaded)
+        patcher.around(_called_after(built), (module.Optimizer, "__init__"))
+        patcher.around(_called_after(loaded), (module.Optimizer, "load_state_dict"))
+
+    def _built(self, optimizer: Any) -> None:
+        """Changes an optimizer that has its parameters by now; its constructor goes on after us."""
+        why_not = self._why_not(optimizer)
+        if why_not is not None:
+            self._notes.refuse(self._asked, f"{type(optimizer).__name__}: {why_not}")
+            return
+        self._set(optimizer)
+        self._changed[id(optimizer)] = None
+        self._session.keep_track(optimizer, self._changed, id(optimizer))
+        self._notes.apply(self._asked, True)
+
+    def _why_not(self, optimizer: Any) -> str | None:
+        defaults = optimizer.defaults
+        is_torchs = any(
+            cls.__module__.startswith("torch.optim.") and cls is not self._base
+            for cls in type(optimizer).__mro__
+        )
+        if not is_torchs or self._asked not in defaults:
+            return f"it does not know {self._asked}"
+        for settings in (defaults, *optimizer.param_groups):
+            for name in OPTIMIZER_SETTINGS:
+                if settings.get(name) is not None:
+                    return f"the script chose {name}={settings[name]} itself"
+            for name in _NOT_WITH:
+                if settings.get(name):
+                    return f"the script chose {name}"
+        return None
+
+    def _loaded(self, optimizer: Any) -> None:
+        """Sets it again: a state brings its own groups."""
+        if id(optimizer) in self._changed:
+            self._set(optimizer)
+
+    def _set(self, optimizer: Any) -> None:
+        for settings in (optimizer.defaults, *optimizer.param_groups):
+            settings[self._asked] = True
+        if self._asked == FUSED:
+            # As torch's constructors do: GradScaler then leaves the unscaling to the kernel.
+            optimizer._step_supports_amp_scaling = True
+
+
+def _called_after(callback: Callable[[Any], None]) -> Callable[[Wrapped], Wrapped]:
+    """Returns what wraps a function so that `callback` gets its first argument once it is over."""
+
+    def make(original: Wrapped) -> Wrapped:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(*args, **kwargs)
+                if args:
+                    callback(args[0])
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            return result
+
+        return call
+
+    return make
+
+
+def _is_daemon() -> bool:
+    """Whether this process is a helper of another, as a loader's worker is: it keeps its own.
+
+    Ranks that torch.multiprocessing starts are not.
     """
     multiprocessing = sys.modules.get("multiprocessing.process")
     return multiprocessing is not None and bool(multiprocessing.current_process().daemon)

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.machine.gpu_summary import ENERGY_ESTIMATED, Energy, Gpu
 from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.device import ENERGY_ESTIMATED, Energy, Gpu
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Column, Page
 from trainprof.report.text.units import (

@@ -7,8 +7,7 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.summary.device import Device
-from trainprof.analysis.summary.memory import DeviceMemory, MemoryGrowth, OutOfMemory
+from trainprof.analysis.summary.device import Device, DeviceMemory, MemoryGrowth, OutOfMemory
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page
 from trainprof.report.text.units import byte_count, count, counted, percent, share_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import worker_totals
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run import Statistics

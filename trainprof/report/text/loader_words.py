@@ -6,11 +6,9 @@ import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainprof.analysis.loading.loader_cost import cost_s
-from trainprof.analysis.loading.loader_hazards import unusual_samples
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import cost_s, unusual_samples, worker_totals
 from trainprof.analysis.run.metadata import known, number_at
-from trainprof.analysis.summary.bounds import (
+from trainprof.analysis.summary.loader import (
     BLOCKED,
     COMPUTE,
     CPU,
@@ -19,8 +17,10 @@ from trainprof.analysis.summary.bounds import (
     RECEIVE,
     SAMPLER,
     STORAGE,
+    Fetch,
+    Loader,
+    LoaderBound,
 )
-from trainprof.analysis.summary.loader import Fetch, Loader, LoaderBound
 from trainprof.analysis.summary.run import Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.batch_time import making_parts, named, was_read

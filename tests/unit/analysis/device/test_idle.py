@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,13 +20,13 @@ from trainprof.analysis.summary.run import Overhead
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
 from trainprof.record.schema import CompileFlag, Kind, Topic
-from trainprof.report import markdown
 from trainprof.report.page import page as terminal
 
 STEPS = 60
 POINTS = 0.03
 WORK = (4 * MS, 8 * MS, 2 * MS)
 TINY = (200 * US, 400 * US, 100 * US)
+Step = Callable[[DeviceRun, int], None]
 
 
 def starved(run: DeviceRun, _: int) -> None:
@@ -107,7 +108,7 @@ def hidden_sync(run: DeviceRun, _: int) -> None:
     run.item()
 
 
-CASES = {
+TRAININGS = {
     starved: "data",
     half_starved: "compute",
     fed: "compute",
@@ -122,7 +123,7 @@ CASES = {
 }
 
 
-def trained(step, steps: int = STEPS) -> DeviceRun:  # type: ignore[no-untyped-def]
+def trained(step: Step, steps: int = STEPS) -> DeviceRun:
     run = DeviceRun()
     run.start()
     for number in range(steps):
@@ -138,12 +139,11 @@ def of(run: DeviceRun, directory: Path) -> tuple[RunSummary, Device, float]:
     return summary, device, summary.phases.training_s
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_idle_time_goes_to_what_the_host_was_doing(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    run = trained(case)
+@pytest.mark.parametrize("step", TRAININGS, ids=lambda step: step.__name__)
+def test_idle_time_goes_to_what_the_host_was_doing(step: Step, tmp_path: Path) -> None:
+    run = trained(step)
     summary, device, whole_s = of(run, tmp_path)
     truth, because = run.idle_shares(), device.idle_because
-    assert because is not None
     assert tuple(because) == IDLE_CAUSES
     assert min(because.values()) >= 0
     low, high = device.busy_share
@@ -153,9 +153,22 @@ def test_idle_time_goes_to_what_the_host_was_doing(case, tmp_path: Path) -> None
     assert low - POINTS <= run.busy_share() <= high + POINTS
     for cause in IDLE_CAUSES[:-1]:
         assert because[cause] / whole_s == pytest.approx(truth.get(cause, 0.0), abs=POINTS), cause
-    assert summary.verdict.bottleneck == CASES[case]
-    if case not in (tiny, hidden_sync):
-        assert high - low < 0.25
+    assert summary.verdict.bottleneck == TRAININGS[step]
+    assert (high - low < 0.25) is (step not in (tiny, hidden_sync))
+    ledger, steps = summary.ledger, summary.training
+    assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_s, rel=1e-9)
+    assert min(ledger.seconds.values()) >= 0
+    assert sum(steps.per_step_s.values()) == pytest.approx(steps.step_s.mean, rel=1e-9)
+    launch_bound = [finding for finding in summary.findings if finding.id == "launch_bound"]
+    assert len(launch_bound) == (step is tiny)
+    for finding in launch_bound:
+        assert finding.is_at_most
+        assert min(device.ran_dry.values()) > 0.9
+        least, most = device.launch_bound_share
+        assert least <= 1 - run.busy_share() <= most + POINTS
+        assert 0.5 * whole_s < finding.recoverable_s < whole_s
+        # Some of that time it works: how much is unknown.
+        assert finding.predicted_speedup[1] >= 1 / max(run.busy_share(), 0.01)
 
 
 def with_driver(
@@ -183,22 +196,24 @@ def with_driver(
     return summary, told, summary.phases.training_s
 
 
-def test_the_driver_tells_that_a_device_waits_between_launches(tmp_path: Path) -> None:
+def test_the_driver_bounds_what_a_device_works_between_launches(tmp_path: Path) -> None:
     run = trained(tiny, steps=1200)
-    _, plain, _ = of(run, tmp_path / "plain")
-    assert plain.busy_share[1] > 0.9
-    summary, device, whole_s = with_driver(run, tmp_path / "told", 100 * run.busy_share() + 5)
+    plain, before, _ = of(run, tmp_path / "plain")
+    assert before.busy_share[1] > 0.9
+    _, device, whole_s = with_driver(run, tmp_path / "idle", 100 * run.busy_share() + 5)
     low, high = device.busy_share
     assert low <= run.busy_share() <= high < 0.3
     assert device.kernel_share == pytest.approx(run.busy_share() + 0.05)
     because = device.idle_because
     assert because["launch_s"] > 0.6 * whole_s
     assert sum(because.values()) + low * whole_s == pytest.approx(whole_s, rel=1e-9)
-    assert summary.verdict.headline.startswith("HOST-BOUND")
-    page = terminal.render(summary, width=120, color=False)
-    assert "slow launches" in page
-    assert "by the driver a kernel ran in" in page
-    assert "(at work at least)" in page
+    # Small kernels one by one count for more than they take.
+    _, full, _ = with_driver(run, tmp_path / "full", 100.0)
+    assert full.busy_share[0] < 0.6
+    others = [{"pid": 7, "is_here": True, "bytes": 1}]
+    shared, device, _ = with_driver(run, tmp_path / "shared", 100.0, processes=others)
+    assert device.busy_share == pytest.approx(before.busy_share, abs=0.001)
+    assert shared.verdict == plain.verdict
 
 
 def test_the_driver_tells_that_a_device_is_never_done(tmp_path: Path) -> None:
@@ -219,25 +234,7 @@ def test_the_driver_tells_that_a_device_is_never_done(tmp_path: Path) -> None:
     low, high = device.busy_share
     assert 0.9 <= low <= run.busy_share() <= high
     assert high == pytest.approx(before.busy_share[1], abs=0.01)
-    assert summary.verdict.headline.startswith("GPU-BOUND")
-
-
-def test_small_kernels_one_by_one_are_no_full_device_whatever_the_driver_counts(
-    tmp_path: Path,
-) -> None:
-    run = trained(tiny, steps=1200)
-    summary, device, _ = with_driver(run, tmp_path, 100.0)
-    assert device.busy_share[0] < 0.6
-    assert not summary.verdict.headline.startswith("GPU-BOUND")
-
-
-def test_where_others_use_the_device_only_the_most_is_told(tmp_path: Path) -> None:
-    run = trained(tiny, steps=1200)
-    plain, before, _ = of(run, tmp_path / "plain")
-    others = [{"pid": 7, "is_here": True, "bytes": 1}]
-    summary, device, _ = with_driver(run, tmp_path / "told", 100.0, processes=others)
-    assert device.busy_share == pytest.approx(before.busy_share, abs=0.001)
-    assert summary.verdict.headline == plain.verdict.headline
+    assert summary.verdict.bottleneck == "compute"
 
 
 def test_a_first_step_that_works_long_is_warm_up_too(tmp_path: Path) -> None:
@@ -258,7 +255,7 @@ def test_a_first_step_that_works_long_is_warm_up_too(tmp_path: Path) -> None:
     assert sum(device.idle_because.values()) + low * (
         whole_s - device.idle_because["warmup_s"]
     ) == pytest.approx(whole_s)
-    assert summary.verdict.headline.startswith("HOST-BOUND")
+    assert summary.verdict.bottleneck == "host"
 
 
 def test_the_driver_is_asked_of_the_time_after_the_first_step(tmp_path: Path) -> None:
@@ -282,18 +279,7 @@ def test_the_driver_may_count_what_others_do_there(tmp_path: Path) -> None:
     plain, before, _ = of(run, tmp_path / "plain")
     summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
     assert device.busy_share[1] == pytest.approx(before.busy_share[1])
-    assert summary.verdict.headline == plain.verdict.headline
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_ledger_closes_and_names_what_was_waited_for(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    summary, _, _ = of(trained(case), tmp_path)
-    found, steps = summary.ledger.seconds, summary.training
-    assert sum(found.values()) == pytest.approx(summary.ledger.wall_s, rel=1e-9)
-    assert min(found.values()) >= 0
-    assert steps.per_step_s is not None
-    assert steps.step_s is not None
-    assert sum(steps.per_step_s.values()) == pytest.approx(steps.step_s.mean, rel=1e-9)
+    assert summary.verdict == plain.verdict
 
 
 def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path) -> None:
@@ -308,15 +294,11 @@ def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path)
 def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
     summary, device, whole_s = of(trained(fed), tmp_path)
     (point,) = summary.sync_points
-    assert point.seconds is not None
     assert point.seconds > 0.9 * whole_s
-    assert point.exposed_s is not None
     assert point.exposed_s < 0.01 * whole_s
     assert device.exposed_s["sync"][1] < POINTS * whole_s
     assert summary.ledger.seconds["device_wait"] == pytest.approx(point.seconds, rel=0.01)
     assert summary.verdict.bottleneck == "compute"
-    assert summary.verdict.headline.startswith("GPU-BOUND")
-    assert "the device worked meanwhile" in terminal.render(summary, width=120, color=False)
 
 
 def test_a_sync_that_costs_names_its_line(tmp_path: Path) -> None:
@@ -324,12 +306,7 @@ def test_a_sync_that_costs_names_its_line(tmp_path: Path) -> None:
     (point,) = summary.sync_points
     assert point.exposed_s == pytest.approx(STEPS * 5 * 400e-6, rel=0.05)
     assert summary.verdict.site == "train.py:60"
-    assert "SYNC-BOUND: the device is idle while the loop waits for its values at train.py:60" in (
-        summary.verdict.headline
-    )
-    page = terminal.render(summary, width=120, color=False)
-    assert "train.py:60 item: 300 calls" in page
-    assert "of that the device had nothing to do" in page
+    assert (point.site, point.kind, point.count) == ("train.py:60", "item", 300)
     assert summary.ledger.seconds["sync"] == pytest.approx(STEPS * 5 * 400e-6, rel=0.1)
 
 
@@ -384,9 +361,6 @@ def test_the_line_that_copies_most_in_training_is_named(tmp_path: Path) -> None:
     assert once.exposed_s > most.exposed_s
     [finding] = [one for one in summary.findings if one.id == "blocking_copies"]
     assert finding.site == "train.py:50"
-    assert finding.title.endswith(
-        f"for copies, most of it for the {2 * STEPS} pageable blocking copies at train.py:50"
-    )
 
 
 def test_the_line_that_waits_most_outside_of_evaluation_is_named(tmp_path: Path) -> None:
@@ -404,11 +378,9 @@ def test_the_line_that_waits_most_outside_of_evaluation_is_named(tmp_path: Path)
     assert evaluated.exposed_s == pytest.approx(20 * 20e-3, rel=0.05)
     assert (evaluated.exposed_in_training_s, evaluated.in_training) == (0.0, 0)
     assert most.exposed_in_training_s == most.exposed_s
-    assert most.exposed_s is not None
     assert most.exposed_s < evaluated.exposed_s
     [finding] = [one for one in summary.findings if one.id == "exposed_syncs"]
     assert finding.site == "train.py:60"
-    assert finding.title.endswith(f"most of it in {5 * STEPS} calls of item at train.py:60")
     assert finding.evidence["exposed_here_s"] == most.exposed_s
 
 
@@ -423,42 +395,8 @@ def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
     (copies,) = summary.transfers
     assert copies.beside_share == 1
     assert (copies.device_s, copies.gb_per_s) == (None, None)
-    assert copies.exposed_s is not None
     assert copies.exposed_s < 0.01 * whole_s
-    assert device.idle_because is not None
     assert device.idle_because["copy_s"] < 0.01 * whole_s
-
-
-def test_small_work_given_out_slowly_is_the_hosts(tmp_path: Path) -> None:
-    run = trained(tiny)
-    summary, device, _ = of(run, tmp_path)
-    assert device.busy_share[0] < 0.5
-    assert min(device.ran_dry.values()) > 0.9
-    assert device.launch_bound_share is not None
-    least, most = device.launch_bound_share
-    assert least <= 1 - run.busy_share() <= most + POINTS
-    assert summary.verdict.headline.startswith("HOST-BOUND: the device was at work in ")
-    assert "at the end of nearly every forward, backward and update" in summary.verdict.headline
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_only_small_work_given_out_slowly_is_found_to_be_that(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    summary, _, whole_s = of(trained(case), tmp_path)
-    found = [one for one in summary.findings if one.id == "launch_bound"]
-    assert len(found) == (case is tiny)
-    for one in found:
-        assert one.is_at_most
-        assert 0.5 * whole_s < (one.recoverable_s or 0.0) < whole_s
-        assert one.predicted_speedup is not None
-        # Some of that time it works: nobody can say how much.
-        assert one.predicted_speedup[1] >= 1 / max(trained(case).busy_share(), 0.01)
-        assert "torch.compile(model)" in one.advice
-
-
-def test_what_nothing_tells_is_no_verdict(tmp_path: Path) -> None:
-    summary, device, _ = of(trained(hidden_sync), tmp_path)
-    assert device.busy_share[1] - device.busy_share[0] > 0.5
-    assert summary.verdict.headline.startswith("NO VERDICT: the device was at work in ")
 
 
 def test_marks_that_were_never_seen_leave_the_end_open(tmp_path: Path) -> None:
@@ -467,12 +405,11 @@ def test_marks_that_were_never_seen_leave_the_end_open(tmp_path: Path) -> None:
     for number in range(STEPS):
         starved(run, number)
     run.stream.pending.clear()
-    run.stream.mark = lambda: run.run.passes_time(3 * US)  # type: ignore[method-assign]
+    run.stream.mark = lambda: run.run.passes_time(3 * US)
     for number in range(STEPS // 2):
         starved(run, number)
     run.stop()
     _, device, whole_s = of(run, tmp_path)
-    assert device.idle_because is not None
     assert device.idle_because["unknown_s"] == pytest.approx(whole_s / 3, rel=0.05)
 
 
@@ -488,7 +425,6 @@ def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
         starved(run, number)
     run.stop()
     _, device, _ = of(run, tmp_path)
-    assert device.idle_because is not None
     assert device.idle_because["startup_s"] == pytest.approx(0.5, abs=0.001)
 
 
@@ -501,30 +437,14 @@ def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
     directory = run.run.write(tmp_path)
     first = summarize(directory, steps=(0, STEPS // 2)).devices
     second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
-    assert first is not None
-    assert second is not None
     assert first[0].busy_share[1] < 0.3
     assert second[0].busy_share[0] > 0.9
-
-
-def test_the_page_has_one_table_that_adds_up(tmp_path: Path) -> None:
-    summary, _, _ = of(trained(half_starved), tmp_path)
-    page = terminal.render(summary, width=80, color=False)
-    block = next(one for one in page.split("\n\n") if one.startswith("GPU idle because"))
-    shares = [float(line.split()[-2]) for line in block.split("\n")[1:]]
-    assert sum(shares[:-1]) == pytest.approx(shares[-1]) == 100.0
-    assert "waiting for data" in block
-    assert "on device" in page
-    assert "waiting for the GPU or copying" not in page
-    assert "| GPU idle because |" in markdown.render(summary)
-    assert "on the device |" in markdown.render(summary)
 
 
 def test_marks_are_in_the_price(tmp_path: Path) -> None:
     run = trained(fed)
     found = run.run.summary(tmp_path).overhead
     marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
-    assert found.per_step_us is not None
     assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
 
 
@@ -568,7 +488,6 @@ def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
         assert min(found.ledger.seconds.values()) >= 0
         for device in found.devices or ():
             assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
-            assert device.idle_because is not None
             assert min(device.idle_because.values()) >= 0
         terminal.render(found, width=80, color=False)
 
@@ -610,57 +529,45 @@ def small_steps(steps: int, compiled: dict[int, int], before: int = 0) -> Device
 
 
 def launching_s(summary: RunSummary) -> float:
-    found = [one for one in summary.findings if one.id == "launch_bound"]
-    return sum(one.evidence["launching_s"] for one in found)
+    findings = [finding for finding in summary.findings if finding.id == "launch_bound"]
+    return sum(finding.evidence["launching_s"] for finding in findings)
 
 
-def test_what_is_compiled_again_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+def test_what_is_compiled_again_is_no_launching(tmp_path: Path) -> None:
     plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
     compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
     summary, device, _ = of(small_steps(120, compiled), tmp_path / "compiled")
-    found = {one.id: one for one in summary.findings}
-    assert list(found) == ["recompiling", "launch_bound"]
-    assert found["recompiling"].recoverable_s == pytest.approx(1.6, rel=0.01)
+    recompiling, launch_bound = summary.findings
+    assert (recompiling.id, launch_bound.id) == ("recompiling", "launch_bound")
+    assert recompiling.recoverable_s == pytest.approx(1.6, rel=0.01)
     assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
     assert device.idle_because["compile_s"] == pytest.approx(1.6, rel=0.01)
-    assert summary.verdict.headline.startswith("HOST-BOUND: the device is idle while torch.compile")
+    # While the device works it costs nothing.
+    hidden, _, _ = of(small_steps(120, compiled, before=500 * MS), tmp_path / "hidden")
+    [compilation] = hidden.compilations
+    assert compilation.again_s == pytest.approx(1.6)
+    assert compilation.again_idle_s == pytest.approx(0.0, abs=0.01)
+    assert "recompiling" not in [finding.id for finding in hidden.findings]
 
 
-def test_what_is_compiled_while_the_device_works_costs_nothing(tmp_path: Path) -> None:
-    compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
-    summary, _, _ = of(small_steps(120, compiled, before=500 * MS), tmp_path)
-    [told] = summary.compilations
-    assert told.again_s == pytest.approx(1.6)
-    assert told.again_idle_s == pytest.approx(0.0, abs=0.01)
-    assert "recompiling" not in [one.id for one in summary.findings]
-
-
-def test_a_long_warm_up_is_no_giving_out_of_small_work(tmp_path: Path) -> None:
+def test_a_long_warm_up_is_no_launching(tmp_path: Path) -> None:
     plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
     run = DeviceRun()
     run.start()
-    run.next(50 * US)
-    run.learn(*TINY, launch=2000 * MS, pieces=20)  # loads the device's libraries
-    for _ in range(119):
+    for number in range(120):
         run.next(50 * US)
-        run.learn(*TINY, launch=2 * MS, pieces=20)
+        launch = 2000 * MS if number == 0 else 2 * MS  # loads the device's libraries
+        run.learn(*TINY, launch=launch, pieces=20)
     run.stop()
     summary, device, whole_s = of(run, tmp_path / "late")
     assert device.idle_because["warmup_s"] == pytest.approx(6.0, rel=0.01)
     assert device.idle_because["compile_s"] == 0
-    evidence = DeviceEvidence.of(device, whole_s)
-    assert evidence is not None
     settled_s = whole_s - device.idle_because["warmup_s"]
-    assert evidence.launching * settled_s == pytest.approx(launching_s(plain), rel=0.05)
-    # It is told by what steps are bound by once that is over.
+    launching = DeviceEvidence.of(device, whole_s).launching * settled_s
+    assert launching == pytest.approx(launching_s(plain), rel=0.05)
     assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
-    assert "of training after its warm-up, while" in summary.findings[0].title
     assert summary.verdict.share == pytest.approx(plain.verdict.share, abs=0.02)
-    assert "of training after its warm-up" in summary.verdict.headline
-    before, after = (
-        [device.busy_share for device in one.devices or ()] for one in (plain, summary)
-    )
-    assert after[0] == pytest.approx(before[0], abs=0.02)
+    assert device.busy_share == pytest.approx(plain.devices[0].busy_share, abs=0.02)
 
 
 def small_work(run: DeviceRun, *kinds: Kind) -> None:
@@ -693,7 +600,7 @@ def in_closure(run: DeviceRun) -> None:
 
 
 @pytest.mark.parametrize("step", [plainly, by_scaler, in_closure])
-def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:
     run = DeviceRun()
     run.start()
     for _ in range(STEPS):

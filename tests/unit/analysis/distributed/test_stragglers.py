@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from trainprof.analysis.distributed.stragglers import (
+from trainprof.analysis.distributed.collectives import (
     COMMUNICATION,
     RankSteps,
     Straggler,
@@ -143,7 +143,7 @@ def test_ranks_that_compute_longer_in_turn_are_nobodys_fault() -> None:
     assert stragglers(in_turn) == []
     random = np.random.default_rng(0)
     noisy = [{"forward": 20 + 4 * random.normal(size=STEPS)} for _ in range(4)]
-    assert stragglers(together(*noisy)) == []  # type: ignore[arg-type]
+    assert stragglers(together(*noisy)) == []
 
 
 def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
@@ -155,7 +155,7 @@ def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
 def test_equal_ranks_have_none() -> None:
     random = np.random.default_rng(0)
     waits = [{"data_wait": 5 + 0.4 * random.normal(size=STEPS)} for _ in range(4)]
-    assert stragglers(together(*waits)) == []  # type: ignore[arg-type]
+    assert stragglers(together(*waits)) == []
     assert stragglers(together({"data_wait": 5.0})) == []
     assert stragglers([]) == []
 

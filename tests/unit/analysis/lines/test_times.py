@@ -243,11 +243,9 @@ def test_an_edited_file_never_shows_its_new_lines(tmp_path: Path) -> None:
     run = four_workers(tmp_path)
     directory = run.write()
     getitem = read_line_profile(directory).functions[0]
-    assert getitem.source is not None
     assert not getitem.source.has_changed
     (run.project / "data.py").write_text("# something else\n" + DATA)
     edited = read_line_profile(directory).functions[0]
-    assert edited.source is not None
     assert edited.source.has_changed
     assert block(edited) == block(getitem)
 
@@ -256,7 +254,6 @@ def test_a_file_that_is_gone_has_not_changed(tmp_path: Path) -> None:
     run = four_workers(tmp_path)
     (run.project / "data.py").unlink()
     getitem = read_line_profile(run.write()).functions[0]
-    assert getitem.source is not None
     assert not getitem.source.has_changed
 
 
@@ -435,7 +432,6 @@ def test_functions_in_order_of_time_and_the_longest_of_them() -> None:
 def test_cost_is_overhead_times_hits(tmp_path: Path) -> None:
     run = four_workers(tmp_path)
     cost = read_line_profile(run.write()).cost
-    assert cost is not None
     assert (cost.functions, cost.processes) == (2, 5)
     assert cost.hits == 3 + 2 * 46
     assert cost.overhead_ns == pytest.approx(100)
@@ -448,7 +444,6 @@ def test_overhead_that_was_not_measured_is_not_known(tmp_path: Path) -> None:
     process.log.text(Topic.ENVIRONMENT, {"line_overhead_ns": "soon"})
     process.lines(process.function("data.py", 1, "f"), {2: (4, 10)})
     cost = line_cost([process.log.log()])
-    assert cost is not None
     assert (cost.hits, cost.overhead_ns, cost.added_s) == (4, None, None)
     assert line_cost([FakeRun().log()]) is None
 

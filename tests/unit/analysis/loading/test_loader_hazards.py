@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.loading.loader_hazards import are_begun_parts, unusual_samples
-from trainprof.analysis.loading.worker_totals import worker_totals
+from trainprof.analysis.loading.loader_figures import (
+    are_begun_parts,
+    unusual_samples,
+    worker_totals,
+)
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.loader import Fetch
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.fetch_tables import MS, table
 
 from trainprof.analysis.loading import fetch_usage
+from trainprof.analysis.loading.fetch_usage import MIN_STATES, StateSamples, with_sampled_reading
 from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.loading.reading_states import MIN_STATES, StateSamples, with_sampled_reading
 from trainprof.analysis.machine.processes import Tick
 
 FETCHES = 40

@@ -11,8 +11,8 @@ import pytest
 from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
-from trainprof.analysis.loading.steps_of_loader import are_all_fed, shares_of_steps
+from trainprof.analysis.loading.loader_steps import are_all_fed, shares_of_steps
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.recording import read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
 from trainprof.analysis.summary.finding import LIKELY, Finding

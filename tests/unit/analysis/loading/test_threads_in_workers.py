@@ -9,7 +9,7 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.loading.worker_threads import told_threads
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.record.schema import Topic

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.machine.host_cores import Cores, cores_of
-from trainprof.analysis.machine.other_programs import shared_cpu
+from trainprof.analysis.machine.cores import Cores, cores_of
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.recording import read_recording
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.summary.run import System
@@ -165,24 +165,19 @@ FREE = (None, None)
 def test_ranks_of_a_run_do_not_disturb_one_another(tmp_path: Path) -> None:
     directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(360.0, 350.0), bound=FREE)
     summary = summarize(directory)
-    assert summary.system is not None
     cpu = summary.system.cpu
     assert cpu["tree_percent"]["mean"] == pytest.approx(360.0)  # the first rank's, as ever
     assert cpu["other_ranks_percent"] == pytest.approx(350.0)
     shared = shared_cpu(cpu)
-    assert shared is not None
     assert shared.others_share == pytest.approx(0.9 - 7.1 / 8)
     assert not shared.is_disturbed
     case = context_of(directory)  # what a rank's own findings rest on
-    assert case is not None
-    assert case.summary.system is not None
     assert shared_cpu(case.summary.system.cpu) == shared
 
 
 def test_what_is_of_no_rank_is_others(tmp_path: Path) -> None:
     directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(100.0, 120.0), bound=FREE)
     shared = shared_cpu(system_of(directory).cpu)
-    assert shared is not None
     assert shared.others_share == pytest.approx(0.9 - 2.2 / 8)
     assert shared.is_disturbed
 
@@ -195,7 +190,6 @@ def test_a_rank_on_another_host_is_not_here(tmp_path: Path) -> None:
     there.write_text(json.dumps(manifest))
     assert "other_ranks_percent" not in system_of(directory).cpu
     shared = shared_cpu(system_of(directory).cpu)
-    assert shared is not None
     assert shared.others_share == pytest.approx(0.0)
 
 
@@ -220,7 +214,6 @@ def test_ranks_bound_to_their_own_cores_are_counted_there_alone(tmp_path: Path) 
     assert (cpu["cores_usable"], cpu["core_numbers"]) == (4.0, [0, 1, 2, 3])
     assert "other_ranks_percent" not in cpu
     shared = shared_cpu(cpu)
-    assert shared is not None
     assert (shared.cores, shared.others_share) == (4, pytest.approx(0.0))
 
 
@@ -239,7 +232,6 @@ def test_ranks_that_a_launcher_binds_have_their_cores_to_themselves(tmp_path: Pa
     assert (cpu["cores_usable"], cpu["core_numbers"]) == (2.0, [0, 1])
     assert cpu["recorded_on"] == [0, 1, 2, 3]
     shared = shared_cpu(cpu)
-    assert shared is not None
     assert (shared.cores, shared.is_whole) == (4, True)
     assert shared.others_share == pytest.approx(0.0)
 

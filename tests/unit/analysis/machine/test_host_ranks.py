@@ -60,7 +60,6 @@ def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirector
 
 def inputs_of(directory: RunDirectory) -> PipelineInputs:
     case = summarize.context_of(directory)
-    assert case is not None
     inputs = case.feeding[0].inputs
     assert inputs is not None
     return inputs

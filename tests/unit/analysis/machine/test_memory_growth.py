@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainprof.analysis.machine.memory_growth import (
+from trainprof.analysis.machine.processes import (
     LEAST_GROWTH_BYTES,
+    Tick,
     memory_growth,
     room_of,
 )
-from trainprof.analysis.machine.processes import Tick
 
 MIB = 1 << 20
 S = 1_000_000_000
@@ -37,7 +37,6 @@ T_S = np.arange(0, STEPS / 10, 0.5)
 
 def test_what_each_step_keeps():
     grown = found((500 + 20 * T_S) * MIB)
-    assert grown is not None
     assert grown.bytes_per_step == pytest.approx(2 * MIB, rel=0.02)
     assert grown.steps_left == pytest.approx(2048, rel=0.02)
     assert grown.last_bytes - grown.first_bytes == pytest.approx(grown.steps * 2 * MIB, rel=0.02)
@@ -47,7 +46,6 @@ def test_what_each_step_keeps():
 def test_batches_that_come_and_go_do_not_hide_it():
     chance = np.random.default_rng(3)
     grown = found((500 + 20 * T_S + chance.uniform(0, 80, len(T_S))) * MIB)
-    assert grown is not None
     assert grown.bytes_per_step == pytest.approx(2 * MIB, rel=0.1)
 
 
@@ -95,7 +93,6 @@ def test_the_room_that_is_left():
 
 def test_what_the_first_pass_reads_in_is_not_said_to_fill_it_all():
     grown = found((500 + 20 * T_S) * MIB, passes=1)
-    assert grown is not None
     assert grown.steps_left is None
 
 

@@ -11,7 +11,7 @@ from support.events import LEARNS, MS, FakeRun
 from support.torch_pipeline import PlayedIterator
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.new_datasets import BuiltLoaders
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import ticks_of
 from trainprof.analysis.pipeline.bounds import PipelineInputs, measured_rates, predict
 from trainprof.analysis.pipeline.fit import pipeline_inputs

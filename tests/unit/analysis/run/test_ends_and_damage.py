@@ -9,10 +9,12 @@ import signal
 import pytest
 from support.events import US, FakeRun, seconds
 
-from trainprof.analysis.run.part import NothingThere
+from trainprof.analysis.run.analysed import NothingThere
+from trainprof.analysis.run.ending import GOES_ON, ITS_STATUS, NOT_WRITTEN, WENT_ON
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Exit
 from trainprof.findings.summarize import summarize
+from trainprof.record.names import MAX_STEPS, MAX_TIME
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import (
     HEADER_BYTES,
@@ -36,8 +38,8 @@ def run_of(steps=5, epochs=2):
     return run
 
 
-def ended(tmp_path, *, run=None, exception=None, has_end=True, limit=0, **told):
-    run = run or run_of()
+def ended(tmp_path, *, exception=None, has_end=True, limit=0, **told):
+    run = run_of()
     if limit:
         run.mark(Kind.LIMIT, value=limit)
     if has_end:
@@ -47,45 +49,48 @@ def ended(tmp_path, *, run=None, exception=None, has_end=True, limit=0, **told):
     return summarize(run.write(tmp_path, exit=plain | told)).run.exit
 
 
-def test_every_reason(tmp_path):
-    number = iter(range(100))
-
-    def reason(**told):
-        return ended(tmp_path / str(next(number)), **told)
-
-    assert reason(status=0, reason="completed") == Exit(0, None, "completed", None)
-    assert reason(status=1, reason="exception", exception="KeyError") == Exit(
-        1, None, "exception", "KeyError"
-    )
-    assert reason(status=3, reason="exception") == Exit(3, None, "completed", None)
-    assert reason(status=4, reason="exception", has_end=False) == Exit(
-        4, None, "completed", "left by os._exit or from native code"
-    )
-    assert reason(status=1, reason="exception", exception="KeyboardInterrupt").reason == (
-        "interrupted"
-    )
-    assert reason(signal=signal.SIGINT, reason="signal").reason == "interrupted"
-    assert reason(signal=15, reason="signal", has_end=False) == Exit(None, 15, "signal", None)
-    assert reason(signal=9, reason="killed", detail="out of memory: x", has_end=False) == Exit(
-        None, 9, "killed", "out of memory: x"
-    )
-    assert reason(status=0, reason="completed", limit=1).detail == "--max-steps"
-    assert reason(status=0, reason="completed", limit=2) == Exit(0, None, "limit", "--max-time")
-    assert reason(status=5, reason="exception", limit=1).reason == "completed"
-
-
-def test_a_supervisor_that_was_killed_leaves_it_to_the_scripts_own_log(tmp_path):
-    gone = {"reason": "running"}
-    note = "the end was not written down: trainprof was killed, or could not write"
-    known = (
-        "its exit status is not known, as trainprof was killed before the script ended, or could "
-        "not write"
-    )
-    assert ended(tmp_path / "1", **gone) == Exit(None, None, "completed", known)
-    assert ended(tmp_path / "2", **gone, exception="OSError").detail == "OSError"
-    assert ended(tmp_path / "3", **gone, exception="KeyboardInterrupt").reason == "interrupted"
-    assert ended(tmp_path / "4", **gone, limit=2) == Exit(None, None, "limit", "--max-time")
-    assert ended(tmp_path / "5", **gone, has_end=False) == Exit(None, None, "unknown", note)
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({"status": 0, "reason": "completed"}, Exit(0, None, "completed", None)),
+        (
+            {"status": 1, "reason": "exception", "exception": "KeyError"},
+            Exit(1, None, "exception", "KeyError"),
+        ),
+        ({"status": 3, "reason": "exception"}, Exit(3, None, "completed", None)),
+        (
+            {"status": 4, "reason": "exception", "has_end": False},
+            Exit(4, None, "completed", "left by os._exit or from native code"),
+        ),
+        (
+            {"status": 1, "reason": "exception", "exception": "KeyboardInterrupt"},
+            Exit(1, None, "interrupted", None),
+        ),
+        ({"signal": signal.SIGINT, "reason": "signal"}, Exit(None, 2, "interrupted", None)),
+        ({"signal": 15, "reason": "signal", "has_end": False}, Exit(None, 15, "signal", None)),
+        (
+            {"signal": 9, "reason": "killed", "detail": "out of memory: x", "has_end": False},
+            Exit(None, 9, "killed", "out of memory: x"),
+        ),
+        ({"status": 0, "reason": "completed", "limit": 1}, Exit(0, None, "limit", MAX_STEPS)),
+        ({"status": 0, "reason": "completed", "limit": 2}, Exit(0, None, "limit", MAX_TIME)),
+        (
+            {"status": 5, "reason": "exception", "limit": 1},
+            Exit(5, None, "completed", None, after_limit=MAX_STEPS),
+        ),
+        # A supervisor that was killed leaves it to the script's own log.
+        ({"reason": "running"}, Exit(None, None, "completed", ITS_STATUS)),
+        ({"reason": "running", "exception": "OSError"}, Exit(None, None, "exception", "OSError")),
+        (
+            {"reason": "running", "exception": "KeyboardInterrupt"},
+            Exit(None, None, "interrupted", ITS_STATUS),
+        ),
+        ({"reason": "running", "limit": 2}, Exit(None, None, "limit", MAX_TIME)),
+        ({"reason": "running", "has_end": False}, Exit(None, None, "unknown", NOT_WRITTEN)),
+    ],
+)
+def test_every_end(tmp_path, end, expected):
+    assert ended(tmp_path, **end) == expected
 
 
 def test_a_script_that_still_runs(tmp_path):
@@ -112,6 +117,10 @@ def test_without_a_manifest_the_logs_tell_all_they_can(tmp_path):
     assert found.run.exit.reason == "unknown"
     assert "manifest.json is missing" in found.faults
     assert sum(seconds(found).values()) == run.now - run.start
+    run.mark(Kind.PROCESS_END, value=run.text(Topic.EXCEPTION, "KeyError"))
+    directory = run.write(tmp_path)
+    directory.manifest.unlink()
+    assert summarize(directory).run.exit == Exit(None, None, "exception", "KeyError")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"x"', "[" * 100_000])
@@ -139,7 +148,7 @@ def test_a_manifest_with_anything_in_it(tmp_path, wrong):
     assert from_jsonable(to_jsonable(found)) == found
 
 
-def test_nothing_but_a_manifest(tmp_path):
+def test_nothing_but_a_manifest_and_less(tmp_path):
     run = FakeRun()
     run.passes_time(500)
     directory = run.write(tmp_path)
@@ -150,12 +159,9 @@ def test_nothing_but_a_manifest(tmp_path):
     assert seconds(found) == {"startup": 500}
     assert "training" in found.not_observed
     assert found.verdict.bottleneck == "unknown"
-
-
-def test_an_empty_directory(tmp_path):
-    found = summarize(RunDirectory(tmp_path))
-    assert found.ledger.wall_s == 0
-    assert from_jsonable(to_jsonable(found)) == found
+    empty = summarize(RunDirectory(tmp_path / "empty"))
+    assert empty.ledger.wall_s == 0
+    assert from_jsonable(to_jsonable(empty)) == empty
 
 
 def test_a_log_cut_at_any_byte_gives_a_summary(tmp_path):
@@ -271,12 +277,15 @@ def test_an_epoch_reaches_to_the_next_with_its_evaluation(tmp_path):
     assert [e.stage for e in found.epochs] == ["training", "evaluation"]
 
 
-def test_epochs_add_up_to_the_loop(tmp_path):
+def test_epochs_add_up_to_the_loop_and_have_their_steps(tmp_path):
     run = run_of(steps=5, epochs=3)
     whole = seconds(run.summary(tmp_path))
     parts = [seconds(run.summary(tmp_path, epoch=n)) for n in range(3)]
     for key, ns in whole.items():
         assert sum(part.get(key, 0) for part in parts) == ns
+    assert run.summary(tmp_path, epoch=1, steps=(3, 7)).training.steps == 2
+    with pytest.raises(NothingThere):
+        run.summary(tmp_path, epoch=2, steps=(0, 3))
 
 
 def test_some_steps(tmp_path):
@@ -287,13 +296,6 @@ def test_some_steps(tmp_path):
     assert found.training.samples == 16
     assert sum(seconds(found).values()) == 4 * 650 * US
     assert run.summary(tmp_path, steps=(8, 99)).training.steps == 2
-
-
-def test_steps_of_an_epoch(tmp_path):
-    run = run_of(steps=5, epochs=3)
-    assert run.summary(tmp_path, epoch=1, steps=(3, 7)).training.steps == 2
-    with pytest.raises(NothingThere):
-        run.summary(tmp_path, epoch=2, steps=(0, 3))
 
 
 @pytest.mark.parametrize(
@@ -321,17 +323,5 @@ def test_what_a_script_left_behind_may_train_on(tmp_path, trains_on):
     )
     found = summarize(directory)
     assert found.training.steps == 5
-    if trains_on:
-        detail = "the script itself has ended, a process that it started trains on"
-        assert found.run.exit == Exit(0, None, "running", detail)
-    else:
-        detail = "a process that it started trained on after the script's end"
-        assert found.run.exit == Exit(0, None, "completed", detail)
-
-
-def test_without_a_manifest_the_script_may_tell_its_end(tmp_path):
-    run = run_of()
-    run.mark(Kind.PROCESS_END, value=run.text(Topic.EXCEPTION, "KeyError"))
-    directory = run.write(tmp_path)
-    directory.manifest.unlink()
-    assert summarize(directory).run.exit == Exit(None, None, "exception", "KeyError")
+    end = ("running", GOES_ON) if trains_on else ("completed", WENT_ON)
+    assert found.run.exit == Exit(0, None, *end)

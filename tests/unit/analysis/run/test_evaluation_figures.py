@@ -142,10 +142,8 @@ def test_its_loader_is_what_there_is_to_change(tmp_path: Path, ahead: bool) -> N
     run, took = in_portions(ahead=ahead)
     directory = run.write(tmp_path, host={"usable_cores": 4})
     case = context_of(directory)
-    assert case is not None
     [one] = case.evaluating
     assert (one.loader.site, one.loader.iterations) == ("train.py:2", 50)
-    assert one.loader.init_s is not None
     assert one.loader.init_s.max == (0 if ahead else pytest.approx(10e-6))
     found = summarize(directory)
     told = next(x for x in found.findings if x.id == "slow_validation")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from trainprof.analysis.run.liveness import NS_PER_S, SLACK_NS, is_alive
+from trainprof.analysis.run.recording import NS_PER_S, SLACK_NS, is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts of processes are in /proc")
 
@@ -25,7 +25,6 @@ def test_a_process_of_the_run_is_alive_until_it_ends() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert is_alive(process.pid, manifest(began_ns), known_ns=time.perf_counter_ns())
         assert not is_alive(process.pid, manifest(began_ns, "another"), known_ns=began_ns)
-        assert process.stdin is not None
         process.stdin.close()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         # Ended, and nobody has waited for it.
@@ -40,7 +39,6 @@ def test_a_process_that_is_killed_has_ended_before_it_is_gone() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         assert is_alive(process.pid, manifest(began_ns), known_ns=began_ns)
         process.kill()

@@ -59,7 +59,6 @@ def train(
 def test_all_the_time_between_reads_counts(tmp_path: Path, counted: int | None) -> None:
     told = train(FakeRun(), tmp_path, counted=counted)
     reads = told.element_reads
-    assert reads is not None
     assert (reads.site, reads.part, reads.per_pass) == (f"model.py:{MASK}", "forward", 1_000)
     assert reads.seconds == pytest.approx(STEPS * 0.010, rel=0.01)
     [finding] = told.findings
@@ -81,7 +80,7 @@ def test_all_the_time_between_reads_counts(tmp_path: Path, counted: int | None) 
     ],
 )
 def test_reads_that_are_no_loop_over_elements(tmp_path: Path, healthy: dict[str, int]) -> None:
-    told = train(FakeRun(), tmp_path, **healthy)  # type: ignore[arg-type]
+    told = train(FakeRun(), tmp_path, **healthy)
     assert told.findings == []
 
 

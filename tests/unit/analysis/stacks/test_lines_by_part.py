@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.stacks.lines_by_part import MAKING, hottest, lines_met
-from trainprof.analysis.stacks.samples import MIN_LOOKS, least_share
+from trainprof.analysis.stacks.hot_lines import MAKING, hottest, lines_met
+from trainprof.analysis.stacks.samples import MIN_SAMPLES, least_share
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
 
@@ -60,12 +60,10 @@ def test_python_between_the_parts_is_told_by_line_and_by_what_called_it(tmp_path
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (9, "score"), (57, "train")))
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.function, line.called_from) == ("train.py:9", "score", ["train.py:57"])
     assert (line.share, line.looks) == (1.0, STEPS)
     assert line.seconds == pytest.approx(found.ledger.seconds["other"], rel=0.1)
     of_update = hottest(found.part_lines, "optimizer")
-    assert of_update is not None
     assert of_update.site == "train.py:52"
 
 
@@ -73,7 +71,6 @@ def test_a_lambda_is_part_of_the_function_that_runs_it(tmp_path: Path) -> None:
     run = FakeRun()
     seen = [stack(run, (10 + at, "<lambda>"), (9, "build"), (57, "train")) for at in range(3)]
     line = hottest(train(run, tmp_path, *seen).part_lines, "other")
-    assert line is not None
     assert (line.function, line.share, line.called_from) == ("build", 1.0, ["train.py:57"])
 
 
@@ -81,7 +78,6 @@ def test_looks_that_came_too_late_say_where_it_ends(tmp_path: Path) -> None:
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (57, "train")), known=0, late=49 * MS // 10)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.is_end, line.share, line.seconds) == ("train.py:57", True, 1.0, None)
     assert line.waits_share == 0.0
     assert hottest(found.part_lines, "optimizer") is not None
@@ -91,10 +87,8 @@ def test_where_most_looks_came_too_late_a_line_takes_so_much_at_least(tmp_path: 
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (57, "train")), known=0.4)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.share, line.is_at_least) == (pytest.approx(0.4), True)
     whole = hottest(found.part_lines, "optimizer")
-    assert whole is not None
     assert not whole.is_at_least
 
 
@@ -113,7 +107,7 @@ def test_a_line_is_told_from_its_function_where_looks_meet_it_far_more_often(
     met: tuple[int, ...], is_known: bool
 ) -> None:
     lines = Counter({((f"train.py:{52 + at}", "stats"),): n for at, n in enumerate(met) if n})
-    [line] = lines_met("other", lines, max(lines.total(), MIN_LOOKS), 1.0)
+    [line] = lines_met("other", lines, max(lines.total(), MIN_SAMPLES), 1.0)
     assert (line.site, line.is_line_known) == ("train.py:52", is_known)
 
 
@@ -129,7 +123,6 @@ def test_a_line_that_late_looks_meet_well_inside_of_it_is_likely_the_one(tmp_pat
     run = FakeRun()
     found = train(run, tmp_path, stack(run, (9, "score")), known=0, late=MS)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.is_likely, line.seconds) == ("train.py:9", True, None)
     assert not line.is_line_known  # where it let go at last
 
@@ -149,8 +142,8 @@ def test_a_line_that_most_late_looks_do_not_meet_is_not_named(tmp_path: Path) ->
 
 
 def test_few_looks_name_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MIN_LOOKS < STEPS
-    monkeypatch.setattr("trainprof.analysis.stacks.lines_by_part.MIN_LOOKS", STEPS + 1)
+    assert MIN_SAMPLES < STEPS
+    monkeypatch.setattr("trainprof.analysis.stacks.hot_lines.MIN_SAMPLES", STEPS + 1)
     run = FakeRun()
     assert train(run, tmp_path, stack(run, (57, "train"))).part_lines == []
 

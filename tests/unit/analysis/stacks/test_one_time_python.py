@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.stacks.lines_by_part import hottest
+from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import CompileFlag, Kind, LookFlag, Topic
 
 STEPS = 60
 
 
-def looked_at(run: FakeRun, ns: int, line: int) -> None:
+def sampled_threads(run: FakeRun, ns: int, line: int) -> None:
     """Python for so long, looked at every 40 ms."""
     seen = run.text(Topic.STACK, [run.text(Topic.SITE, ["train.py", line, "train"])])
     for _ in range(ns // (40 * MS)):
@@ -45,13 +45,13 @@ def train(
         run.next(loader, MS)
         run.forward(5 * MS)
         if step in python_ms:
-            looked_at(run, python_ms[step] * MS, 50)
+            sampled_threads(run, python_ms[step] * MS, 50)
         if step in (compiling_ms or {}):
             with run.span(Kind.COMPILE, site=site, flags=CompileFlag.TOLD):
-                looked_at(run, (compiling_ms or {})[step] * MS, 50)
+                sampled_threads(run, (compiling_ms or {})[step] * MS, 50)
                 run.leaf(Kind.GC, 7 * MS)
         if usual_ms:
-            looked_at(run, usual_ms * MS, 60)
+            sampled_threads(run, usual_ms * MS, 60)
         run.backward(4 * MS)
         run.update(optimizer, MS)
     run.stop(loader)
@@ -62,7 +62,6 @@ def test_what_the_first_steps_have_beyond_later_ones_comes_once(tmp_path: Path) 
     found = train(FakeRun(), tmp_path, {0: 4000}, usual_ms=40)
     assert found.once_in_loop_s == pytest.approx(4.0, rel=0.001)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.share, line.looks) == ("train.py:60", 1.0, STEPS - 1)
     assert line.seconds == pytest.approx(STEPS * 0.040, rel=0.01)
 
@@ -110,7 +109,6 @@ def test_compiling_comes_once_whenever_it_comes(tmp_path: Path) -> None:
     found = train(FakeRun(), tmp_path, {}, {0: 1000, 40: 800}, usual_ms=40)
     assert found.once_in_loop_s == pytest.approx(1.8, rel=0.001)
     line = hottest(found.part_lines, "other")
-    assert line is not None
     assert (line.site, line.share) == ("train.py:60", 1.0)
 
 

@@ -79,7 +79,6 @@ def test_a_librarys_arrays_are_told_though_they_let_others_run(tmp_path: Path) -
     told = train(FakeRun(), tmp_path, held_ns=0, is_known=True, arrays=flags)
     [finding] = told.findings
     assert (finding.id, finding.site) == ("python_in_model", "model.py:31")
-    assert told.python_in_model is not None
     assert told.python_in_model.seconds["forward"] == pytest.approx(0.6, rel=0.05)
     assert told.python_in_model.seconds["backward"] == 0
 
@@ -94,7 +93,6 @@ def test_what_lets_others_run_in_the_users_own_code_is_not(tmp_path: Path) -> No
 def test_python_in_the_forward_is_told_by_share_and_line(tmp_path: Path, is_known: bool) -> None:
     told = train(FakeRun(), tmp_path, is_known=is_known)
     found = told.python_in_model
-    assert found is not None
     assert found.seconds["forward"] == pytest.approx(0.5 * STEPS * 0.020, rel=0.05)
     assert found.seconds["backward"] == 0
     assert found.held == pytest.approx(found.looks / 4, abs=2)
@@ -106,7 +104,6 @@ def test_python_in_the_forward_is_told_by_share_and_line(tmp_path: Path, is_know
     assert "about 590 ms, 32 % of training and 49 % of forward" in finding.title
     assert finding.is_at_most
     # 30 of the 60 looks at forward and as many at backward met it: one standard error more.
-    assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[1] > 1.1 * finding.evidence["likely_speedup"]
     assert "Python code inside them about 32 % of it" in told.verdict.headline
     assert told.verdict.bottleneck == "compute"
@@ -115,7 +112,6 @@ def test_python_in_the_forward_is_told_by_share_and_line(tmp_path: Path, is_know
 def test_an_operator_behind_it_is_not_taken_for_it(tmp_path: Path) -> None:
     told = train(FakeRun(), tmp_path, let_go_at=COMPUTE)
     found = told.python_in_model
-    assert found is not None
     assert (found.lines, found.behind is not None) == ([], True)
     [finding] = told.findings
     assert (finding.id, finding.site) == ("python_in_model", None)
@@ -135,7 +131,7 @@ def test_an_operator_behind_it_is_not_taken_for_it(tmp_path: Path) -> None:
 def test_what_a_model_of_torchs_operators_does_is_no_finding(
     tmp_path: Path, healthy: dict[str, float]
 ) -> None:
-    told = train(FakeRun(), tmp_path, **healthy)  # type: ignore[arg-type]
+    told = train(FakeRun(), tmp_path, **healthy)
     assert told.findings == []
     if "crowded_of" in healthy:  # of each step's two looks one in ten is
         assert told.beside_share == pytest.approx(0.05, abs=0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, FakeRun
 
-from trainprof.analysis.stacks.lines_by_part import hottest
+from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, BETWEEN_FORWARDS, IN_CLOSURE

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from support.compared_runs import ar1
 
-from trainprof.analysis.statistics.step_noise import block_length, half_split_drift, standard_error
-from trainprof.analysis.statistics.student_t import t_quantile
+from trainprof.analysis.statistics.step_noise import (
+    block_length,
+    half_split_drift,
+    standard_error,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(

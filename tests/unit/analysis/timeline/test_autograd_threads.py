@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.events import US, FakeRun, seconds
 
-from trainprof.analysis.timeline.autograd_threads import on_calling_threads
+from trainprof.analysis.timeline.event_rewrites import on_calling_threads
 from trainprof.record.schema import Kind
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.events import LEARNS, FakeRun
 
-from trainprof.analysis.timeline.closures import with_closures
+from trainprof.analysis.timeline.event_rewrites import with_closures
 from trainprof.record.schema import Kind
 
 

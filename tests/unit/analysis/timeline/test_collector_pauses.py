@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.timeline.collector_pauses import collections_on
+from trainprof.analysis.timeline.intervals import collections_on
 from trainprof.record.schema import Kind
 
 

@@ -10,8 +10,8 @@ import pytest
 from support.events import MS, US, FakeRun, seconds
 
 from trainprof.analysis.timeline.events import nest
-from trainprof.analysis.timeline.loop_start import loop_start
 from trainprof.analysis.timeline.steps import step_boundaries
+from trainprof.analysis.timeline.timeline import loop_start
 from trainprof.findings.summarize import context_of
 from trainprof.record.schema import Kind
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.timeline.outliers import MAX_LISTED
+from trainprof.analysis.timeline.steady_state import MAX_LISTED
 from trainprof.record.schema import Kind
 
 

@@ -15,8 +15,7 @@ from trainprof.analysis.summary.finding import OTHER_OPTIMIZERS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.events import nest
 from trainprof.analysis.timeline.intervals import Coverage
-from trainprof.analysis.timeline.ledger import Window, attribute
-from trainprof.analysis.timeline.update_times import update_seconds
+from trainprof.analysis.timeline.ledger import Window, attribute, update_seconds
 from trainprof.record.schema import Kind, Topic
 
 

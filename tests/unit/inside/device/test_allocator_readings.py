@@ -15,7 +15,6 @@ from support.fake_memory import GIB, MIB, FakeAllocator
 from support.session import FakeClock, Recorder, Recording
 from torch import nn
 
-from trainprof.inside.device.allocator import find_reader, limit_of
 from trainprof.inside.device.marks import DeviceMarksProbe
 from trainprof.inside.device.memory import (
     BURST,
@@ -23,6 +22,8 @@ from trainprof.inside.device.memory import (
     SHARE_OF_TIME,
     SHORTEST_PAUSE_NS,
     DeviceMemoryProbe,
+    find_reader,
+    limit_of,
 )
 from trainprof.inside.session import Probe
 from trainprof.inside.spans.backward import BackwardProbe

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.session import Recorder, run_hooked
 
-from trainprof.inside.device.emptied_cache import EmptiedCachesProbe
+from trainprof.inside.device.memory import EmptiedCachesProbe
 from trainprof.record.schema import Kind, Topic
 
 

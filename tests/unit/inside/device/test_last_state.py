@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainprof.inside.device.out_of_memory import last_state
+from trainprof.inside.device.memory import last_state
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
 
-from trainprof.inside.lines.objects import LoaderFunctions
+from trainprof.inside.lines.choice import LoaderFunctions
 
 
 def is_ours(code: CodeType) -> bool:
@@ -19,9 +19,9 @@ def is_ours(code: CodeType) -> bool:
 
 def found(dataset: Any = None, collate: Any = None, sampler: Any = None) -> dict[str, str]:
     functions = LoaderFunctions(is_ours)
-    functions.of_dataset(dataset)
-    functions.of_collate(collate)
-    functions.of_sampler(sampler)
+    functions.add_dataset(dataset)
+    functions.add_collate(collate)
+    functions.add_sampler(sampler)
     return {
         function.__qualname__.rpartition("<locals>.")[2]: why for function, why in functions.all()
     }

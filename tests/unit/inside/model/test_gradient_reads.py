@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from trainprof.inside.model.gradient_reads import (
+from trainprof.inside.model.parameters import (
     is_read_in,
     reads_gradients,
 )

@@ -8,13 +8,13 @@ import pytest
 from support.session import Recorder
 
 from trainprof.inside.process.own_thread import no_collections
-from trainprof.inside.stacks.sampler import LooksProbe, why_not_here
+from trainprof.inside.stacks.sampler import StackSampler, why_not_here
 
 pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not told here")
 
 
 def test_a_fork_in_the_midst_of_a_look_leaves_the_collector_on(recorder: Recorder) -> None:
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe)
     with no_collections():
         assert not gc.isenabled()

@@ -15,7 +15,7 @@ from support.session import Recorder
 from torch.utils.data import DataLoader
 
 from trainprof.analysis.loading.loader_builder import call_of
-from trainprof.analysis.run.place_names import Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.finding import LOADER_ID
 from trainprof.analysis.summary.loader import Loader
 from trainprof.cli.patches import patches

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainprof.inside.spans.transfer import is_made_in
-from trainprof.inside.trial.copies import NonBlockingProbe
+from trainprof.inside.trial.loader_arguments import NonBlockingProbe
 from trainprof.record.schema import Kind, TransferFlag
 
 GPU = "fakegpu"

@@ -23,7 +23,7 @@ from support.session import Event, Recorder, Recording
 from trainprof.inside.patching.call_site import CallSites
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.stacks import sampler
-from trainprof.inside.stacks.sampler import LooksProbe, why_not_here
+from trainprof.inside.stacks.sampler import StackSampler, why_not_here
 from trainprof.record.schema import Kind, LookFlag, Topic
 
 pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not told here")
@@ -55,12 +55,12 @@ def frames(recording: Recording, look: Event) -> list[str]:
 
 @pytest.mark.usefixtures("often")
 def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder) -> None:
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe())
     compute()
     met: list[Event] = []
     for wanted in range(60, 1200, 60):  # on full cores many looks come too late to tell anything
-        while probe._looks < wanted:
+        while probe._samples < wanted:
             burn()
         recording = recorder.read()
         met = [one for one in recording.of(Kind.LOOK) if one.text and one.flags & LookFlag.KNOWN]
@@ -76,13 +76,13 @@ def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder
 
 @pytest.mark.usefixtures("often")
 def test_a_thread_that_waits_for_another_is_told_from_one_that_works(recorder: Recorder) -> None:
-    probe, never = LooksProbe(), threading.Event()
+    probe, never = StackSampler(), threading.Event()
     recorder.start(probe, ForwardProbe())
     compute()
-    while probe._looks < 30:
+    while probe._samples < 30:
         never.wait(0.01)
     waiting = recorder.read().of(Kind.LOOK)
-    while probe._looks < 60:
+    while probe._samples < 60:
         burn()
     working = recorder.read().of(Kind.LOOK)[len(waiting) :]
     for met, is_wait in ((waiting, True), (working, False)):
@@ -98,7 +98,7 @@ def test_a_thread_that_waits_for_another_is_told_from_one_that_works(recorder: R
 def test_who_runs_while_the_interpreter_is_free_is_told_from_who_sleeps(
     recorder: Recorder, is_asleep: bool
 ) -> None:
-    probe, is_over, data = LooksProbe(), threading.Event(), bytes(2_000_000)
+    probe, is_over, data = StackSampler(), threading.Event(), bytes(2_000_000)
 
     def other() -> None:
         while not is_over.is_set():
@@ -110,7 +110,7 @@ def test_who_runs_while_the_interpreter_is_free_is_told_from_who_sleeps(
     thread.start()
     begin = 16
     for attempt in attempts():  # beside another test the other thread may hold the only core
-        while probe._looks < 80 * (attempt + 1):
+        while probe._samples < 80 * (attempt + 1):
             if is_asleep:
                 time.sleep(0.02)
             else:
@@ -162,10 +162,10 @@ def test_torchs_operators_are_told_from_what_else_lets_others_run(
     is_torch = work in ("torch", "a library that uses torch")
     # Looks so close to one another may find who was made to let go still waiting for a core.
     for _attempt in attempts():
-        probe = LooksProbe()
+        probe = StackSampler()
         recorder.start(probe, ForwardProbe())
         compute()
-        while probe._looks < 80:
+        while probe._samples < 80:
             do()
         recorder.stop()
         met = recorder.read().of(Kind.LOOK)[8:]
@@ -179,14 +179,14 @@ def test_torchs_operators_are_told_from_what_else_lets_others_run(
 
 
 def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) -> None:
-    probe, released = LooksProbe(), threading.Lock()
+    probe, released = StackSampler(), threading.Lock()
     recorder.start(probe, ForwardProbe())
     compute()
     released.acquire()
-    while probe._looks < 60:  # as torch's operators, this lets others run meanwhile
+    while probe._samples < 60:  # as torch's operators, this lets others run meanwhile
         released.acquire(timeout=0.02)
     idle = recorder.read().of(Kind.LOOK)
-    while probe._looks < 120:
+    while probe._samples < 120:
         burn()
     working = recorder.read().of(Kind.LOOK)[len(idle) + 1 :]
     assert sum(one.value > 0 for one in idle) < len(idle) / 3
@@ -215,12 +215,12 @@ def test_who_lets_go_for_moments_is_met_late_or_where_it_works(
     """Each moment makes whoever waits for the interpreter begin anew, until a longer one comes."""
     monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10_000_000),))
     data = bytes(8_000)
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe())
     compute()
     begin = 0
     for wanted in range(60, 361, 60):  # on full cores many looks come late all the same
-        while probe._looks < wanted:
+        while probe._samples < wanted:
             for _ in range(12):
                 burn_briefly()
                 zlib.crc32(data)  # lets go of the interpreter
@@ -252,7 +252,7 @@ def test_who_keeps_others_out_for_longer_than_a_period_counts_for_all_of_it(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10_000_000),))
-    recorder.start(LooksProbe(), ForwardProbe())
+    recorder.start(StackSampler(), ForwardProbe())
     compute()
     spent = {hold: 0.0, let_go: 0.0}
     for _attempt in attempts():
@@ -273,7 +273,7 @@ def test_who_keeps_others_out_for_longer_than_a_period_counts_for_all_of_it(
 @pytest.mark.usefixtures("often", "alone")
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_another_thread_that_runs_python_code_is_told(recorder: Recorder, is_busy: bool) -> None:
-    probe, is_over = LooksProbe(), threading.Event()
+    probe, is_over = StackSampler(), threading.Event()
 
     def other() -> None:
         while is_busy and not is_over.is_set():
@@ -284,7 +284,7 @@ def test_another_thread_that_runs_python_code_is_told(recorder: Recorder, is_bus
     compute()
     thread = threading.Thread(target=other)
     thread.start()
-    while probe._looks < 60:
+    while probe._samples < 60:
         burn()
     met = recorder.read().of(Kind.LOOK)
     is_over.set()
@@ -316,26 +316,26 @@ def test_of_a_thread_that_takes_the_interpreter_back_nobody_knows_where_it_stood
 
 
 def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> None:
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe())
     assert recorder.read().of(Kind.LOOK) == []
-    assert probe._looks == 0
+    assert probe._samples == 0
 
 
 @pytest.mark.usefixtures("often")
 def test_the_script_sees_no_thread_of_its_own_and_none_goes_on(recorder: Recorder) -> None:
     before, was_enabled = threading.enumerate(), gc.isenabled()
-    probe = LooksProbe()
+    probe = StackSampler()
     session = recorder.start(probe, ForwardProbe())
     compute()
     assert threading.enumerate() == before
-    while probe._looks < 3:
+    while probe._samples < 3:
         burn()
     for finish in session.at_end:
         finish()
-    looks_taken = probe._looks
+    samples_taken = probe._samples
     burn()
-    assert probe._looks == looks_taken
+    assert probe._samples == samples_taken
     assert gc.isenabled() is was_enabled
 
 
@@ -345,12 +345,12 @@ def test_code_is_read_and_places_are_written_down_while_the_collector_is_on(
 ) -> None:
     """Both may let go of the interpreter, and the script would find the collector off."""
     is_on: list[bool] = []
-    probe = LooksProbe()
+    probe = StackSampler()
     named = probe._stack
     monkeypatch.setattr(probe, "_stack", lambda stack: is_on.append(gc.isenabled()) or named(stack))
     recorder.start(probe, ForwardProbe())
     compute()
-    while probe._looks < 10:
+    while probe._samples < 10:
         burn()
     probe._pause()
     assert len(is_on) >= 9
@@ -362,10 +362,10 @@ def test_code_is_read_and_places_are_written_down_while_the_collector_is_on(
 def test_no_signal_of_the_script_is_delivered_to_it(recorder: Recorder) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     before = set(os.listdir("/proc/self/task"))
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe())
     compute()
-    while probe._looks < 1:
+    while probe._samples < 1:
         burn()
     [ours] = [
         task for task in set(os.listdir("/proc/self/task")) - before if blocks(task, signal.SIGINT)
@@ -383,20 +383,20 @@ def blocks(task: str, one: int) -> bool:
 
 @pytest.mark.usefixtures("often")
 def test_a_forked_child_is_not_looked_at_and_its_parent_still_is(recorder: Recorder) -> None:
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe())
     compute()
     pid = os.fork()
     if pid == 0:
         os._exit(0 if probe._stop is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    before = probe._looks
-    while probe._looks < before + 3:
+    before = probe._samples
+    while probe._samples < before + 3:
         burn()
 
 
 def test_lines_that_are_timed_are_not_looked_at(recorder: Recorder) -> None:
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe(), options={"lines": {"only": None}})
     compute()
     assert probe._watched == []
@@ -438,12 +438,12 @@ def test_where_a_thread_stands_is_read_before_it_can_go_on(
 
     def goes_on() -> None:
         moved.set()
-        begun = probe._looks
-        while probe._looks < begun + 2:
+        begun = probe._samples
+        while probe._samples < begun + 2:
             pass
 
     monkeypatch.setattr(sampler, "times_waited", lambda: waits)
-    probe = LooksProbe()
+    probe = StackSampler()
     recorder.start(probe, ForwardProbe())
     compute()
     stays()

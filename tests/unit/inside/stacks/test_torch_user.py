@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional
 
-from trainprof.inside.stacks.torch_user import TorchUsers
+from trainprof.inside.stacks.sampler import TorchUsers
 
 
 def frame_of(names: dict[str, Any], does: str = "return here()") -> FrameType:

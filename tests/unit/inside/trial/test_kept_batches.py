@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainprof.inside.trial.kept_batches import (
+from trainprof.inside.trial.free_data import (
     DEFAULT_AVAILABLE_BYTES,
     DEFAULT_CACHE_BYTES,
     KeptBatch,
@@ -111,7 +111,7 @@ def test_sizes_are_counted_once() -> None:
 def test_tensors_are_pinned_where_the_loaders_were(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = ones()
     monkeypatch.setattr(
-        "trainprof.inside.trial.kept_batches._is_pinned", lambda tensor: tensor is pinned
+        "trainprof.inside.trial.free_data._is_pinned", lambda tensor: tensor is pinned
     )
     asked: list[torch.Tensor] = []
 

@@ -23,8 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from trainprof.inside.catalogue import default_probes
-from trainprof.inside.trial.copies import NonBlockingProbe, without_waiting
-from trainprof.inside.trial.loader_arguments import together
+from trainprof.inside.trial.loader_arguments import NonBlockingProbe, together, without_waiting
 from trainprof.launch.options import TrialOptions
 from trainprof.record.schema import Topic
 

@@ -10,7 +10,7 @@ from support.session import Recorder
 from support.trials import end_of_process, faults, start_trial, told
 from torch.utils.checkpoint import checkpoint
 
-from trainprof.inside.trial.losses import MOST_LOSSES
+from trainprof.inside.trial.probes import MOST_LOSSES
 from trainprof.record.schema import Kind, Topic
 
 

@@ -124,7 +124,7 @@ def test_a_fault_of_ours_leaves_the_optimizer(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("ours")
 
-    place = "trainprof.inside.trial.optimizer_arguments.OptimizerSettingsProbe._why_not"
+    place = "trainprof.inside.trial.settings.OptimizerSettingsProbe._why_not"
     monkeypatch.setattr(place, broken)
     start_trial(recorder, settings={"fused": True})
     assert settings_of(Adam(parameters())) == [None, None]

@@ -15,7 +15,7 @@ from support.trials import end_of_process, faults, site_in, start_trial, told
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from trainprof.inside.trial import free_data
-from trainprof.inside.trial.kept_batches import KeptBatch
+from trainprof.inside.trial.free_data import KeptBatch
 from trainprof.record.schema import Kind, Topic
 
 Loader = DataLoader[Any]

@@ -10,7 +10,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from trainprof.inside.model.module_parts import parameters_of
+from trainprof.inside.model.parameters import parameters_of
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.session import BackwardWatch, ModuleCall, Session

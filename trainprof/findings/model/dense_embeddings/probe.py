@@ -1,4 +1,4 @@
-"""Tables of embeddings that get a whole gradient for the few rows that a batch looks up."""
+"""Embedding tables with a dense gradient for the few rows that a batch looks up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from trainprof.inside.model.gradient_reads import reads_gradients
-from trainprof.inside.model.known_optimizers import KnownOptimizers, parameters_in
-from trainprof.inside.model.module_parts import held_in, named_modules_of
+from trainprof.inside.model.parameters import (
+    KnownOptimizers,
+    held_in,
+    named_modules_of,
+    parameters_in,
+    reads_gradients,
+)
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import lines_with
@@ -61,7 +65,7 @@ class EmbeddingTablesNote(Note):
 
 
 class EmbeddingTablesProbe:
-    """Counts the whole numbers that models with such tables are given, over a few updates."""
+    """Counts the integers in the inputs of models with such tables, over a few updates."""
 
     name = "embedding_tables"
 
@@ -103,10 +107,10 @@ class EmbeddingTablesProbe:
         if self._updates.total() < _STEPS:
             return
         began_ns, alive = self._session.now(), self._optimizers.alive()
-        owned = [(one, parameters_in(one)) for one in alive if self._updates[id(one)]]
+        owned = [(x, parameters_in(x)) for x in alive if self._updates[id(x)]]
         with self._plain.unseen():
-            tables = [told for key in self._models for told in self._tables(key, owned)]
-            numbers = sum(one.numel() for _, those in owned for one in those.values())
+            tables = [table for key in self._models for table in self._tables(key, owned)]
+            numbers = sum(p.numel() for _, parameters in owned for p in parameters.values())
         if reads_gradients(self._session.sites.is_user_file):  # sparse ones do not take all
             tables = []
         self._session.note(EmbeddingTablesNote(tuple(tables), numbers))
@@ -114,16 +118,22 @@ class EmbeddingTablesProbe:
         self._session.looked_since(began_ns)
 
     def _tables(self, key: int, owned: list[tuple[Any, dict[int, Any]]]) -> list[EmbeddingTable]:
-        """Returns what is told of a model's tables that nothing else of it, or of a text, uses."""
-        (model, site), sites, found = self._models[key], self._session.sites, list[EmbeddingTable]()
+        """Returns the records of a model's tables that nothing else of it, or of a text, uses."""
+        (model, site), sites, tables = (
+            self._models[key],
+            self._session.sites,
+            list[EmbeddingTable](),
+        )
         alive = model()
         holders = [*named_modules_of(alive)] if alive is not None else []
-        its: list[dict[str, Any]] = [one.__dict__.get("_parameters", {}) for _, one in holders]
+        its: list[dict[str, Any]] = [
+            module.__dict__.get("_parameters", {}) for _, module in holders
+        ]
         uses = Counter(id(weight) for those in its for weight in those.values())
         for (name, holder), those in zip(holders, its, strict=True):
             weight: Any = those.get("weight")
-            is_one = type(holder) is self._torch.nn.Embedding and self._plain.is_plain(weight)
-            if not is_one or uses[id(weight)] != 1 or weight.numel() < _LARGE_NUMBERS:
+            is_table = type(holder) is self._torch.nn.Embedding and self._plain.is_plain(weight)
+            if not is_table or uses[id(weight)] != 1 or weight.numel() < _LARGE_NUMBERS:
                 continue
             used, built = (
                 lines_with(sites.is_user_file, re.compile(how.format(re.escape(name))))
@@ -131,24 +141,24 @@ class EmbeddingTablesProbe:
             )
             if used or holder.sparse or holder.scale_grad_by_freq or holder.max_norm is not None:
                 continue
-            found += [
+            tables += [
                 EmbeddingTable(
                     rows=weight.shape[0],
                     numbers=weight.numel(),
-                    indices=self._given[key] // self._updates[id(one)],
+                    indices=self._given[key] // self._updates[id(optimizer)],
                     site=sites.of_line(*built[0]) if len(built) == 1 else site,
-                    optimizer=type(one).__qualname__,
-                    is_plain=_changes_some(one, weight),
+                    optimizer=type(optimizer).__qualname__,
+                    is_plain=_changes_some(optimizer, weight),
                 )
-                for one, parameters in owned
+                for optimizer, parameters in owned
                 if id(weight) in parameters and self._given[key]
             ]
-        return found
+        return tables
 
 
 def _changes_some(optimizer: Any, weight: Any) -> bool:
     """Whether an optimizer leaves rows without a gradient as they are, by its settings."""
     if type(optimizer).__qualname__ not in _CHANGES_SOME:
         return False
-    own = [one for one in optimizer.param_groups if any(weight is x for x in one["params"])]
+    own = [g for g in optimizer.param_groups if any(weight is x for x in g["params"])]
     return not any(group.get(name) for group in own for name in _CHANGES_ALL)

@@ -1,4 +1,4 @@
-"""Looks at a few batches for how much of what a model is given is padding."""
+"""Samples a few batches for how much of a model's input is padding."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from trainprof.inside.model.module_parts import held_in, is_training, modules_of
+from trainprof.inside.model.parameters import held_in, is_training, modules_of
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.session import ModuleCall, Session
 from trainprof.record.notes import Note
 
-# One of so many steps, so many of those, and of each so many tables that are copied to a device.
+# One of 8 steps, 24 of those, and of each up to 16 tables that are copied to a device.
 _EVERY, _MOST_STEPS, _MOST_COPIES = 8, 24, 16
 # Others hold no sequences, or take too long.
 _LEAST_WIDTH, _LEAST_ROWS, _MOST_NUMBERS = 16, 2, 1 << 20
@@ -130,8 +130,8 @@ class PaddingProbe:
         plain = [(name, x) for name, x in held_in(call.inputs) if self._plain.is_plain(x)]
         tables = [(name, x) for name, x in plain if self._is_table(x)]
         most = max((x.numel() for _, x in plain if x.is_floating_point()), default=0)
-        pads = (one.__dict__.get("padding_idx") for one in modules_of(call.module))
-        pad = next((one for one in pads if type(one) is int), None)
+        pads = (module.__dict__.get("padding_idx") for module in modules_of(call.module))
+        pad = next((index for index in pads if type(index) is int), None)
         is_mask = any(name == "attention_mask" for name, _ in tables)
         table = next((x for name, x in tables if not is_mask or name == "attention_mask"), None)
         # Of larger tables of fractions (pictures, sounds) most is computed.

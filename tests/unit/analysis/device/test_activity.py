@@ -1,0 +1,193 @@
+"""What a device did, worked out from marks in its stream, against planted truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.device_run import Stream
+from support.events import LEARNS, MS, US, FakeRun
+
+from trainprof.analysis.device.activity import Marks
+from trainprof.analysis.summary.device import Device
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.record.schema import Kind, Topic, TransferFlag
+
+STEPS = 60
+POINTS = 0.03
+
+PHASES = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
+
+
+def trained(
+    directory: Path,
+    *,
+    data: int = 100 * US,
+    launch: int = 200 * US,
+    work: tuple[int, int, int] = (4 * MS, 8 * MS, 2 * MS),
+    pieces: int = 1,
+    waits: bool = False,
+    ahead: int | None = None,
+) -> tuple[RunSummary, float, dict[str, float]]:
+    """Trains; returns the summary, the device's true share and its phases' true time a step.
+
+    Args:
+        data: Time of `next`.
+        launch: Time of the host for each phase.
+        work: Of the device for each phase.
+        pieces: In so many operations a phase is given out.
+        waits: The host waits for the device at the end of each step, as `.item()` does.
+        ahead: So many ns of work at most may lie before the device; then launching blocks.
+    """
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    stream = Stream(run)
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    run.iterate(loader)
+    begins = run.now
+    for _ in range(STEPS):
+        run.next(loader, data)
+        for kind, cost in zip(PHASES, work, strict=True):
+            start = run.now
+            stream.mark()
+            for _ in range(pieces):
+                run.passes_time(launch // pieces)
+                stream.gets(cost // pieces)
+            if ahead is not None:
+                run.passes_time(max(stream.idle_from - run.now - ahead, 0))
+            end = run.now
+            stream.mark()
+            site = optimizer if kind is Kind.OPTIMIZER_STEP else 0
+            run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
+        if waits:
+            stream.waits()
+    ends = run.now
+    stream.waits()
+    run.stop(loader)
+    truth = dict(zip(("forward", "backward", "optimizer"), (w / 1e9 for w in work), strict=True))
+    return run.summary(directory), stream.busy_share(begins, ends), truth
+
+
+def device_of(summary: RunSummary) -> Device:
+    (device,) = summary.devices or ()
+    return device
+
+
+TINY = {"launch": 2 * MS, "work": (200 * US, 400 * US, 100 * US), "pieces": 20}
+TRAININGS = {
+    "starved": {"data": 60 * MS},
+    "waited for at each step": {"waits": True},
+    "ahead by two steps": {"ahead": 28 * MS},
+    "half starved": {"data": 14 * MS},
+    "small kernels and a slow host": TINY,
+}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_busy_share_phases_and_queue_are_the_devices(tmp_path: Path, training: str) -> None:
+    how = TRAININGS[training]
+    summary, busy_share, phases = trained(tmp_path, **how)
+    device = device_of(summary)
+    low, high = device.busy_share
+    assert low - POINTS <= busy_share <= high + POINTS
+    if how is TINY:  # between its kernels nothing tells
+        assert busy_share < 0.2
+        assert low < 0.5
+        assert device.queue_delay_s[0] < 20e-6
+        return
+    assert high - low < 0.25
+    for phase, seconds in phases.items():
+        assert device.per_step_s[phase] == pytest.approx(seconds, rel=0.06), phase
+    if "ahead" in how:
+        assert device.queue_delay_s[0] > 0.015
+
+
+def test_waits_that_the_device_does_not_feel_are_no_bottleneck(tmp_path: Path) -> None:
+    """The host waits for data most of the time, and the device has work before it all along."""
+    summary, busy_share, _ = trained(tmp_path, data=13 * MS, launch=10 * US, ahead=28 * MS)
+    assert busy_share > 0.95
+    assert summary.verdict.bottleneck == "compute"
+    starved, _, _ = trained(tmp_path / "starved", data=60 * MS)
+    assert starved.verdict.bottleneck == "data"
+
+
+def test_of_several_devices_and_without_marks_none_is_known(tmp_path: Path) -> None:
+    """One that waits for another has not reached its marks either."""
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    stream = Stream(run)
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader)
+        stream.mark()
+        stream.gets(MS)
+        run.leaf(Kind.TRANSFER, 10 * US, site=run.site(50), flags=TransferFlag.D2D, value=8)
+        run.update(optimizer)
+    run.stop(loader)
+    several = run.summary(tmp_path)
+    assert several.devices is None
+    assert "devices" in several.not_observed
+    plain = FakeRun()
+    plain.train_pass(plain.loader(), plain.optimizer(), 30)
+    assert plain.summary(tmp_path / "plain").devices is None
+
+
+def marks(*rows: tuple[int, int, int]) -> Marks:
+    columns = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    return Marks(*columns)
+
+
+def test_when_marks_were_reached_is_bounded_by_all_of_a_stretch() -> None:
+    """The second was reached as it was put, the third as it was seen."""
+    early, late = marks((0, 900, 0), (500, 900, 200), (510, 1000, 690)).reached_ns()
+    assert early.tolist() == [300, 500, 990]
+    assert late.tolist() == [310, 510, 1000]
+    # Bounds that cross meet in the middle.
+    early, late = marks((0, 10, 0), (100, 110, 80)).reached_ns()
+    assert early.tolist() == late.tolist() == [15, 95]
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_anything_may_stand_in_a_damaged_log() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        damaged = Marks(*random.integers(-(1 << 62), 1 << 62, size=(3, random.integers(0, 9))))
+        early, late = damaged.reached_ns()
+        assert len(early) == len(late) == len(damaged)
+
+
+def test_what_autograds_own_thread_computes_again_is_told_by_its_marks(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(), run.optimizer()
+    stream, of_autograd = Stream(run), Stream(run)
+    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
+    run.iterate(loader)
+    for _ in range(STEPS):
+        run.next(loader, 100 * US)
+        for kind, cost in zip(PHASES, (4 * MS, 6 * MS, 2 * MS), strict=True):
+            start = run.now
+            stream.mark()
+            run.passes_time(100 * US)
+            if kind is Kind.BACKWARD:
+                run.thread, begins = 1, run.now
+                of_autograd.idle_from = stream.idle_from
+                of_autograd.mark()
+                run.passes_time(100 * US)
+                stream.gets(3 * MS)
+                of_autograd.idle_from = stream.idle_from
+                ends = run.now
+                of_autograd.mark()
+                run.record(Kind.FORWARD, begins, ends, flags=LEARNS)
+                run.thread = 0
+            stream.gets(cost)
+            end = run.now
+            stream.mark()
+            site = optimizer if kind is Kind.OPTIMIZER_STEP else 0
+            run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
+        stream.waits()
+    run.stop(loader)
+    seconds = device_of(run.summary(tmp_path)).per_step_s
+    assert seconds["recompute"] == pytest.approx(3e-3, rel=0.05)
+    assert seconds["backward"] == pytest.approx(6e-3, rel=0.05)

@@ -1,0 +1,193 @@
+"""The cores that a training process may run on: which, and shared with how many ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from typing import Any, Final
+
+from trainprof.analysis.machine.processes import ticks_of, tree_percent
+from trainprof.analysis.run.metadata import integer, integers, number
+from trainprof.analysis.run.recording import Recording
+from trainprof.analysis.run.training_process import TrainingProcess
+from trainprof.analysis.statistics.time_weighted import Window
+from trainprof.record.schema import Topic
+
+# Linux's own limit (CONFIG_NR_CPUS of x86-64); a damaged log may tell any number.
+_MOST_PROCESSORS: Final = 8192
+_RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+# A damaged manifest may tell any number.
+_MOST_RANKS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Some of a host's.
+
+    Attributes:
+        usable: How many can be kept busy, a CPU quota considered; None where nobody told.
+        physical: The same with the hyper-threads of a core counted once, or None.
+        numbers: Of the processors; () where they are not known.
+    """
+
+    usable: float | None = None
+    physical: float | None = None
+    numbers: tuple[int, ...] = ()
+
+    def may_share(self, other: Cores) -> bool:
+        """Whether some may be among another process's."""
+        return not self.numbers or not other.numbers or bool({*self.numbers} & {*other.numbers})
+
+
+def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
+    """Returns the cores of a process and its loaders' workers.
+
+    They may be others than trainprof's own: of a command such as taskset or numactl, of a launcher
+    that binds its ranks, of a script that binds itself.
+
+    Args:
+        host: Of the manifest.
+        process: That trains. One that did not tell has its supervisor's.
+    """
+    seen = Cores(
+        number(host.get("usable_cores"), 0.0) or None,
+        number(host.get("physical_cores"), 0.0) or None,
+        tuple(integers(host.get("core_numbers"))),
+    )
+    own = _told(process.metadata.texts[Topic.ENVIRONMENT].values())
+    if not own:
+        return seen
+    for worker in process.workers:
+        own |= _told(worker.texts_of(Topic.ENVIRONMENT).values())
+    if own == {*seen.numbers}:
+        return seen
+    # What affinity leaves is in the numbers: less than that is a quota.
+    is_quota = seen.usable is not None and seen.usable < (len(seen.numbers) or _MOST_PROCESSORS)
+    most = seen.usable if is_quota and seen.usable is not None else float(len(own))
+    physical = _physical(host, own)
+    return Cores(
+        usable=min(float(len(own)), most),
+        physical=None if physical is None else min(float(physical), most),
+        numbers=tuple(sorted(own)),
+    )
+
+
+def _physical(host: Mapping[str, Any], own: Collection[int]) -> int | None:
+    """Returns how many cores some processors are threads of, None where that is not known."""
+    numbers, cores = integers(host.get("core_numbers")), integers(host.get("core_of"))
+    if len(numbers) != len(cores):
+        return None
+    core_of = dict(zip(numbers, cores, strict=True))
+    return len({core_of[one] for one in own}) if core_of.keys() >= {*own} else None
+
+
+def _told(environments: Iterable[Any]) -> set[int]:
+    """Returns the processors that a process told last; none where it did not."""
+    told = [x["cores"] for x in environments if isinstance(x, dict) and "cores" in x]
+    return _numbers(told[-1]) if told and isinstance(told[-1], str) else set()
+
+
+def _numbers(text: str) -> set[int]:
+    """Returns those of a list as the kernel writes it, such as 0-3,8."""
+    found: set[int] = set()
+    for part in text.split(","):
+        told = _RANGE.fullmatch(part)
+        if told is None:
+            return set()
+        first, last = int(told[1]), int(told[2] or told[1])
+        if last >= _MOST_PROCESSORS:
+            return set()
+        found.update(range(first, last + 1))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """What one training process has of its host.
+
+    Attributes:
+        cores: That it may be on.
+        ranks: Of the run, that have to do with them, this one among them; 1 of no ranks.
+        recorded_on: Numbers of the cores that the processes recorded with it may be on, its own
+            among them; () where they are not known.
+        others_percent: Used by ranks on the same cores that had a trainprof of their own, in the
+            mean; 100 is one core. None where not all of them are known.
+    """
+
+    cores: Cores
+    ranks: int = 1
+    recorded_on: tuple[int, ...] = ()
+    others_percent: float | None = 0.0
+
+
+def are_ranks(processes: Sequence[TrainingProcess]) -> bool:
+    """Whether the training processes of one recording are ranks of a run.
+
+    Args:
+        processes: As `training_processes` returns them.
+    """
+    return len(processes) > 1 and all(one.rank is not None for one in processes[:2])
+
+
+def parts_of_recordings(
+    pairs: Sequence[tuple[Recording, TrainingProcess]],
+) -> list[HostPart]:
+    """Returns what each of several ranks, with a trainprof each, has of its host.
+
+    Args:
+        pairs: The recordings of a run, each with the process that trains.
+    """
+    hosts = [recording.section("host").get("name") for recording, _ in pairs]
+    cores = [cores_of(recording.section("host"), process) for recording, process in pairs]
+    used = [_used_percent(recording) for recording, _ in pairs] if len(pairs) > 1 else [None]
+    found = []
+    for own, (recording, _) in enumerate(pairs):
+        here = [at for at, host in enumerate(hosts) if host == hosts[own]]
+        # A launcher may bind each rank to cores of its own.
+        sharing = [at for at in here if cores[at].may_share(cores[own])]
+        told = integer(recording.manifest.get("local_world_size")) or 1
+        at_work = max(told if told <= _MOST_RANKS else 1, len(here))
+        beside = [used[at] for at in sharing if at != own]
+        known = [percent for percent in beside if percent is not None]
+        are_known = len(known) == len(beside) and at_work == len(here)
+        found.append(
+            HostPart(
+                cores=cores[own],
+                ranks=max(round(at_work * len(sharing) / len(here)), 1),
+                recorded_on=cores[own].numbers,
+                others_percent=fsum(known) if are_known else None,
+            )
+        )
+    return found
+
+
+def parts_of_processes(
+    recording: Recording, processes: Sequence[TrainingProcess]
+) -> list[HostPart]:
+    """Returns what each process of one recording has of its host.
+
+    Args:
+        recording: Of one trainprof.
+        processes: That trained, of this recording.
+    """
+    alone = parts_of_recordings([(recording, processes[0])])[0]
+    cores = [cores_of(recording.section("host"), process) for process in processes]
+    is_known = all(one.numbers for one in cores)
+    on = {number for one in cores for number in one.numbers} if is_known else set[int]()
+    parts = [replace(alone, cores=own, recorded_on=tuple(sorted(on))) for own in cores]
+    if not are_ranks(processes):
+        return parts
+    return [
+        replace(part, ranks=sum(one.may_share(part.cores) for one in cores), others_percent=0.0)
+        for part in parts
+    ]
+
+
+def _used_percent(recording: Recording) -> float | None:
+    """Returns the CPU that its processes used, 100 = one core; None where nothing was sampled."""
+    ticks = ticks_of(recording.process_lines)
+    if not ticks:
+        return None
+    return tree_percent(ticks, Window(ticks[0].t_ns, ticks[-1].t_ns)).mean

@@ -1,0 +1,230 @@
+"""The loop's own code: what of it is torch that computes (a loss, averages), or comes only once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.stacks.hot_lines import is_met_at
+from trainprof.analysis.stacks.samples import MIN_SAMPLES, LineNames, PartsOfLoop, StackSamples
+from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.ledger import KEY
+from trainprof.analysis.timeline.untracked import gaps_at
+from trainprof.record.schema import Kind, SyncFlag
+
+# With these a tensor becomes an array or a list: what computes behind them need not be torch.
+_HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
+# Likewise where so many single values were read: that is a loop over numbers.
+_MANY_READS: Final = 8
+_NEVER_NS: Final = 1 << 62
+# Of the looks at a line.
+_MOSTLY: Final = 0.5
+# Of all of it: with less in the first steps they show what the others do.
+_MUCH_OF_IT: Final = 0.1
+# Steps until what is set up, or compiled, as it is first called has been: as many as benchmarks
+# leave out. And what of the earlier half of a longer warm-up the later one has where that is a
+# phase of training, with code of its own.
+_SET_UP_STEPS: Final = 10
+_PHASE_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TorchInLoop:
+    """What looks tell of the time between the parts of a step.
+
+    Attributes:
+        lines: Of the parts, those of the loop's own code with what of it is torch's.
+        loss_by_place: Torch that is the model's own work, as a loss by hand is: seconds by place,
+            as a ledger's `other_by_place` has them; None of too few looks that tell.
+    """
+
+    lines: list[HotLine]
+    loss_by_place: dict[str, float] | None
+
+
+def torch_in_loop(
+    samples: StackSamples,
+    parts: PartsOfLoop,
+    seconds: Mapping[str, float],
+    names: LineNames,
+    lines: Sequence[HotLine],
+    counted_until: Mapping[int, int],
+) -> TorchInLoop:
+    """Returns which of the loop's own code met at work is torch's operators.
+
+    A look met one where the thread had a core while nobody held the interpreter, in code of the
+    user's, torch's or a library's that uses torch, and where no array or list had been made of
+    tensors in that gap. Between two operators others are met: a line that most looks met so is
+    torch's as a whole.
+
+    Args:
+        samples: At the training thread.
+        parts: Its.
+        seconds: Of each part inside the loop, by ledger key.
+        names: Of what was seen.
+        lines: Of the parts, as `lines_of_training` has them.
+        counted_until: When reads of a kind were counted no longer, ns.
+    """
+    taken, wanted = parts.at(samples.taken_ns), parts.at(samples.wanted_ns)
+    asked = int(np.count_nonzero(wanted == KEY["other"]))
+    here = samples.where(taken == KEY["other"])
+    if asked < MIN_SAMPLES or not len(here):
+        return TorchInLoop(list(lines), None)
+    gaps = gaps_at(parts, here.taken_ns)
+    is_torch = here.is_operator & (here.held_ns == 0)
+    is_torch &= ~_was_handed_over(parts, gaps.start_ns, here.taken_ns)
+    until_ns = min(counted_until.values(), default=_NEVER_NS)
+    is_torch, is_known = _by_line(is_torch, here, names, until_ns)
+    asked -= int(np.count_nonzero(~is_known))
+    is_loss = is_torch & gaps.is_models
+    found = []
+    for line in lines:
+        if line.part == "other":
+            is_there = is_met_at(line, here, names) & is_known
+            line = replace(
+                line,
+                torch_share=_share(is_torch[is_there]),
+                loss_share=_share(is_loss[is_there]),
+            )
+        found.append(line)
+    if asked < MIN_SAMPLES:
+        return TorchInLoop(found, None)
+    each_s = seconds.get("other", 0.0) / max(asked, int(np.count_nonzero(is_loss)))
+    places = Counter(gaps.place[is_loss].tolist())
+    return TorchInLoop(found, {name: count * each_s for name, count in places.items()})
+
+
+def _by_line(
+    is_torch: Bool, samples: StackSamples, names: LineNames, until_ns: int
+) -> tuple[Bool, Bool]:
+    """Returns which looks met a line at which most of them met torch, and where that is known.
+
+    Of reads that were counted no longer a look tells nothing: the line's earlier ones do. Where it
+    has none, only that it computes otherwise can be known.
+
+    Args:
+        is_torch: Which looks met torch as far as reads were counted, shape (n,).
+        samples: Those.
+        names: Of what was seen.
+        until_ns: When reads of some kind were counted no longer.
+    """
+    numbers, which = np.unique(samples.stack, return_inverse=True)
+    lines = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
+    sites = [frames[0][0] if frames else "" for frames in lines]
+    place = np.unique(np.array(sites), return_inverse=True)[1][which]
+    is_early = samples.taken_ns <= until_ns
+    early, rest = (_is_mostly(is_torch, mask, place) for mask in (is_early, ~is_early))
+    was_met = np.bincount(place, weights=is_early) > 0
+    return (was_met & early)[place], (was_met | ~rest)[place]
+
+
+def _is_mostly(is_torch: Bool, mask: Bool, place: Int64) -> Bool:
+    """Returns at which places most looks of a mask met torch, shape (n_places,)."""
+    met, torch = (np.bincount(place, weights=weights) for weights in (mask, is_torch & mask))
+    mostly: Bool = torch > _MOSTLY * met
+    return mostly
+
+
+def _share(mask: Bool) -> float | None:
+    return float(mask.mean()) if len(mask) else None
+
+
+def _was_handed_over(parts: PartsOfLoop, since: Int64, until: Int64) -> Bool:
+    """Returns within which spans of time tensors were read so that Python or NumPy has them."""
+    events = parts.events
+    is_read = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)
+    kind = events.flags & ~np.uint8(SyncFlag.ON_CPU)
+    is_array = is_read & np.isin(kind, _HAND_OVER)
+    arrays, reads = (_count(events.start[mask], since, until) for mask in (is_array, is_read))
+    handed_over: Bool = (arrays > 0) | (reads >= _MANY_READS)
+    return handed_over
+
+
+def _count(times: Int64, since: Int64, until: Int64) -> Int64:
+    counted: Int64 = np.searchsorted(times, until) - np.searchsorted(times, since)
+    return counted
+
+
+@dataclass(frozen=True, slots=True)
+class PythonOnce:
+    """What lies between the parts of a step and does not come again.
+
+    Attributes:
+        seconds: Of the training phase.
+        spans: When: compiling, and the first steps where they have much of it.
+    """
+
+    seconds: float
+    spans: Coverage
+
+
+def python_once(
+    parts: PartsOfLoop, compiling: Coverage, own_ns: Int64, step_ends: Int64, warmup: int
+) -> PythonOnce:
+    """Returns what of the loop's own code comes but once.
+
+    Args:
+        parts: Of the training thread.
+        compiling: When torch.compile did in the loop, evaluation left out.
+        own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
+        step_ends: Of the steps, ns, shape (n_steps,).
+        warmup: So many steps lead up to steady ones.
+    """
+    window = parts.window
+    compiled_ns = _between_ns(compiling, parts)
+    compiled_in = np.searchsorted(step_ends, compiling.starts, side="right")
+    without = np.append(own_ns, 0)
+    np.subtract.at(without, compiled_in, compiled_ns)
+    lasting_ns = np.maximum(without[:-1], 0)
+    first_steps = _first_steps(lasting_ns, warmup)
+    warming_ns = _beyond_later(lasting_ns, first_steps)
+    spans = compiling.spans()
+    if warming_ns > _MUCH_OF_IT * own_ns.sum():
+        spans = np.append(spans, [[window.loop_start, step_ends[first_steps - 1]]], axis=0)
+    return PythonOnce(
+        seconds=(int(compiled_ns.sum()) + warming_ns) / 1e9,
+        spans=Coverage.of(spans, (window.loop_start, window.loop_end)),
+    )
+
+
+def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
+    """Returns what of each stretch lies between the parts of a step, ns, shape (n,)."""
+    events, apart = parts.events, parts.attribution.key
+    own_ns = np.where((apart >= 0) & (apart != KEY["other"]), parts.nesting.own_ns, 0)
+    first, behind = (np.searchsorted(events.start, t) for t in (compiling.starts, compiling.ends))
+    # What the compiler runs, or collects as garbage, has keys of its own.
+    inner_ns = [own_ns[a:b].sum() for a, b in zip(first.tolist(), behind.tolist(), strict=True)]
+    left = compiling.ends - compiling.starts - np.array(inner_ns, dtype=np.int64)
+    is_between = parts.at(compiling.starts) == KEY["other"]
+    found: Int64 = np.where(is_between, np.maximum(left, 0), 0)
+    return found
+
+
+def _first_steps(own_ns: Int64, warmup: int) -> int:
+    """Returns in how many steps something may be set up: in all that lead up, unless they train.
+
+    A first stage of training leads up to steady steps as well, and its code comes in each of them.
+    """
+    if warmup <= _SET_UP_STEPS:
+        return warmup
+    earlier, later = (np.median(half) for half in np.array_split(own_ns[:warmup], 2))
+    return _SET_UP_STEPS if later >= _PHASE_SHARE * earlier else warmup
+
+
+def _beyond_later(own_ns: Int64, first_steps: int) -> int:
+    """Returns what the first steps have beyond as many later ones in a row: those with most.
+
+    What comes now and then, or with each epoch, comes in the first step too.
+    """
+    later = own_ns[first_steps:]
+    if not first_steps or not len(later):
+        return 0
+    until, width = np.append(0, np.cumsum(later)), min(first_steps, len(later))
+    most = (until[width:] - until[:-width]).max()
+    return max(int(own_ns[:first_steps].sum() - most), 0)
