@@ -26,31 +26,21 @@ def test_numbers_are_written_as_the_kernel_does(numbers: list[int], text: str) -
     assert as_ranges(numbers) == text
 
 
-def test_those_that_the_thread_may_be_on() -> None:
-    assert own_cores() == "2-3,9"
-
-
 @pytest.mark.parametrize(
-    ("name", "value"), [*((name, "true") for name in BINDERS), ("KMP_AFFINITY", "compact,1,0")]
+    ("name", "value", "cores"),
+    [
+        ("OTHER", "true", "2-3,9"),
+        *((name, "true", None) for name in BINDERS),  # it says nothing of the other threads
+        ("KMP_AFFINITY", "compact,1,0", None),
+        ("OMP_PROC_BIND", "FALSE", "2-3,9"),
+        ("KMP_AFFINITY", "disabled", "2-3,9"),
+        ("OMP_PLACES", " ", "2-3,9"),
+    ],
 )
-def test_a_thread_that_openmp_binds_says_nothing_of_the_others(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+def test_cores_of_a_thread_that_openmp_may_bind(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, cores: str | None
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert own_cores() is None
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("OMP_PROC_BIND", "FALSE"), ("KMP_AFFINITY", "disabled"), ("OMP_PLACES", " ")],
-)
-def test_openmp_that_is_told_not_to_bind(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    assert own_cores() == "2-3,9"
-
-
-def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_cores() == cores
     monkeypatch.delattr(os, "sched_getaffinity")
     assert own_cores() is None
