@@ -316,12 +316,7 @@ class Birthplace:
 
 @dataclass(slots=True)
 class _Birth:
-    """A loader, and where it was built.
-
-    Attributes:
-        candidates: Of a loader that a library built: the earlier ones of the same dataset, each
-            with its place and what may be taken over from it.
-    """
+    """A loader, where it was built, and if by a library, earlier ones of the same dataset."""
 
     loader: weakref.ref[Any]
     place: Birthplace

@@ -18,11 +18,7 @@ _NAME: Final = "resource"
 
 
 def _own() -> ModuleType:
-    """Returns Python's module, which is registered nowhere.
-
-    Raises:
-        ImportError: If there is none, as on Windows.
-    """
+    """Returns Python's module, which is registered nowhere; ImportError if there is none."""
     spec = importlib.machinery.BuiltinImporter.find_spec(_NAME)
     if spec is None:
         places = [os.path.join(place, "lib-dynload") for place in standard_library()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainprof.inside.patching.static_lookup import has, of_class, of_object
+from trainprof.inside.patching.static_lookup import has, of_class, of_object, stored
 
 
 def refuses(self: object, name: str) -> Any:
@@ -70,6 +71,11 @@ def test_it_is_what_python_finds_statically(thing: Any, name: str) -> None:
 )
 def test_whether_an_object_has_something(thing: Any, name: str, expected: bool) -> None:
     assert has(thing, name) is expected
+
+
+def test_what_a_module_has_of_its_own() -> None:
+    assert stored(sys.modules[__name__]) is globals()
+    assert stored(None) == {}
 
 
 def test_no_class_of_the_scripts_is_asked() -> None:
