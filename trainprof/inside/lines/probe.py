@@ -24,7 +24,7 @@ from trainprof.inside.lines.recorder import LineRecord, read_source
 from trainprof.inside.lines.timer import LineTimer, overhead_ns, take_over_line_profilers_own
 from trainprof.inside.patching.call_site import CallSites
 from trainprof.inside.patching.patcher import Patcher, called_around, hide_our_frame
-from trainprof.inside.patching.user_texts import names_in
+from trainprof.inside.patching.static_lookup import stored
 from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
@@ -140,7 +140,7 @@ class Lines:
         if self._patterns:
             for name, module in list(sys.modules.items()):
                 if name != "__main__":
-                    self._choose_from(name, names_in(module).get("__file__"))
+                    self._choose_from(name, stored(module).get("__file__"))
         words = list(getattr(sys, "orig_argv", ()))
         script = sys.argv[0] if getattr(sys, "argv", None) else ""
         if script == "-m" and "-m" in words[:-1]:

@@ -15,7 +15,7 @@ from trainprof.inside.patching.call_site import Birthplace
 from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.patching.patcher import Patcher, hide_our_frame
 from trainprof.inside.patching.user_texts import any_text, lines_with
-from trainprof.inside.process.affinity import own_cores
+from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
