@@ -55,13 +55,9 @@ Fact = Callable[[ComparedRun], Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that the sides do not have in common.
+    """One thing that the sides do not have in common, such as "batch size", and in a sentence.
 
-    Attributes:
-        what: Such as "batch size".
-        kind: WORK, GROUND, UNUSABLE, UNFINISHED, SETTING or REMARK.
-        text: One sentence without its full stop.
-        is_between: Between the sides; else runs of one side differ, or one run is not as it should.
+    `is_between` the sides; else runs of one side differ, or one run is not as it should.
     """
 
     what: str
@@ -101,16 +97,16 @@ def _gpu(run: ComparedRun) -> str | None:
 
 def _cores(host: Mapping[str, Any]) -> str | None:
     for name in ("usable_cores", "cores"):
-        told = host.get(name)
-        if isinstance(told, (int, float)) and 0 < told < MAX_NUMBER:
-            return f"{told:.3g}"
+        value = host.get(name)
+        if isinstance(value, (int, float)) and 0 < value < MAX_NUMBER:
+            return f"{value:.3g}"
     return None
 
 
 def _platform(host: Mapping[str, Any]) -> str | None:
     """Such as "linux x86_64": the kernel's version between makes no other machine."""
-    told = host.get("platform")
-    words = told.split() if isinstance(told, str) else []
+    value = host.get("platform")
+    words = value.split() if isinstance(value, str) else []
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
@@ -127,8 +123,8 @@ def _of_host(what: str) -> Fact:
 
 def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
     """Returns what a manifest's host is, by the names of facts, as far as it is known."""
-    told = {what: fact(host) for what, fact in _OF_HOST.items()}
-    return {what: value for what, value in told.items() if value is not None}
+    ground = {what: fact(host) for what, fact in _OF_HOST.items()}
+    return {what: value for what, value in ground.items() if value is not None}
 
 
 def ground_of(run: ComparedRun) -> dict[str, str]:
@@ -136,10 +132,10 @@ def ground_of(run: ComparedRun) -> dict[str, str]:
 
     To which of the machine's cores a script binds itself is its own affair.
     """
-    told = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
-    told[CPU_CORES] = _cores(run.section("host"))
+    ground = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
+    ground[CPU_CORES] = _cores(run.section("host"))
     of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS)
-    return {what: str(x) for what, x in told.items() if x is not None and what not in of_script}
+    return {what: str(x) for what, x in ground.items() if x is not None and what not in of_script}
 
 
 def _cores_of_run(run: ComparedRun) -> str | None:
@@ -232,7 +228,9 @@ def _arguments(base: Runs, other: Runs) -> list[Difference]:
         return []
     own = {name for side in commands for name in _varied(side)}
     texts = [Counter(text for name, text in side[0] if name not in own) for side in commands]
-    left, added = (" ".join(dict.fromkeys(one - two)) for one, two in (texts, texts[::-1]))
+    left, added = (
+        " ".join(dict.fromkeys(left_side - two)) for left_side, two in (texts, texts[::-1])
+    )
     if left and added:
         return [Difference("arguments", SETTING, f"arguments {left} -> {added}", is_between=True)]
     if left or added:

@@ -43,10 +43,8 @@ class ComparedRun:
     """One run.
 
     Attributes:
-        summary: Of the run.
         series: Its steps, None where the events are gone.
         manifest: {} where it is missing or damaged.
-        directory: Where it lies.
         checkpoints_s: What checkpoints added to a mean steady step, where steps that save some are
             left out.
     """
@@ -132,9 +130,8 @@ class ComparedRun:
         """Returns how fast it trains, with starts of passes spread over their steps.
 
         Where it went to its end all of them count; else those after the first, which stand for what
-        would have followed; of a run that was ended inside its first pass that one. What else comes
-        between passes (checkpoints, plots) is no part of it: how often it came depends on where a
-        run was ended.
+        would have followed, or the first pass alone. What else comes between passes
+        (checkpoints, plots) is no part of it: how often depends on where a run was ended.
         """
         return self._with(self._starts_per_step())
 
@@ -258,10 +255,6 @@ def _called(run: ComparedRun, name: str) -> ComparedRun:
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:
-    """Reads what `compare` needs of a run besides its summary.
-
-    Raises:
-        OSError: If a file is there but cannot be read.
-    """
+    """Reads what `compare` needs of a run besides its summary."""
     series = read_step_series(directory)
     return ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))

@@ -54,7 +54,6 @@ class Metric:
         base, other: Means over a side's runs; None where not observed.
         change: (other - base) / base; None where base is 0 or one of them is not known.
         low, high: Its 95 % interval; None of figures that have no verdict.
-        verdict: faster|slower|no_visible_difference|unknown.
     """
 
     name: str
@@ -68,13 +67,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a gate says of one comparison.
+    """What a gate says (passed|tripped|not_judged); `limit`: how much longer a step may take.
 
-    Attributes:
-        limit: How much longer a step may take, as a share.
-        outcome: passed|tripped|not_judged.
-        why: Without a full stop.
-        hint: What makes it judge, None where it did.
+    `hint`: what makes it judge, None where it did.
     """
 
     limit: float
@@ -90,8 +85,8 @@ class Comparison:
     Attributes:
         differences: What the sides do not have in common, what matters most first.
         measured_by: step|sample.
-        speedup: Of steady steps, or of samples where steps are not the same work.
-        with_starts: The same with what starts of passes add; None where it is not known.
+        speedup: Of steady steps, or of samples where steps are not the same work; `with_starts`
+            with what starts of passes add, None where it is not known.
         gate: What --fail-if-slower says, None where it is not asked for.
     """
 
@@ -125,15 +120,10 @@ class Comparison:
 def compare(
     base: Sequence[ComparedRun], other: Sequence[ComparedRun], *, limit: float | None = None
 ) -> Comparison:
-    """Compares one or more runs with one or more others.
+    """Compares one or more runs of a setting with one or more of another.
 
     Steps that save checkpoints are left out, where most save none: how many there are depends on
-    where a run was ended.
-
-    Args:
-        base: Runs of one setting.
-        other: Runs of the other.
-        limit: How much longer a step may take, as a share; None without a gate.
+    where a run was ended. `limit`: how much longer a step may take, as a share; None: no gate.
     """
     base, other = ([without_saves(run) for run in side] for side in (base, other))
     listed = differences(base, other)
@@ -253,7 +243,6 @@ def _rates(sides: Sides, samples: Means, by_sample: SpeedUp) -> list[Metric]:
 
 
 def _figures(sides: Sides) -> list[Metric]:
-    """Returns figures without a verdict, those that any side has: they are shown side by side."""
     parts = [(f"{PART_PREFIX}{key}", _part(key)) for key in LEDGER_KEYS]
     figures = ((name, _means(sides, value)) for name, value in (*parts, *_FIGURES))
     return [_metric(name, means) for name, means in figures if any(means)]

@@ -35,12 +35,7 @@ from trainprof.report.text.ledger import label_of
 from trainprof.report.text.safe_text import clip_end, with_safe_text
 from trainprof.report.text.units import byte_count, counted, percent, seconds, three_digits
 
-_WORDS: Final = {
-    FASTER: "faster",
-    SLOWER: "slower",
-    NO_VISIBLE_DIFFERENCE: "chance",
-    UNKNOWN: "",
-}
+_WORDS: Final = {FASTER: "faster", SLOWER: "slower", NO_VISIBLE_DIFFERENCE: "chance", UNKNOWN: ""}
 # Somebody's arguments may be long; the JSON has them whole.
 _REMARK_CELLS: Final = 300
 _FOLD_BELOW_SHARE: Final = 0.02
@@ -202,7 +197,6 @@ def render_page(
 
 
 def _safe(comparison: Comparison) -> Comparison:
-    """Makes every string that came from a run safe to print."""
     base, other = (
         [replace(run, summary=with_safe_text(run.summary)) for run in runs]
         for runs in (comparison.base, comparison.other)

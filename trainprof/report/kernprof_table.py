@@ -29,15 +29,9 @@ _Cells = tuple[str, str, str, str]
 def render(
     profile: LineProfile, *, unit_s: float = KERNPROF_UNIT_S, skip_zero: bool = False
 ) -> str:
-    """Returns the tables of all functions.
+    """Returns the tables of all functions; `skip_zero` leaves out those never reached.
 
-    Args:
-        profile: Its functions are shown in their order.
-        unit_s: Unit of the columns, in seconds.
-        skip_zero: Leave out functions that were never reached.
-
-    Source:
-        show_text and show_func of line_profiler 5.1.0.
+    Source: show_text and show_func of line_profiler 5.1.0.
     """
     shown = (function for function in profile.functions if function.rows or not skip_zero)
     tables = [_table(function, unit_s) for function in shown]
@@ -73,12 +67,7 @@ def _table(function: FunctionTimes, unit_s: float) -> str:
 
 
 def line_cells(function: FunctionTimes, unit_s: float) -> dict[int, _Cells]:
-    """Returns hits, time, time per hit and percent of each line, as kernprof writes them.
-
-    Args:
-        function: Its rows are shown.
-        unit_s: Unit of the columns, in seconds.
-    """
+    """Returns hits, time, time per hit and percent of each line, as kernprof writes them."""
     total, scale = function.time, NS_S / unit_s
     return {
         line: (

@@ -56,27 +56,22 @@ def render(
     per_process: bool = False,
     closing: Sequence[str] = (),
 ) -> str:
-    """Returns the functions one after the other, then notes on all of them.
+    """Returns the functions in their order, then notes on all of them, as `page.render` does.
 
     Args:
-        profile: Its functions are shown in their order.
-        width: Cells in a line; no line is wider.
-        color: Allow colour codes; without it the text holds no escape at all.
-        unicode: False gives ASCII only.
-        verbose: Fold nothing.
-        unit_s: Unit of the times, in seconds; None gives each its own.
-        skip_zero: Leave out functions that were never reached.
+        profile: What to show; `verbose` folds nothing, `skip_zero` leaves out what was not reached.
+        unit_s: Unit of the times, in seconds; None: each its own.
         per_process: Each process by itself, not added up.
-        closing: Command to copy behind the notes, in words before it and itself, or nothing.
+        closing: Words and a command to copy behind the notes, or nothing.
     """
     page = Page(width=width, unicode=unicode, verbose=verbose)
     lines: list[Text] = []
-    shown = [one for one in profile.functions if one.rows or not skip_zero]
+    shown = [function for function in profile.functions if function.rows or not skip_zero]
     if per_process:
         for process in profile.processes():
             lines += [page.text(f"== {process.label} ==", "bold"), *_BLANK]
             lines += _functions(of_process(profile, process).functions, profile, page, unit_s)
-        shown = [one for one in shown if not one.rows]
+        shown = [function for function in shown if not function.rows]
     elif len(shown) >= OVERVIEW_FROM:
         lines += [*_overview(shown, profile, page), *_BLANK]
     lines += _functions(shown, profile, page, unit_s)
@@ -92,7 +87,11 @@ def _functions(
 ) -> list[Text]:
     """Returns each function's lines; those that took next to nothing in one sentence."""
     least = COLD_SHARE * max((function.time for function in functions), default=0)
-    minor = [one for one in functions if one.rows and one.time < least and not page.verbose]
+    minor = [
+        function
+        for function in functions
+        if function.rows and function.time < least and not page.verbose
+    ]
     minor = minor if len(minor) > 1 else []
     lines: list[Text] = []
     for function in functions:
@@ -110,7 +109,7 @@ def _functions(
         lines += page.paragraph(", ".join(filter(None, fragments)), indent=2)
         lines += [*(_listing(function, page, unit_s) if function.rows else ()), *_BLANK]
     if minor:
-        names = ", ".join(page.shortened(one.name, _WIDEST_NAME) for one in minor)
+        names = ", ".join(page.shortened(function.name, _WIDEST_NAME) for function in minor)
         under = f"Less than {percent(COLD_SHARE)} of the longest's time"
         lines += [*page.paragraph(f"{under}, shown by --verbose: {names}"), *_BLANK]
     return lines
@@ -120,17 +119,23 @@ def _overview(functions: Sequence[FunctionTimes], profile: LineProfile, page: Pa
     ranked = sorted(functions, key=lambda function: -function.time)
     return page.table(
         [
-            Column("Function", [one.name for one in ranked], is_number=False),
-            Column("at", [profile.site(one) for one in ranked], is_number=False, gives_way=True),
-            Column("chosen as", [_why(one) for one in ranked], is_number=False, dropped=1),
-            Column("time", [seconds(one.time * NS_S) for one in ranked]),
-            Column("in", [_where(one) for one in ranked], is_number=False, dropped=2),
+            Column("Function", [function.name for function in ranked], is_number=False),
+            Column(
+                "at",
+                [profile.site(function) for function in ranked],
+                is_number=False,
+                gives_way=True,
+            ),
+            Column(
+                "chosen as", [_why(function) for function in ranked], is_number=False, dropped=1
+            ),
+            Column("time", [seconds(function.time * NS_S) for function in ranked]),
+            Column("in", [_where(function) for function in ranked], is_number=False, dropped=2),
         ]
     )
 
 
 def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[Text]:
-    """Returns a function's lines under their titles."""
     text, total = block(function), function.time
     numbers = [row.line for row in function.rows]
     codes = [""] * len(numbers)
@@ -286,13 +291,13 @@ def processes_in_words(processes: Sequence[ProcessName]) -> str:
     ranks = [name for name in processes if name.rank is not None and _leads(name)]
     workers = [name for name in processes if name.worker is not None]
     others = len(processes) - len(mains) - len(ranks) - len(workers)
-    told = [
+    fragments = [
         "main" if mains else "",
         counted(len(ranks), "rank") if ranks else "",
         counted(len(workers), "worker") if workers else "",
         counted(others, "other process", "other processes") if others else "",
     ]
-    return ", ".join(part for part in told if part)
+    return ", ".join(part for part in fragments if part)
 
 
 def _leads(name: ProcessName) -> bool:

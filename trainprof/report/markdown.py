@@ -100,63 +100,61 @@ def render(summary: RunSummary) -> str:
 
 
 def _shared(summary: RunSummary) -> str:
-    memory = (", ".join(part for part in one if part) for one in memory_sentences(summary))
+    memory = (
+        ", ".join(part for part in fragments if part) for fragments in memory_sentences(summary)
+    )
     sentences = (
         *map(unshared, summary.unshared),
         *memory,
         taken_by_others(summary),
         worked_beside(summary),
     )
-    told = [one for one in sentences if one is not None]
-    return "\n".join(f"{one[0].upper()}{one[1:]}." for one in told)
+    shown = [sentence for sentence in sentences if sentence is not None]
+    return "\n".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in shown)
 
 
 def _findings(summary: RunSummary) -> str:
-    """Returns what to change, one list item each; or that there is nothing."""
     if not summary.findings:
         nothing = (nothing_words(summary, _PAGE, _MORE), _next(summary))
-        return "\n\n".join(escaped(told) for told in nothing if told)
+        return "\n\n".join(escaped(words) for words in nothing if words)
     whole = whole_of(summary)
     first, *others = summary.findings[:FINDINGS_SHOWN]
-    items = [_finding(first, whole, *first.also), *(_finding(one, whole) for one in others)]
+    items = [_finding(first, whole, *first.also), *(_finding(finding, whole) for finding in others)]
     hidden = [finding.id for finding in summary.findings[FINDINGS_SHOWN:]]
     if hidden:
         named = ", ".join(hidden)
-        told = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
-        items.append(f"- {escaped(told)}")
+        more = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
+        items.append(f"- {escaped(more)}")
     after = (together_words(summary), beside_findings(summary), _next(summary))
-    return "\n\n".join(["\n".join(items), *(escaped(told) for told in after if told)])
+    return "\n\n".join(["\n".join(items), *(escaped(words) for words in after if words)])
 
 
 def _next(summary: RunSummary) -> str:
-    """Returns the commands that go on from here."""
-    told = (f"{label}: {opening} {command}" for label, opening, command in next_commands(summary))
-    return ". ".join(told)
+    commands = (
+        f"{label}: {opening} {command}" for label, opening, command in next_commands(summary)
+    )
+    return ". ".join(commands)
 
 
 def _finding(finding: Finding, whole: str, *also: str) -> str:
-    """Returns a list item: a finding, its change, what that would give, what may break by it."""
     at = f" at {finding.site}" if finding.site else ""
     gives = speedup_words(finding, whole)
-    told = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
-    told += [f"Gives: {gives}."] if gives else []
+    sentences = [f"{finding.id}{at}: {finding.title}.", f"Change: {finding.advice}."]
+    sentences += [f"Gives: {gives}."] if gives else []
     # Behind words of ours, for what begins a line may be markup.
-    told[-1] = " ".join([told[-1], *(f"{one[:1].upper()}{one[1:]}." for one in also)])
-    told += [f"Mind: {'; '.join(finding.cautions)}."] if finding.cautions else []
-    return "- " + "\n  ".join(map(escaped, told))
+    sentences[-1] = " ".join(
+        [sentences[-1], *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in also)]
+    )
+    sentences += [f"Mind: {'; '.join(finding.cautions)}."] if finding.cautions else []
+    return "- " + "\n  ".join(map(escaped, sentences))
 
 
 def render_loader(summary: RunSummary, index: int) -> str:
-    """Returns one loader in full, as `render` returns a run.
-
-    Args:
-        summary: The run.
-        index: Of the loader in `summary.loaders`.
-    """
+    """Returns the loader at `index` of `summary.loaders` in full."""
     summary = with_safe_text(summary)
     loader = summary.loaders[index]
     fetch = loader.fetch
-    told = [
+    groups = [
         [] if loader.bound else [f"what bounds it is {UNKNOWN_LIMIT}"],
         facts(loader),
         totals(loader),
@@ -166,7 +164,7 @@ def render_loader(summary: RunSummary, index: int) -> str:
         [
             _loading(loader, summary),
             escaped(f"{ending(summary)}."),
-            *(_sentence(fragments) for fragments in told if fragments),
+            *(_sentence(fragments) for fragments in groups if fragments),
             _batch_time(loader),
             _columns(distributions(loader)),
             _columns(worker_columns(loader)),
@@ -234,19 +232,21 @@ def _steps(summary: RunSummary) -> str:
     step = summary.training.step_s
     if step is None:
         return escaped(f"Steps: {why_not_measured(summary, 'training.step_s')}.")
-    told = [
+    sentences = [
         f"Steps: median {seconds(step.p50)}, p95 {seconds(step.p95)}, max {seconds(step.max)} "
         f"over {counted(summary.training.steady_steps, 'steady step')}"
     ]
     if summary.outliers:
         worst = max(summary.outliers, key=lambda outlier: outlier.seconds)
-        told.append(f"{counted(summary.outliers_in_all, 'outlier')}: {outlier_sentence(worst)}")
+        sentences.append(
+            f"{counted(summary.outliers_in_all, 'outlier')}: {outlier_sentence(worst)}"
+        )
     evaluation = summary.evaluation
     if evaluation.passes:
         share = percent(share_of(evaluation.waited_s, evaluation.seconds))
         passes = counted(evaluation.passes, "evaluation pass", "evaluation passes")
-        told.append(f"{passes} took {seconds(evaluation.seconds)}, waiting for data {share}")
-    return escaped("; ".join(told) + ".")
+        sentences.append(f"{passes} took {seconds(evaluation.seconds)}, waiting for data {share}")
+    return escaped("; ".join(sentences) + ".")
 
 
 def _loaders(summary: RunSummary) -> str:
@@ -276,25 +276,24 @@ def _gpus(summary: RunSummary) -> str:
     if system is None or not gpus:
         return ""
     together = energy_words(system.energy)
-    told = [_columns(gpu_columns(gpus)), _sentence(together) if any(together) else ""]
-    return "\n\n".join(block for block in told if block)
+    blocks = [_columns(gpu_columns(gpus)), _sentence(together) if any(together) else ""]
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _loading(loader: Loader, summary: RunSummary) -> str:
-    """A loader that training waits for: who makes its batches, what bounds them."""
     limit = limit_words(loader, summary)
-    told = [
+    parts = [
         f"Data loading at {loader.site}: {makers(loader)}.",
         f"Limit: {limit}." if limit else "",
     ]
     remarks = [*faults(loader), *warnings(loader, summary)]
-    sentences = [escaped(sentence) for sentence in told if sentence]
-    return " ".join([*sentences, *(_sentence([told]) for told in remarks)])
+    sentences = [escaped(part) for part in parts if part]
+    return " ".join([*sentences, *(_sentence([remark]) for remark in remarks)])
 
 
 def _sentence(fragments: Iterable[str]) -> str:
-    told = ", ".join(fragment for fragment in fragments if fragment)
-    return escaped(f"{told[:1].upper()}{told[1:]}.")
+    words = ", ".join(fragment for fragment in fragments if fragment)
+    return escaped(f"{words[:1].upper()}{words[1:]}.")
 
 
 def _batch_time(loader: Loader) -> str:
@@ -313,7 +312,6 @@ def _batch_time(loader: Loader) -> str:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """Returns the columns of a page as a table, those of words first."""
     if not columns:
         return ""
     words = sum(not column.is_number for column in columns)

@@ -78,7 +78,7 @@ _STYLES: Final = {FASTER: "green", SLOWER: "red"}
 
 def times(value: float | None) -> str:
     """Returns "2.84x"."""
-    if value is None or not is_known(value):
+    if not is_known(value):
         return NONE_TOLD
     return f"{three_digits(value)}x"
 
@@ -178,9 +178,9 @@ def headline(summary: RunSummary) -> str:
     tried = [row for row in summary.trials if row.overrides]
     measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
     if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
-        found = "NO CHANGE COULD BE MEASURED" if tried else "NO CHANGE WAS TRIED"
-        found = "NOTHING FASTER WAS FOUND" if measured else found
-        return f"{found} {_UNTIL[summary.tuning.ended_by]}"
+        outcome = "NO CHANGE COULD BE MEASURED" if tried else "NO CHANGE WAS TRIED"
+        outcome = "NOTHING FASTER WAS FOUND" if measured else outcome
+        return f"{outcome} {_UNTIL[summary.tuning.ended_by]}"
     if not tried:
         return "NOTHING TO TRY: no setting from outside promises 3 % or more"
     if not measured:
@@ -197,28 +197,30 @@ def _fastest_refused(rows: Sequence[TrialSummary]) -> TrialSummary | None:
 
 def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     """Returns what the rows mean, as labelled sentences."""
-    found: list[tuple[str, str]] = []
+    labelled: list[tuple[str, str]] = []
     rows = {row.name: row for row in summary.trials}
     if summary.recommended is not None:
-        found += _losses(rows[summary.recommended.name])
-        found += [("Note", caution) for caution in summary.recommended.cautions]
-    found += [
+        labelled += _losses(rows[summary.recommended.name])
+        labelled += [("Note", caution) for caution in summary.recommended.cautions]
+    labelled += [
         ("Against", f"{name_of(row)}: {why}") for row in summary.trials for why in row.against
     ]
     ceiling = rows.get(CEILING)
     if ceiling is not None and ceiling.speedup is not None:
         words = _ceiling_words(ceiling, ceiling.speedup, is_on_device=bool(summary.devices))
-        found.append(("Ceiling", words))
+        labelled.append(("Ceiling", words))
     tuning = summary.tuning
     if tuning is None:
-        return found
+        return labelled
     if tuning.needed_budget_s is not None:
         budget = f"--budget {tuning.needed_budget_s:.0f}s"
-        found.append(("Budget", f"a baseline and one change need about {budget}"))
-    found += [("Forecasts", sentence) for sentence in _forecasts_words(summary.trials)]
+        labelled.append(("Budget", f"a baseline and one change need about {budget}"))
+    labelled += [("Forecasts", sentence) for sentence in _forecasts_words(summary.trials)]
     place = summary.run.directory
-    found += [("Failed", _failed_words(row, place)) for row in summary.trials if row.outcome != OK]
-    found += [
+    labelled += [
+        ("Failed", _failed_words(row, place)) for row in summary.trials if row.outcome != OK
+    ]
+    labelled += [
         ("Refused", f"{name_of(row)}: {what}: {why}")
         for row in summary.trials
         for what, why in row.refused.items()
@@ -226,13 +228,13 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     disturbed = sum(row.disturbance >= _DISTURBED for row in summary.trials)
     if disturbed:
         of_all = f"{disturbed} of {counted(len(summary.trials), 'trial')}"
-        found.append(("Machine", f"other processes kept the CPU busy during {of_all}: {_QUIET}"))
-    found += [("Note", note) for note in tuning.notes]
+        labelled.append(("Machine", f"other processes kept the CPU busy during {of_all}: {_QUIET}"))
+    labelled += [("Note", note) for note in tuning.notes]
     if tuning.uncontained:
-        found.append(("Outside", f"Trials also {_listed(tuning.uncontained)}"))
+        labelled.append(("Outside", f"Trials also {_listed(tuning.uncontained)}"))
     if tuning.unfinished:
-        found.append(("Not tried", ", ".join(tuning.unfinished)))
-    return found
+        labelled.append(("Not tried", ", ".join(tuning.unfinished)))
+    return labelled
 
 
 def _listed(entries: Sequence[str]) -> str:
@@ -308,7 +310,7 @@ def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
     words = [result_word(row) for row in rows]
     columns = [Column("Trial", names, is_number=False, gives_way=True)]
     columns += [
-        Column(title, [one[index] for one in by_row], dropped=_DROPPED.get(title, 0))
+        Column(title, [texts[index] for texts in by_row], dropped=_DROPPED.get(title, 0))
         for index, title in enumerate(TITLES)
     ]
     columns.append(Column("", words, is_number=False))

@@ -27,8 +27,7 @@ class Candidate:
         overrides, sites: As the trial has them.
         predicted: How many times as fast it will be, by the model; None where none applies.
         cautions: What it alters, or needs.
-        hope: How many times as fast it could be at most, where no model applies: it only tells
-            what is tried first.
+        hope: How many times as fast at most, where no model applies: only for the order.
     """
 
     subject: str
@@ -58,12 +57,7 @@ class Candidate:
 
 
 def interval_without(predicted: Interval | None, share: float) -> Interval | None:
-    """Returns how many times as fast the rest is, by a forecast of all.
-
-    Args:
-        predicted: Of all.
-        share: Of the time before, which stays as it is and is not counted.
-    """
+    """Returns the forecast of the rest, by one of all of which a share stays and is not counted."""
     if predicted is None or share <= 0:
         return predicted
     return _times_of_rest(predicted[0], share), _times_of_rest(predicted[1], share)
@@ -89,10 +83,10 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
     """
     if len(candidates) == 1:
         return candidates[0]
-    known = [one.predicted for one in candidates if one.predicted is not None]
+    known = [candidate.predicted for candidate in candidates if candidate.predicted is not None]
     return Candidate(
-        subject="+".join(one.subject for one in candidates),
-        overrides=_overrides_of([one.trial() for one in candidates]),
+        subject="+".join(candidate.subject for candidate in candidates),
+        overrides=_overrides_of([candidate.trial() for candidate in candidates]),
         predicted=(
             # One change may take away what another would have given.
             max(low for low, _ in known),
@@ -100,22 +94,22 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
         )
         if len(known) == len(candidates)
         else None,
-        cautions=tuple(dict.fromkeys(c for one in candidates for c in one.cautions)),
-        sites=tuple(dict.fromkeys(site for one in candidates for site in one.sites)),
+        cautions=tuple(dict.fromkeys(c for candidate in candidates for c in candidate.cautions)),
+        sites=tuple(dict.fromkeys(site for candidate in candidates for site in candidate.sites)),
     )
 
 
 def _overrides_of(trials: Sequence[Trial]) -> dict[str, Any]:
     """Returns what trials change together: each argument of loaders where its trial changes it."""
-    sites = tuple(dict.fromkeys(site for one in trials for site in one.sites))
+    sites = tuple(dict.fromkeys(site for trial in trials for site in trial.sites))
     overrides: dict[str, Any] = {}
-    for one in trials:
-        for name, value in one.overrides.items():
+    for trial in trials:
+        for name, value in trial.overrides.items():
             if name not in LOADER_ARGUMENTS or not sites:
                 overrides[name] = value
                 continue
             by_site = overrides.setdefault(name, {})
-            by_site |= {s: at[name] for s in one.sites if name in (at := one.arguments_at(s))}
+            by_site |= {s: at[name] for s in trial.sites if name in (at := trial.arguments_at(s))}
     return {
         name: _for_all(value, sites) if isinstance(value, dict) else value
         for name, value in overrides.items()
@@ -125,7 +119,7 @@ def _overrides_of(trials: Sequence[Trial]) -> dict[str, Any]:
 def _for_all(by_site: Mapping[str, Any], sites: Sequence[str]) -> Any:
     """Returns the one value that is the same for all lines, or what each of them gets."""
     values = list(by_site.values())
-    is_alike = len(by_site) == len(sites) and all(one == values[0] for one in values)
+    is_alike = len(by_site) == len(sites) and all(value == values[0] for value in values)
     return values[0] if is_alike else dict(by_site)
 
 
@@ -134,20 +128,14 @@ def learned(
     tried: Sequence[Candidate],
     speed_of: Callable[[Candidate], SpeedUp | None],
 ) -> Interval | None:
-    """Returns the forecast by what another change of the same kind gave, if that is narrower.
+    """Returns the forecast by what another change of the same kind gained, if that is narrower.
 
-    What the model says of the one against the other is put upon what the other was measured to
-    give. Both are measured against the same baselines, so that the interval of the one is what two
-    runs may differ by.
-
-    Args:
-        candidate: To be run.
-        tried: All that may have been.
-        speed_of: What was measured.
+    What the model says of the one against the other is put upon what the other was measured at.
+    Both are measured against the same baselines, so that the interval is what two runs differ by.
     """
     if candidate.predicted is None:
         return None
-    found = candidate.predicted
+    narrowest = candidate.predicted
     for other in tried:
         if other.subject != candidate.subject or other.predicted is None or other is candidate:
             continue
@@ -163,9 +151,9 @@ def learned(
             speed.mid * min(ratios) * math.exp(-below),
             speed.mid * max(ratios) * math.exp(above),
         )
-        if _width(interval) < _width(found):
-            found = interval
-    return found
+        if _width(interval) < _width(narrowest):
+            narrowest = interval
+    return narrowest
 
 
 def _width(interval: Interval) -> float:

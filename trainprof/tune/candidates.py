@@ -20,15 +20,10 @@ from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.gain import FASTER_REST, times_without
 from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
-from trainprof.tune.loader_candidates import (
-    left_out,
-    of_loaders,
-    steps_of_a_pass,
-    steps_per_batch,
-)
+from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
 from trainprof.tune.trial import workers_of
 
 # Of a training step: from which share on it is worth changing something for.
@@ -48,14 +43,13 @@ class Plan:
     """What a baseline lets expect.
 
     Attributes:
-        sites: The line that builds the loader that is drawn alone: of those that feed training the
-            one that costs most. () without any.
-        free_sites: The lines of all that feed training and are waited for: `sites` first.
+        sites: The line of the loader that is drawn alone, of those that feed training the one that
+            costs most; () without any. `free_sites`: of all that are waited for, it first.
         candidates: To be tried, the most promising first.
-        ceiling, alone: The intervals for the two bounds, None where no model applies.
-        foretells_ceiling: The first of them is narrow enough to be a forecast.
+        ceiling, alone: Forecasts of the two bounds, None where no model applies;
+            `foretells_ceiling`: the first is narrow enough to be one.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
-        fewest_alone: Batches that the loader has to give alone, to tell its pace.
+        fewest_alone: Batches that the loader has to yield alone, to tell its pace.
         steps_per_batch: Updates for each batch of the feeding loader.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that could be fused, and are not.
@@ -77,7 +71,7 @@ class Plan:
 
 
 def plan(
-    case: RunContext,
+    context: RunContext,
     *,
     allow_numerics: bool = False,
     free_step_s: float | None = None,
@@ -87,55 +81,62 @@ def plan(
     """Returns what is worth trying on a script, by a run of it.
 
     Args:
-        case: Of the run as it is.
+        case: The run.
         allow_numerics: What changes the numbers may be tried.
         free_step_s: What a step takes with batches that cost nothing, once that is measured: a
             thread that never waits computes faster, and no recording tells by how much.
-        starts: What starts of passes add to steady steps, as a share of them.
-        saves: What saving checkpoints takes of the time of steady steps, as a share of it: trials
-            are compared without.
+        starts, saves: What starts of passes add to steady steps, and what checkpoints take of them,
+            as shares: trials are compared without.
     """
     candidates = [
-        one.without_saves(saves)
-        for one in (
-            *of_loaders(case, free_step_s, starts),
-            *_of_threads(case),
-            *_of_optimizer(case),
-            *(_of_numerics(case) if allow_numerics else ()),
+        candidate.without_saves(saves)
+        for candidate in (
+            *of_loaders(context, free_step_s, starts),
+            *_of_threads(context),
+            *_of_optimizer(context),
+            *(_of_numerics(context) if allow_numerics else ()),
         )
     ]
     worthwhile = [
-        one for one in candidates if one.predicted is None or one.promise() >= 1 + LEAST_GAIN
+        candidate
+        for candidate in candidates
+        if candidate.predicted is None or candidate.promise() >= 1 + LEAST_GAIN
     ]
-    worthwhile.sort(key=lambda one: (-round(one.promise(), 1), workers_of(one.overrides)))
-    waited, optimizers = waited_for(case), _optimizers(case)
+    worthwhile.sort(
+        key=lambda candidate: (-round(candidate.promise(), 1), workers_of(candidate.overrides))
+    )
+    waited, optimizers = waited_for(context), _optimizers(context)
     if not waited:
         return Plan((), tuple(worthwhile), optimizers=optimizers)
-    ceiling = interval_without(_ceiling(case, waited[0], others=waited[1:]), saves)
+    ceiling = interval_without(_ceiling(context, waited[0], others=waited[1:]), saves)
     alone = _alone(waited[0])
     return Plan(
         (waited[0].loader.site,),
         tuple(worthwhile),
         ceiling=_with_starts(ceiling, starts),
-        foretells_ceiling=not _may_be_waking(case, waited[0]),
+        foretells_ceiling=not _may_be_waking(context, waited[0]),
         alone=alone and (alone[0] * (1 - saves), alone[1] * (1 - saves)),
         pass_batches=_pass_batches(waited[0]),
-        free_sites=tuple(dict.fromkeys(one.loader.site for one in waited)),
+        free_sites=tuple(dict.fromkeys(loader.loader.site for loader in waited)),
         fewest_alone=_fewest_alone(waited[0].loader),
-        steps_per_batch=steps_per_batch(case),
-        steps_of_a_pass=steps_of_a_pass(case),
+        steps_per_batch=steps_per_batch(context),
+        steps_of_a_pass=steps_of_a_pass(context),
         optimizers=optimizers,
-        notes=left_out(case),
+        notes=left_out(context),
     )
 
 
-def _of_threads(case: RunContext) -> list[Candidate]:
+def _of_threads(context: RunContext) -> list[Candidate]:
     """How many threads torch computes with: fewer may be faster where a model is small.
 
     No model tells what another number gives.
     """
-    cores, share, threads = int(case.cores() or 0), case.share(*COMPUTE_KEYS), case.torch.threads
-    if case.is_on_device or cores < 2 or share < _COMPUTE_SHARE:
+    cores, share, threads = (
+        int(context.cores() or 0),
+        context.share(*COMPUTE_KEYS),
+        context.torch.threads,
+    )
+    if context.is_on_device or cores < 2 or share < _COMPUTE_SHARE:
         return []
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
     values.pop(threads or 0, None)
@@ -152,24 +153,24 @@ def _of_threads(case: RunContext) -> list[Candidate]:
     ]
 
 
-def _of_optimizer(case: RunContext) -> list[Candidate]:
+def _of_optimizer(context: RunContext) -> list[Candidate]:
     """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
-    if not may_fuse(case):
+    if not may_fuse(context):
         return []
-    predicted = up_to(case.share("optimizer"))
+    predicted = up_to(context.share("optimizer"))
     caution = "updates are added up in another order: losses may differ in the last digits"
-    ways = ("fused",) if case.is_on_device else ("fused", "foreach")
+    ways = ("fused",) if context.is_on_device else ("fused", "foreach")
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
-def _optimizers(case: RunContext) -> tuple[OptimizerCall, ...]:
-    told = (*(one.call for one in case.torch.looped), *case.torch.unfused)
-    return tuple(dict.fromkeys(one for one in told if one.site is not None))
+def _optimizers(context: RunContext) -> tuple[OptimizerCall, ...]:
+    calls = (*(optimizer.call for optimizer in context.torch.looped), *context.torch.unfused)
+    return tuple(dict.fromkeys(call for call in calls if call.site is not None))
 
 
-def _of_numerics(case: RunContext) -> list[Candidate]:
-    share = case.share(*COMPUTE_KEYS)
-    if not case.is_on_device or share < _COMPUTE_SHARE:
+def _of_numerics(context: RunContext) -> list[Candidate]:
+    share = context.share(*COMPUTE_KEYS)
+    if not context.is_on_device or share < _COMPUTE_SHARE:
         return []
     caution = "changes the numbers: compare the losses"
     changes: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -179,28 +180,30 @@ def _of_numerics(case: RunContext) -> list[Candidate]:
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
 
 
-def _ceiling(case: RunContext, fed: Feed, others: Sequence[Feed] = ()) -> Interval | None:
+def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
     by more where the thread slept meanwhile. Workers that computed beside it have nothing to do.
     """
-    if fed.measured is None or fed.measured.step_s <= 0:
+    if feeder.measured is None or feeder.measured.step_s <= 0:
         return None
-    waited = fed.measured.wait_s / fed.measured.step_s + sum(one.wait_share for one in others)
+    waited = feeder.measured.wait_s / feeder.measured.step_s + sum(
+        loader.wait_share for loader in others
+    )
     share = min(max(waited, 0.0), 0.99)
-    if case.is_on_device:
-        share = min(share, fed.exposed * share)
-    crowding = None if case.is_on_device or fed.inputs is None else crowding_of(fed.inputs)
-    crowded = 0.0 if crowding is None else crowding.saved_s / fed.measured.step_s
+    if context.is_on_device:
+        share = min(share, feeder.exposed * share)
+    crowding = None if context.is_on_device or feeder.inputs is None else crowding_of(feeder.inputs)
+    crowded = 0.0 if crowding is None else crowding.saved_s / feeder.measured.step_s
     # What computing takes longer beside workers goes with their work, where that was seen.
     times = times_without(share + crowded)
-    asleep = _asleep_share(fed)
+    asleep = _asleep_share(feeder)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1 - faster * share
-    if case.is_on_device:
+    if context.is_on_device:
         # What a device works takes as long as before.
-        of_host = max(1 - share - (case.summary.device_busy_share or 0.0), 0.0) / (1 - share)
+        of_host = max(1 - share - (context.summary.device_busy_share or 0.0), 0.0) / (1 - share)
         rest = 1 - FASTER_REST * share * of_host
     return times * (1 - 2 * MODEL_ERROR), times * (1 + MODEL_ERROR) / rest
 
@@ -212,48 +215,48 @@ def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
-def _may_be_waking(case: RunContext, fed: Feed) -> bool:
+def _may_be_waking(context: RunContext, feeder: Feeder) -> bool:
     """Whether what is left of a step without the wait may mostly be waking up from it."""
-    if fed.measured is None or case.is_on_device or _asleep_share(fed) < _MOSTLY:
+    if feeder.measured is None or context.is_on_device or _asleep_share(feeder) < _MOSTLY:
         return False
     alone, threads = _WAKING_S
-    rest_s = fed.measured.step_s - fed.measured.wait_s
-    return rest_s < min(alone if case.torch.threads == 1 else threads, fed.measured.wait_s)
+    rest_s = feeder.measured.step_s - feeder.measured.wait_s
+    return rest_s < min(alone if context.torch.threads == 1 else threads, feeder.measured.wait_s)
 
 
-def _asleep_share(fed: Feed) -> float:
+def _asleep_share(feeder: Feeder) -> float:
     """Returns the share of the wait in which the training thread was on no core."""
-    fetch = fed.loader.fetch
-    if fed.loader.num_workers:
+    fetch = feeder.loader.fetch
+    if feeder.loader.num_workers:
         return 1.0
     if fetch is None or fetch.wall_s is None or fetch.asleep_s is None or fetch.wall_s.mean <= 0:
         return 0.0
     return min(fetch.asleep_s / (fetch.wall_s.mean * fetch.n), 1.0)
 
 
-def _alone(fed: Feed) -> Interval | None:
+def _alone(feeder: Feeder) -> Interval | None:
     """Returns how many times as many batches the loader could give as training takes now."""
-    if fed.inputs is None or fed.measured is None:
+    if feeder.inputs is None or feeder.measured is None:
         return None
-    nothing = np.full_like(fed.inputs.compute_s, 1e-9)
-    played = predict(replace(fed.inputs, compute_s=nothing))
+    nothing = np.full_like(feeder.inputs.compute_s, 1e-9)
+    played = predict(replace(feeder.inputs, compute_s=nothing))
     if not played.step_s.low > 0 or not np.isfinite(played.step_s.high):
         return None
-    found = played.speedup_over(fed.measured.step_s)
-    is_quick = float(np.mean(fed.inputs.fetch_s)) < QUICK_BATCH_S
-    return found.low, found.high * (WARM_TIMES if is_quick else 1.0)
+    speedup = played.speedup_over(feeder.measured.step_s)
+    is_quick = float(np.mean(feeder.inputs.fetch_s)) < QUICK_BATCH_S
+    return speedup.low, speedup.high * (WARM_TIMES if is_quick else 1.0)
 
 
 def _fewest_alone(loader: Loader) -> int:
     return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
 
 
-def _pass_batches(fed: Feed) -> int | None:
+def _pass_batches(feeder: Feeder) -> int | None:
     """Returns the length of a pass where it takes one that went on to its end to know it.
 
     A loop that leaves its passes before leaves those over free data, too.
     """
-    loader = fed.loader
+    loader = feeder.loader
     if loader.length is not None or not loader.ended_batches:
         return None
     return max(round(fmean(loader.ended_batches)), 1)

@@ -28,19 +28,19 @@ _SHARED: Final = (
 )
 
 
-def best(found: Measurements) -> Trial | None:
+def best(measurements: Measurements) -> Trial | None:
     """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
     None where none was visibly faster, by as much as is worth a change, with nothing against it.
     """
     faster: list[tuple[float, Trial]] = []
-    for trial in _ok_trials(found):
-        speed = found.speedup(trial) if trial.overrides else None
+    for trial in _ok_trials(measurements):
+        speed = measurements.speedup(trial) if trial.overrides else None
         if speed is None or speed.verdict != FASTER or speed.mid is None:
             continue
-        if against(found, trial):
+        if against(measurements, trial):
             continue
-        if any(one.outcome in BROKEN for one in found.of(trial.name)):
+        if any(run.outcome in BROKEN for run in measurements.of(trial.name)):
             continue
         if speed.mid >= 1 + LEAST_GAIN:
             faster.append((speed.mid, trial))
@@ -51,76 +51,75 @@ def best(found: Measurements) -> Trial | None:
     return min(near, key=_size)
 
 
-def winners(found: Measurements, plan: Plan) -> list[Candidate]:
+def winners(measurements: Measurements, plan: Plan) -> list[Candidate]:
     """Returns of each subject the change that was fastest, where that was visible.
 
     Without those that something else speaks against.
     """
     fastest: dict[str, tuple[float, Candidate]] = {}
     for candidate in plan.candidates:
-        speed = found.speedup(candidate.trial())
+        speed = measurements.speedup(candidate.trial())
         if speed is None or speed.mid is None or speed.mid < 1 + LEAST_GAIN:
             continue
         if speed.verdict != FASTER and speed.verdict != UNKNOWN:
             continue
-        if against(found, candidate.trial()):
+        if against(measurements, candidate.trial()):
             continue
         # More of the same has to be worth it.
         known = fastest.get(candidate.subject)
         if known is None or speed.mid > known[0] * (1 + LEAST_GAIN):
             fastest[candidate.subject] = (speed.mid, candidate)
-    return [one for _, one in sorted(fastest.values(), key=lambda pair: -pair[0])]
+    return [candidate for _, candidate in sorted(fastest.values(), key=lambda pair: -pair[0])]
 
 
-def untried_together(found: Measurements) -> list[str]:
+def untried_together(measurements: Measurements) -> list[str]:
     """Returns the changes that were visibly faster, as one; [] if each was tried beside one."""
-    fastest = winners(found, found.plan) if found.plan is not None else []
-    tried = [set(run.trial.overrides) for run in found.runs if run.trial.overrides]
-    is_tried = all(any(set(one.overrides) < names for names in tried) for one in fastest)
+    fastest = winners(measurements, measurements.plan) if measurements.plan is not None else []
+    tried = [set(run.trial.overrides) for run in measurements.runs if run.trial.overrides]
+    is_tried = all(
+        any(set(candidate.overrides) < names for names in tried) for candidate in fastest
+    )
     return [] if len(fastest) < 2 or is_tried else [together(fastest).name]
 
 
-def variants(found: Measurements, taken: Sequence[Candidate], plan: Plan) -> list[list[Candidate]]:
+def variants(
+    measurements: Measurements, taken: Sequence[Candidate], plan: Plan
+) -> list[list[Candidate]]:
     """Returns the changes, and those with one of them replaced by more of the same.
 
     That of which alone there was as much to be had.
     """
     all_of_them = [list(taken)]
-    for index, one in enumerate(taken):
-        speed = speed_of(found, one) or 0.0
+    for index, candidate in enumerate(taken):
+        speed = speed_of(measurements, candidate) or 0.0
         for other in plan.candidates:
-            near = (speed_of(found, other) or 0.0) * (1 + LEAST_GAIN) >= speed
-            if other.subject == one.subject == WORKERS and other is not one and near:
+            near = (speed_of(measurements, other) or 0.0) * (1 + LEAST_GAIN) >= speed
+            if other.subject == candidate.subject == WORKERS and other is not candidate and near:
                 all_of_them.append([*taken[:index], other, *taken[index + 1 :]])
     return all_of_them
 
 
-def contenders(found: Measurements, at_most: int) -> list[Trial]:
-    """Returns what was measured fastest, and the ceiling.
-
-    Args:
-        found: So far.
-        at_most: So many changes, fastest first.
-    """
-    trials = _ok_trials(found)
+def contenders(measurements: Measurements, at_most: int) -> list[Trial]:
+    """Returns what was measured fastest, `at_most` so many changes, and the ceiling."""
+    trials = _ok_trials(measurements)
     changed = []
     for trial in trials:
-        speed = found.speedup(trial) if trial.overrides else None
+        speed = measurements.speedup(trial) if trial.overrides else None
         if speed is None or (speed.mid or 0.0) < 1 + LEAST_GAIN / 2:
             continue
-        if not against(found, trial):
+        if not against(measurements, trial):
             changed.append((speed.mid or 0.0, trial))
     changed.sort(key=lambda pair: -pair[0])
     fastest = [trial for _, trial in changed[:at_most]]
-    ceiling = found.alike(CEILING)
+    ceiling = measurements.alike(CEILING)
     may_tell = ceiling.other and not ceiling.is_too_short
-    return [*fastest, *(one for one in trials if one.name == CEILING and may_tell)]
+    return [*fastest, *(trial for trial in trials if trial.name == CEILING and may_tell)]
 
 
-def is_decided(found: Measurements, trial: Trial) -> bool:
+def is_decided(measurements: Measurements, trial: Trial) -> bool:
     """Whether repeated runs tell it from the baseline, by less than what it gains."""
-    speed = found.speedup(trial)
-    runs = [one for one in found.of(trial.name) if one.is_ok]
+    speed = measurements.speedup(trial)
+    runs = [run for run in measurements.of(trial.name) if run.is_ok]
     if speed is None or len(runs) < 2 or speed.low is None or speed.high is None:
         return False
     width, gain = speed.high - speed.low, abs((speed.mid or 1.0) - 1)
@@ -129,91 +128,86 @@ def is_decided(found: Measurements, trial: Trial) -> bool:
     return speed.high < 1 + LEAST_GAIN
 
 
-def speed_of(found: Measurements, candidate: Candidate) -> float | None:
+def speed_of(measurements: Measurements, candidate: Candidate) -> float | None:
     """Returns how many times as fast as the baseline a change was, None where that is not known."""
-    speed = found.speedup(candidate.trial())
+    speed = measurements.speedup(candidate.trial())
     return None if speed is None else speed.mid
 
 
-def _ok_trials(found: Measurements) -> list[Trial]:
-    """Returns each trial that was measured, once."""
-    return list({one.trial.name: one.trial for one in found.runs if one.is_ok}.values())
+def _ok_trials(measurements: Measurements) -> list[Trial]:
+    return list({run.trial.name: run.trial for run in measurements.runs if run.is_ok}.values())
 
 
 def _size(trial: Trial) -> tuple[int, int]:
     return len(trial.overrides), workers_of(trial.overrides)
 
 
-def against(found: Measurements, trial: Trial) -> list[str]:
+def against(measurements: Measurements, trial: Trial) -> list[str]:
     """Returns why a trial is not to be recommended; [] where nothing speaks against it."""
-    told = []
+    reasons = []
     for site in trial.sites if trial.loader_arguments() else ():
-        base, other = (_passes(found, name, site) for name in (BASELINE, trial.name))
+        base, other = (_passes(measurements, name, site) for name in (BASELINE, trial.name))
         if _are_longer(other, base) or _are_longer(base, other):
-            told.append(
-                f"a pass over {site} has {_told(other)} batches with it, and {_told(base)} in the "
-                "script as it is: an epoch is another one then, whatever a step takes; look at how "
-                "its __iter__ shares the data out among workers"
+            reasons.append(
+                f"a pass over {site} has {_batches(other)} batches with it, and "
+                f"{_batches(base)} in the script as it is: an epoch is another one then, whatever "
+                "a step takes; look at how its __iter__ shares the data out among workers"
             )
-    slower = _slower_whole_runs(found, trial) if trial.overrides else None
+    slower = _slower_whole_runs(measurements, trial) if trial.overrides else None
     if slower is not None:
-        told.append(f"the whole script was {slower:.2f} times as fast from start to end")
-    return told
+        reasons.append(f"the whole script was {slower:.2f} times as fast from start to end")
+    return reasons
 
 
-def to_be_minded(found: Measurements, trial: Trial, loaders: Sequence[Loader]) -> list[str]:
-    """Returns which streams a recommended trial takes to be shared out, though no pass ended.
-
-    Args:
-        found: What was measured.
-        trial: That is recommended.
-        loaders: That it changes, as the script has them.
-    """
+def to_be_minded(measurements: Measurements, trial: Trial, loaders: Sequence[Loader]) -> list[str]:
+    """Returns which streams among `loaders` are taken to be shared out, though no pass ended."""
     return [
-        _SHARED.format(one.site)
-        for one in loaders
-        if one.is_iterable and one.shares_samples and "num_workers" in trial.arguments_at(one.site)
+        _SHARED.format(loader.site)
+        for loader in loaders
+        if loader.is_iterable
+        and loader.shares_samples
+        and "num_workers" in trial.arguments_at(loader.site)
         if not all(
-            any(seen.is_ended for seen in _passes(found, name, one.site))
+            any(seen.is_ended for seen in _passes(measurements, name, loader.site))
             for name in (BASELINE, trial.name)
         )
     ]
 
 
-def _passes(found: Measurements, name: str, site: str) -> list[FirstPass]:
-    return [run.passes[site] for run in found.of(name) if run.is_ok and site in run.passes]
+def _passes(measurements: Measurements, name: str, site: str) -> list[FirstPass]:
+    return [run.passes[site] for run in measurements.of(name) if run.is_ok and site in run.passes]
 
 
 def _are_longer(some: Sequence[FirstPass], others: Sequence[FirstPass]) -> bool:
     """Whether the passes of each of some runs are longer than those of all others that ended."""
-    ended = [one.batches for one in others if one.is_ended]
+    ended = [first.batches for first in others if first.is_ended]
     if not some or not ended:
         return False
-    return min(one.batches for one in some) > (1 + _OTHER_PASS) * max(ended)
+    return min(first.batches for first in some) > (1 + _OTHER_PASS) * max(ended)
 
 
-def _told(passes: Sequence[FirstPass]) -> str:
+def _batches(passes: Sequence[FirstPass]) -> str:
     """Returns how many batches a pass has, or that it has more than were seen."""
-    ended = [one.batches for one in passes if one.is_ended]
+    ended = [first.batches for first in passes if first.is_ended]
     if ended:
         return f"{statistics.fmean(ended):,.0f}"
-    return f"over {max(one.batches for one in passes):,}"
+    return f"over {max(first.batches for first in passes):,}"
 
 
-def _slower_whole_runs(found: Measurements, trial: Trial) -> float | None:
+def _slower_whole_runs(measurements: Measurements, trial: Trial) -> float | None:
     """Returns how many times as fast whole runs were that surely took longer, by what counts.
 
     Of runs with other numbers of steps, as of a script that stops early by a loss, it tells none.
     """
     base, other = (
-        [one for one in found.comparable(name) if one.run_s is not None]
+        [run for run in measurements.comparable(name) if run.run_s is not None]
         for name in (BASELINE, trial.name)
     )
     if not base:
         return None
-    usual = statistics.median_low(one.steps for one in base)
+    usual = statistics.median_low(run.steps for run in base)
     paces = [
-        [_whole(one) for one in side if abs(one.steps - usual) <= _SAME_STEPS * usual]
+        [_whole(run) for run in side if abs(run.steps - usual) <= _SAME_STEPS * usual]
         for side in (base, other)
     ]
     whole = speed_up(*paces, took_turns=True) if all(paces) else None

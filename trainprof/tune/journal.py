@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -62,15 +62,13 @@ class JournalDamaged(TrainprofError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a `tune` run was started with.
+    """What a `tune` run was started with: as TuneOptions has it, secrets in `words` masked.
 
     Attributes:
-        words, module: The command, with what looks like a secret masked.
         script_sha256: Of the script's text, None where there is none.
         cwd: Where, None: not known.
         sources: Digests of the files beside the script and of its settings, by name.
-        variables: Of its environment, as ground.variables_of_pace tells them.
-        budget_s, trial_steps, allow_numerics, interval_s, is_sandboxed: As TuneOptions has them.
+        variables: Of its environment, as `variables_of_pace` has them.
     """
 
     words: tuple[str, ...]
@@ -86,33 +84,25 @@ class Asked:
     is_sandboxed: bool
 
 
+@dataclass
 class Journal:
-    """The list of runs that have ended, kept in the `tune` run's directory.
+    """The list of runs that have ended, kept in the `tune` run's directory."""
 
-    Args:
-        directory: Of the `tune` run.
-        asked: What it was started with.
-        done: Entries of an earlier start.
-    """
-
-    def __init__(
-        self, directory: RunDirectory, asked: Asked, done: list[dict[str, Any]] | None = None
-    ) -> None:
-        self._directory = directory
-        self.asked = asked
-        self._done = done or []
+    directory: RunDirectory
+    asked: Asked
+    done: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def spent_s(self) -> float:
-        return sum(float(entry["seconds"]) for entry in self._done)
+        return sum(float(entry["seconds"]) for entry in self.done)
 
     def save(self) -> None:
-        told = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self._done}
-        save_json(self._directory.path / FILE, told)
+        content = {"schema_version": SCHEMA_VERSION, **asdict(self.asked), "done": self.done}
+        save_json(self.directory.path / FILE, content)
 
     def add(self, run: Measured) -> None:
         """Notes a run that is not to be made again."""
-        self._done.append(
+        self.done.append(
             {
                 "name": run.trial.name,
                 "number": run.number,
@@ -137,7 +127,7 @@ class Journal:
         if entry is None:
             return None
         directory = self._directory_of(trial, number)
-        found = read(
+        run = read(
             trial,
             number,
             directory,
@@ -145,46 +135,44 @@ class Journal:
             outcome=str(entry["outcome"]),
             detail=entry["detail"],
             failed_after=entry["failed_after"],
-            relative_to=self._directory.path,
+            relative_to=self.directory.path,
         )
         return replace(
-            found,
-            seconds=float(entry["seconds"]),
-            left_running=tuple(entry["left_running"]),
+            run, seconds=float(entry["seconds"]), left_running=tuple(entry["left_running"])
         )
 
     def ground(self) -> dict[str, str]:
         """Returns the machine and libraries that its runs stood on; {} where none is left."""
-        found: dict[str, str] = {}
-        for entry in self._done:
+        ground: dict[str, str] = {}
+        for entry in self.done:
             directory = self._directory_of(Trial(entry["name"]), entry["number"])
             summary = saved_summary(directory)
             if summary is not None:
                 manifest = manifest_of_first(directory)
                 run = ComparedRun(summary, None, manifest, str(directory.path))
-                found = ground_of(run) | found
-        return found
+                ground = ground_of(run) | ground
+        return ground
 
     def _entry_of(self, trial: Trial, number: int) -> dict[str, Any] | None:
         is_there = self._directory_of(trial, number).path.is_dir()
         asked = (trial.name, number, dict(trial.overrides))
-        for entry in self._done if is_there else ():
+        for entry in self.done if is_there else ():
             if (entry["name"], entry["number"], entry["overrides"]) == asked:
                 return entry
         return None
 
     def _directory_of(self, trial: Trial, number: int) -> RunDirectory:
         # The name alone is ours to trust: where it lies follows from it.
-        return RunDirectory(self._directory.trials / label_of(trial, number))
+        return RunDirectory(self.directory.trials / label_of(trial, number))
 
 
+@dataclass
 class RememberingRunner:
     """Runs what was not run before, as long as it runs on what that did."""
 
-    def __init__(self, runner: TrialRunner, journal: Journal) -> None:
-        self._runner = runner
-        self._journal = journal
-        self._ground: Mapping[str, str] = {}
+    runner: TrialRunner
+    journal: Journal
+    ground: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         """Runs a trial, or returns what it showed.
@@ -192,17 +180,17 @@ class RememberingRunner:
         Raises:
             CannotResume: If it ran on another machine, or with other libraries, than earlier ones.
         """
-        known = self._journal.remembered(trial, number)
+        known = self.journal.remembered(trial, number)
         if known is not None:
-            self._ground = {**known.ground, **self._ground}
+            self.ground = {**known.ground, **self.ground}
             return known
-        measured = self._runner.run(trial, number, limits)
-        check_ground(self._ground, measured.ground)
+        measured = self.runner.run(trial, number, limits)
+        check_ground(self.ground, measured.ground)
         is_lost = measured.outcome == INTERRUPTED or was_in_vain(measured, limits)
         # What all the rest stands on is tried again: a full disk or a device in use may pass.
         is_lost |= measured.outcome in BROKEN and trial.name in (WARM_UP, BASELINE)
         if not is_lost:
-            self._journal.add(measured)
+            self.journal.add(measured)
         return measured
 
 
@@ -214,8 +202,8 @@ def read_journal(directory: RunDirectory) -> Journal:
     """
     path: Path = directory.path / FILE
     try:
-        told = json.loads(read_run_file(path, LARGEST_BYTES))
-        asked, done = _asked(told), [_entry(one) for one in told["done"]]
+        content = json.loads(read_run_file(path, LARGEST_BYTES))
+        asked, done = _asked(content), [_entry(entry) for entry in content["done"]]
     except OSError as error:
         raise JournalDamaged(
             f"{directory.path} is no `tune` run: {FILE} cannot be read: {error.strerror or error}",
@@ -228,22 +216,22 @@ def read_journal(directory: RunDirectory) -> Journal:
     return Journal(directory, asked, done)
 
 
-def _asked(told: Mapping[str, Any]) -> Asked:
-    if told["schema_version"] != SCHEMA_VERSION:
+def _asked(content: Mapping[str, Any]) -> Asked:
+    if content["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another version")
-    steps = told["trial_steps"]
+    steps = content["trial_steps"]
     return Asked(
-        words=tuple(str(word) for word in told["words"]),
-        module=_text(told["module"]),
-        script_sha256=_text(told["script_sha256"]),
-        budget_s=_positive(told["budget_s"]),
+        words=tuple(str(word) for word in content["words"]),
+        module=_text(content["module"]),
+        script_sha256=_text(content["script_sha256"]),
+        budget_s=_positive(content["budget_s"]),
         trial_steps=None if steps is None else int(_positive(steps)),
-        allow_numerics=bool(told["allow_numerics"]),
-        interval_s=_positive(told["interval_s"]),
-        cwd=_text(told["cwd"]),
-        sources=_texts(told["sources"]),
-        variables=_texts(told["variables"]),
-        is_sandboxed=bool(told["is_sandboxed"]),
+        allow_numerics=bool(content["allow_numerics"]),
+        interval_s=_positive(content["interval_s"]),
+        cwd=_text(content["cwd"]),
+        sources=_texts(content["sources"]),
+        variables=_texts(content["variables"]),
+        is_sandboxed=bool(content["is_sandboxed"]),
     )
 
 
@@ -259,21 +247,21 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _texts(told: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in dict(told).items()}
+def _texts(content: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in dict(content).items()}
 
 
-def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(content: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "name": str(told["name"]),
-        "number": int(told["number"]),
-        "overrides": dict(told["overrides"]),
-        "directory": str(told["directory"]),
-        "outcome": str(told["outcome"]),
-        "detail": _text(told["detail"]),
-        "failed_after": _text(told["failed_after"]),
-        "left_running": [str(name) for name in told["left_running"]],
-        "seconds": _positive(told["seconds"]),
+        "name": str(content["name"]),
+        "number": int(content["number"]),
+        "overrides": dict(content["overrides"]),
+        "directory": str(content["directory"]),
+        "outcome": str(content["outcome"]),
+        "detail": _text(content["detail"]),
+        "failed_after": _text(content["failed_after"]),
+        "left_running": [str(name) for name in content["left_running"]],
+        "seconds": _positive(content["seconds"]),
     }
 
 
@@ -284,21 +272,21 @@ class CannotResume(TrainprofError):
 
 def ground_now(target: Target) -> dict[str, str]:
     """Returns what a run would stand on, as far as that is known before one was made."""
-    found, torch = ground_of_host(host_now()), installed_torch(target)
-    return found if torch is None else {**found, TORCH: torch}
+    ground, torch = ground_of_host(host_now()), installed_torch(target)
+    return ground if torch is None else {**ground, TORCH: torch}
 
 
 def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns those of an environment that decide how fast a script is; of devices their number."""
-    found = {
+    variables = {
         name: value
         for name, value in environ.items()
         if name in _OF_PACE or name.startswith(_BEGINNINGS)
     }
     if _DEVICES in environ:
-        devices = [one for one in environ[_DEVICES].split(",") if one.strip()]
-        found[_NUMBER_OF_DEVICES] = str(len(devices))
-    return found
+        devices = [device for device in environ[_DEVICES].split(",") if device.strip()]
+        variables[_NUMBER_OF_DEVICES] = str(len(devices))
+    return variables
 
 
 def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -322,22 +310,19 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     # On which of several GPUs it was takes a while to see.
     one_gpu = [set(side.get(GPU, "").split(", ")) for side in (before, now)]
     is_same = bool(one_gpu[0] & one_gpu[1])
-    check_alike(before, {x: told for x, told in now.items() if x != GPU or not is_same})
+    check_alike(before, {x: value for x, value in now.items() if x != GPU or not is_same})
 
 
 def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Refuses what would make later trials unlike earlier ones.
-
-    Args:
-        before, now: By its name; of what is not known of both, nothing is said.
+    """Refuses what would make later trials unlike earlier ones, as far as both are known.
 
     Raises:
         CannotResume: With what is another.
     """
     changed = [
-        f"{what} was {before[what]} and is {told}"
-        for what, told in now.items()
-        if what in before and before[what] != told
+        f"{what} was {before[what]} and is {value}"
+        for what, value in now.items()
+        if what in before and before[what] != value
     ]
     if changed:
         raise CannotResume(

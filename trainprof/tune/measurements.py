@@ -30,11 +30,9 @@ _OTHER_KIND: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Runs of two trials, with the paces to be compared.
+    """Runs of the baseline and of a trial, with the paces to be compared.
 
-    Attributes:
-        base, other: Of the script as it is, and of a trial.
-        until: Only so many steps of each run count, None: all of them.
+    `until`: only so many steps of each run count, None: all of them.
     """
 
     base: Sequence[Measured]
@@ -53,7 +51,7 @@ class Progress:
     """Where the search is.
 
     Attributes:
-        trial: About to run, None: `measured` has.
+        trial: About to run, where `measured` is None.
         done, expected: Runs of trials; how many there will be is not known before the baseline.
         left_s: Of the budget.
         is_kept: The run was made before, and is not made again.
@@ -74,10 +72,9 @@ class Measurements:
     Attributes:
         runs: In order of time, the warm-up first.
         plan: None until there is a baseline.
-        predicted: By the name of a trial, as said before it ran.
+        predicted, cautions: By the name of a trial.
         trial_steps: After which trials are stopped, None: never.
-        cautions: What each trial alters, or needs, by its name.
-        best: What is recommended, None: the script as it is.
+        best: What is recommended, None: the baseline.
         ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
         unfinished: Names of what was still to be tried.
         first_counts: The first run counts as the baseline.
@@ -99,12 +96,12 @@ class Measurements:
 
     def of(self, name: str) -> list[Measured]:
         """Returns the runs of a trial."""
-        return [one for one in self.runs if one.trial.name == name]
+        return [run for run in self.runs if run.trial.name == name]
 
     def failures_after(self) -> list[str]:
         """Returns how runs of the script as it is failed once their training had been ended."""
-        runs = [one for one in self.runs if one.trial.name in (WARM_UP, BASELINE)]
-        return [one.failed_after for one in runs if one.failed_after is not None]
+        runs = [run for run in self.runs if run.trial.name in (WARM_UP, BASELINE)]
+        return [run.failed_after for run in runs if run.failed_after is not None]
 
     def judged(self, run: Measured) -> Measured:
         """Returns a run that failed after its training as failed, where its change may be why.
@@ -114,7 +111,7 @@ class Measurements:
         """
         if run.outcome != OK or run.failed_after is None or run.was_cut or not run.trial.overrides:
             return run
-        known = {_kind(told) for told in self.failures_after()}
+        known = {_kind(failure) for failure in self.failures_after()}
         if _kind(run.failed_after) in known:
             return run
         return replace(run, outcome=FAILED, detail=run.failed_after, pace=None, training_pace=None)
@@ -126,7 +123,7 @@ class Measurements:
             *held_up_runs(self.runs),
             *runs_on_other_batches(self.runs),
         }
-        return [one for one in self.of(name) if one.is_ok and one.directory not in left_out]
+        return [run for run in self.of(name) if run.is_ok and run.directory not in left_out]
 
     def was_cold(self, run: Measured) -> bool:
         """Whether a run read from disk what others had in memory."""
@@ -142,7 +139,7 @@ class Measurements:
         if both.is_too_short:
             return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
         base, other = (
-            [pace for one in runs if (pace := _pace_of(one, trial)) is not None]
+            [pace for run in runs if (pace := _pace_of(run, trial)) is not None]
             for runs in (both.base, both.other)
         )
         return self.compared(base, other) if base and other else None
@@ -159,13 +156,13 @@ class Measurements:
 
     def free_step_s(self) -> float | None:
         """Returns what a step takes on free data, None where that is not known, or only a bound."""
-        paces = [one.pace for one in self.alike(CEILING).other if not one.is_least]
+        paces = [run.pace for run in self.alike(CEILING).other if not run.is_least]
         return next((pace.mean_s for pace in paces if pace is not None), None)
 
     def tells_ceiling(self) -> bool:
         """Whether free data shows what loading costs, and not only the least that it may cost."""
         runs = self.comparable(CEILING)
-        return bool(runs) and not any(one.is_least for one in runs)
+        return bool(runs) and not any(run.is_least for run in runs)
 
     def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         """Returns how many times as fast some runs were as others; each question once."""
@@ -180,12 +177,12 @@ class Measurements:
         return known[0]
 
     def spent_s(self) -> float:
-        return sum(one.seconds for one in self.runs)
+        return sum(run.seconds for run in self.runs)
 
 
-def _kind(told: str) -> str:
+def _kind(failure: str) -> str:
     """Returns the exception's class, or the exit status: messages name files of a trial's own."""
-    return told.partition(":")[0]
+    return failure.partition(":")[0]
 
 
 def _pace_of(run: Measured, trial: Trial) -> Pace | None:
@@ -201,9 +198,9 @@ def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
     seen = [run.seen for run in runs if run.seen is not None]
     if len(seen) < len(runs) or not runs:
         return Alike(base, other)
-    until = min(one.until for one in seen)
+    until = min(steps.until for steps in seen)
     least = max(_OTHER_KIND, *map(_may_wander, runs))
-    if not any(one.until > until and one.drift_beyond(until) > least for one in seen):
+    if not any(steps.until > until and steps.drift_beyond(until) > least for steps in seen):
         return Alike(base, other)
     return Alike([run.up_to(until) for run in base], [run.up_to(until) for run in other], until)
 
@@ -251,8 +248,8 @@ def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
     They are copies of the first ones. Where samples come sorted, or grow from pass to pass, those
     are not like the batches that the script as it is was measured on.
     """
-    told = (one.batches for one in runs if one.trial.name == BASELINE and one.is_ok)
-    usual = next((batches for batches in told if batches), {})
+    sizes = (run.batches for run in runs if run.trial.name == BASELINE and run.is_ok)
+    usual = next((batches for batches in sizes if batches), {})
     return [
         run.directory
         for run in runs

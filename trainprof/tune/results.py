@@ -26,12 +26,7 @@ from trainprof.analysis.summary.tune import (
 from trainprof.findings.loading.loader_change import call_with
 from trainprof.tune.candidates import Plan
 from trainprof.tune.choice import against, to_be_minded
-from trainprof.tune.measurements import (
-    Measurements,
-    cold_runs,
-    held_up_runs,
-    runs_on_other_batches,
-)
+from trainprof.tune.measurements import Measurements, cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 _FIRST_COUNTS: Final = (
@@ -45,7 +40,7 @@ _FEWEST_LOSSES: Final = 3
 
 def summary_of_tune(
     base: RunSummary,
-    found: Measurements,
+    measurements: Measurements,
     *,
     name: str,
     directory: str,
@@ -53,19 +48,12 @@ def summary_of_tune(
     command: Sequence[str] | None = None,
     is_sandboxed: bool = True,
 ) -> RunSummary:
-    """Returns the summary of a `tune` run: of its first baseline, with the trials.
+    """Returns the summary of a `tune` run: that of its first baseline, with the trials.
 
-    Args:
-        base: Of the first baseline.
-        found: What was measured.
-        name: The `tune` run's.
-        directory: As one would type it.
-        budget_s: That it was given.
-        command: As it was given, with secrets masked; None: the first baseline's.
-        is_sandboxed: Whether trials were kept from the user's files.
+    `directory` and `command` as typed, secrets masked; None: the first baseline's command.
     """
-    rows = trials_of(found)
-    written = dict.fromkeys(path for run in found.runs for path in run.written)
+    rows = trials_of(measurements)
+    written = dict.fromkeys(path for run in measurements.runs for path in run.written)
     return replace(
         base,
         run=replace(
@@ -75,48 +63,48 @@ def summary_of_tune(
             command=base.run.command if command is None else list(command),
         ),
         trials=rows,
-        recommended=recommended_of(found, rows, base),
+        recommended=recommended_of(measurements, rows, base),
         tuning=Tuning(
             budget_s=budget_s,
-            spent_s=found.spent_s(),
-            trial_steps=found.trial_steps,
-            ended_by=found.ended_by,
-            unfinished=list(found.unfinished),
-            needed_budget_s=found.needed_budget_s,
+            spent_s=measurements.spent_s(),
+            trial_steps=measurements.trial_steps,
+            ended_by=measurements.ended_by,
+            unfinished=list(measurements.unfinished),
+            needed_budget_s=measurements.needed_budget_s,
             uncontained=[f"wrote {path}" for path in written],
             is_sandboxed=is_sandboxed,
             notes=[
-                *(found.plan.notes if found.plan is not None else ()),
-                *([_FIRST_COUNTS] if found.first_counts else []),
-                *_left_out(found),
-                *_failed_after(found),
-                *_unlike(found),
+                *(measurements.plan.notes if measurements.plan is not None else ()),
+                *([_FIRST_COUNTS] if measurements.first_counts else []),
+                *_left_out(measurements),
+                *_failed_after(measurements),
+                *_unlike(measurements),
             ],
         ),
     )
 
 
-def trials_of(found: Measurements) -> list[TrialSummary]:
+def trials_of(measurements: Measurements) -> list[TrialSummary]:
     """Returns one row for each trial, in the order in which they were first run."""
-    runs = [one for one in found.runs if one.outcome != INTERRUPTED]
-    trials = {one.trial.name: one.trial for one in runs if one.trial.name != WARM_UP}
-    return [_row(found, trial) for trial in trials.values()]
+    runs = [run for run in measurements.runs if run.outcome != INTERRUPTED]
+    trials = {run.trial.name: run.trial for run in runs if run.trial.name != WARM_UP}
+    return [_row(measurements, trial) for trial in trials.values()]
 
 
-def _row(found: Measurements, trial: Trial) -> TrialSummary:
-    runs = _results(found.of(trial.name))
-    good = [one for one in runs if one.is_ok]
-    worst = next((one for one in runs if one.outcome != OK), runs[0])
+def _row(measurements: Measurements, trial: Trial) -> TrialSummary:
+    runs = _results(measurements.of(trial.name))
+    good = [run for run in runs if run.is_ok]
+    worst = next((run for run in runs if run.outcome != OK), runs[0])
     is_base = trial.name == BASELINE
-    speed = None if is_base else found.speedup(trial)
-    predicted = found.predicted.get(trial.name)
+    speed = None if is_base else measurements.speedup(trial)
+    predicted = measurements.predicted.get(trial.name)
     times = times_of(speed)
-    is_least = any(one.is_least for one in good)
+    is_least = any(run.is_least for run in good)
     memory = [x.peak_memory_bytes for x in good if x.peak_memory_bytes is not None]
     return TrialSummary(
         name=trial.name,
         overrides=dict(trial.overrides),
-        steps_per_s=_steps_per_s(found.alike(trial.name).other),
+        steps_per_s=_steps_per_s(measurements.alike(trial.name).other),
         speedup=Times(1.0, 1.0, 1.0) if is_base and good else times,
         verdict=speed.verdict if speed is not None else UNKNOWN,
         predicted=list(predicted) if predicted is not None else None,
@@ -124,16 +112,16 @@ def _row(found: Measurements, trial: Trial) -> TrialSummary:
         if times is None or predicted is None or is_least
         else whether_held(times, predicted),
         runs=len(runs),
-        directories=[one.directory for one in runs],
+        directories=[run.directory for run in runs],
         outcome=worst.outcome,
         detail=worst.detail,
-        losses=None if is_base else _losses(found, runs),
-        refused={name: why for one in runs for name, why in one.refused.items()},
-        cautions=list(found.cautions.get(trial.name, ())),
-        against=against(found, trial),
+        losses=None if is_base else _losses(measurements, runs),
+        refused={name: why for run in runs for name, why in run.refused.items()},
+        cautions=list(measurements.cautions.get(trial.name, ())),
+        against=against(measurements, trial),
         peak_memory_bytes=max(memory, default=None),
-        steps=max((one.steps for one in runs), default=None),
-        was_cut=any(one.was_cut for one in runs),
+        steps=max((run.steps for run in runs), default=None),
+        was_cut=any(run.was_cut for run in runs),
         is_least=is_least,
         disturbance=statistics.fmean(x.disturbance for x in good) if good else 0.0,
     )
@@ -144,8 +132,8 @@ def _results(runs: Sequence[Measured]) -> list[Measured]:
 
     One trial's only run that was cut short stands for itself.
     """
-    ended = [one for one in runs if one.outcome != INTERRUPTED]
-    return [one for one in ended if one.outcome != CUT_SHORT] or ended
+    ended = [run for run in runs if run.outcome != INTERRUPTED]
+    return [run for run in ended if run.outcome != CUT_SHORT] or ended
 
 
 def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
@@ -163,56 +151,55 @@ def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None
 
 
 def _steps_per_s(runs: Sequence[Measured]) -> float | None:
-    paces = [one.training_pace or one.pace for one in runs]
+    paces = [run.training_pace or run.pace for run in runs]
     means = [pace.mean_s for pace in paces if pace is not None and pace.mean_s > 0]
     return 1 / statistics.fmean(means) if means else None
 
 
-def _losses(found: Measurements, runs: Sequence[Measured]) -> str | None:
+def _losses(measurements: Measurements, runs: Sequence[Measured]) -> str | None:
     """None where losses are not known, or the script itself gives other ones each time."""
-    base = [one.losses for one in found.of(BASELINE) if len(one.losses) >= _FEWEST_LOSSES]
-    other = [one.losses for one in runs if len(one.losses) >= _FEWEST_LOSSES]
-    if not base or not other or not all(_are_same(base[0], one) for one in base[1:]):
+    base = [run.losses for run in measurements.of(BASELINE) if len(run.losses) >= _FEWEST_LOSSES]
+    other = [run.losses for run in runs if len(run.losses) >= _FEWEST_LOSSES]
+    if not base or not other or not all(_are_same(base[0], losses) for losses in base[1:]):
         return None
     if len(base) < 2:
         # Equal ones tell something even so; others may come of the script's own randomness.
-        return "same" if all(_are_same(base[0], one) for one in other) else None
-    return "same" if all(_are_same(base[0], one) for one in other) else "other"
+        return "same" if all(_are_same(base[0], losses) for losses in other) else None
+    return "same" if all(_are_same(base[0], losses) for losses in other) else "other"
 
 
-def _are_same(one: Sequence[float], other: Sequence[float]) -> bool:
-    count = min(len(one), len(other))
-    first, second = np.array(one[:count]), np.array(other[:count])
-    return bool(np.allclose(first, second, rtol=_SAME_LOSS, atol=_SAME_LOSS, equal_nan=True))
+def _are_same(first: Sequence[float], other: Sequence[float]) -> bool:
+    count = min(len(first), len(other))
+    both = np.array(first[:count]), np.array(other[:count])
+    return bool(np.allclose(*both, rtol=_SAME_LOSS, atol=_SAME_LOSS, equal_nan=True))
 
 
 def recommended_of(
-    found: Measurements, rows: Sequence[TrialSummary], base: RunSummary
+    measurements: Measurements, rows: Sequence[TrialSummary], base: RunSummary
 ) -> Recommended | None:
     """Returns the setting to take, None where none was visibly faster."""
-    if found.best is None:
+    if measurements.best is None:
         return None
-    row = next(one for one in rows if one.name == found.best.name)
+    row = next(row for row in rows if row.name == measurements.best.name)
     if row.speedup is None:
         return None
-    changed = _changed_loaders(found.best, base)
-    minded = to_be_minded(found, found.best, [loader for loader, _ in changed])
+    changed = _changed_loaders(measurements.best, base)
+    minded = to_be_minded(measurements, measurements.best, [loader for loader, _ in changed])
     return Recommended(
         overrides=row.overrides,
         speedup=row.speedup,
         name=row.name,
-        sites=list(found.best.sites) if found.best.loader_arguments() else [],
+        sites=list(measurements.best.sites) if measurements.best.loader_arguments() else [],
         change=[
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
-            *_other_changes(found.best, found.plan),
+            *_other_changes(measurements.best, measurements.plan),
         ],
-        cautions=list(dict.fromkeys((*minded, *row.cautions, *_of_builders(found)))),
+        cautions=list(dict.fromkeys((*minded, *row.cautions, *_of_builders(measurements)))),
     )
 
 
 def _changed_loaders(trial: Trial, base: RunSummary) -> list[tuple[Loader, dict[str, Any]]]:
-    """Returns the loaders that a trial changed, one for each line, with their arguments."""
-    loaders = {one.site: one for one in reversed(base.loaders)}
+    loaders = {loader.site: loader for loader in reversed(base.loaders)}
     changes = ((site, trial.arguments_at(site)) for site in trial.sites)
     return [(loaders[site], change) for site, change in changes if change and site in loaders]
 
@@ -227,17 +214,24 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
             continue
         value = trial.overrides[name]
         if name in _OF_OPTIMIZERS and optimizers:
-            lines += [f"{one.site}: {one.with_argument(name, value)}" for one in optimizers]
+            lines += [
+                f"{optimizer.site}: {optimizer.with_argument(name, value)}"
+                for optimizer in optimizers
+            ]
         else:
             lines.append(code.format(repr(value)))
     return lines
 
 
-def _of_builders(found: Measurements) -> list[str]:
+def _of_builders(measurements: Measurements) -> list[str]:
     """Returns what to mind where a package builds an optimizer that the best trial changed."""
-    if found.best is None or found.plan is None or not _OF_OPTIMIZERS & found.best.overrides.keys():
+    if (
+        measurements.best is None
+        or measurements.plan is None
+        or not _OF_OPTIMIZERS & measurements.best.overrides.keys()
+    ):
         return []
-    return minded_of(found.plan.optimizers)
+    return minded_of(measurements.plan.optimizers)
 
 
 _SETTINGS: Final = {
@@ -252,33 +246,33 @@ _SETTINGS: Final = {
 _OF_OPTIMIZERS: Final = frozenset({"fused", "foreach"})
 
 
-def _left_out(found: Measurements) -> list[str]:
+def _left_out(measurements: Measurements) -> list[str]:
     reasons = {
-        "read from disk what the other trials had in memory": cold_runs(found.runs),
-        "took over twice as long as another run of the same": held_up_runs(found.runs),
+        "read from disk what the other trials had in memory": cold_runs(measurements.runs),
+        "took over twice as long as another run of the same": held_up_runs(measurements.runs),
         "the first batches, which free data is copied from, are not as large as later ones": (
-            runs_on_other_batches(found.runs)
+            runs_on_other_batches(measurements.runs)
         ),
     }
     return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
 
 
-def _failed_after(found: Measurements) -> list[str]:
+def _failed_after(measurements: Measurements) -> list[str]:
     """Says how the script as it is fails behind a training that a limit ended, where it does."""
     return [
         f"once its training was ended at the limit, the script failed ({why}): what it trained "
         "until then counts"
-        for why in found.failures_after()[:1]
+        for why in measurements.failures_after()[:1]
     ]
 
 
-def _unlike(found: Measurements) -> list[str]:
+def _unlike(measurements: Measurements) -> list[str]:
     """Says of which trials only the steps count that the script as it is made too."""
-    trials = dict.fromkeys(run.trial.name for run in found.runs if run.is_ok)
+    trials = dict.fromkeys(run.trial.name for run in measurements.runs if run.is_ok)
     counted: dict[int, list[str]] = {}
     untold = []
     for name in trials:
-        both = found.alike(name) if name not in (WARM_UP, BASELINE) else None
+        both = measurements.alike(name) if name not in (WARM_UP, BASELINE) else None
         if both is not None and both.is_too_short:
             untold.append(name)
         elif both is not None and both.until is not None:

@@ -53,51 +53,37 @@ class Script:
         return tuple(word.replace(PLACEHOLDER, name) for word in self.words)
 
 
+@dataclass(frozen=True, slots=True)
 class ScriptRunner:
-    """Runs trials of a script under a `tune` run's directory.
+    """Runs trials of a script under a `tune` run's directory, in a sandbox where there is one."""
 
-    Args:
-        script: What is run.
-        directory: Of the `tune` run.
-        interval_s: The sampler's interval.
-        sandbox: Keeps trials from the user's files, None: nothing does.
-    """
-
-    def __init__(
-        self,
-        script: Script,
-        directory: RunDirectory,
-        *,
-        interval_s: float,
-        sandbox: Sandbox | None,
-    ) -> None:
-        self._script = script
-        self._directory = directory
-        self._interval_s = interval_s
-        self._sandbox = sandbox
+    script: Script
+    directory: RunDirectory
+    interval_s: float
+    sandbox: Sandbox | None
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         began = time.monotonic()
         label = label_of(trial, number)
-        path = self._directory.trials / label
-        scratch = self._directory.path / SCRATCH / label
+        path = self.directory.trials / label
+        scratch = self.directory.path / SCRATCH / label
         # What another `tune` had begun and did not end.
         for left in (path, scratch):
             remove_tree(left)
-        self._directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in (scratch, scratch.parent / CACHES):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         cwd = Path.cwd()
-        if self._sandbox is None:
-            cwd = scratch_directory(scratch, cwd, but_for=self._directory.path)
+        if self.sandbox is None:
+            cwd = scratch_directory(scratch, cwd, but_for=self.directory.path)
             before = words_without_sandbox(cwd)
         else:
-            before = self._sandbox.words(scratch, path)
+            before = self.sandbox.words(scratch, path)
         options = RunOptions(
-            words=self._script.for_trial(argument_of(trial, number)),
-            module=self._script.module,
+            words=self.script.for_trial(argument_of(trial, number)),
+            module=self.script.module,
             output=path,
-            interval_s=self._interval_s,
+            interval_s=self.interval_s,
             max_steps=limits.steps if trial.data != "alone" else None,
             max_time_s=limits.seconds,
             trial=TrialOptions(
@@ -107,7 +93,7 @@ class ScriptRunner:
                 batches=limits.steps if trial.data == "alone" else None,
                 pass_batches=trial.pass_batches,
                 settings=trial.settings(),
-                scratch=scratch if self._sandbox is None and trial.name == WARM_UP else None,
+                scratch=scratch if self.sandbox is None and trial.name == WARM_UP else None,
                 enough_s=limits.enough_s,
                 enough_steps=limits.enough_steps,
             ),
@@ -121,18 +107,20 @@ class ScriptRunner:
             finished = run(options)
             record = RunDirectory(path)
             ended = Ended(finished.outcome, finished.is_overdue)
-            found = measured(trial, number, record, ended, relative_to=self._directory.path)
+            run_of_trial = measured(trial, number, record, ended, relative_to=self.directory.path)
             if finished.is_full:
-                found = replace(found, outcome=FAILED, detail=WOULD_FILL, pace=None)
-            if self._sandbox is not None and found.outcome == FAILED:
+                run_of_trial = replace(run_of_trial, outcome=FAILED, detail=WOULD_FILL, pace=None)
+            if self.sandbox is not None and run_of_trial.outcome == FAILED:
                 why = refusal_in(end_of_errors(record.console))
-                found = found if why is None else replace(found, detail=f"{found.detail}. {why}")
+                run_of_trial = (
+                    run_of_trial
+                    if why is None
+                    else replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
+                )
         finally:
             remove_tree(scratch)
         return replace(
-            found,
-            seconds=time.monotonic() - began,
-            left_running=finished.left_running,
+            run_of_trial, seconds=time.monotonic() - began, left_running=finished.left_running
         )
 
 

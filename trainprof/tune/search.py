@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -94,71 +94,55 @@ class CannotTune(TrainprofError):
 
 
 class _Ended(Exception):
-    """No more trials.
-
-    Args:
-        why: BUDGET or INTERRUPTED.
-    """
+    """No more trials; `why`: BUDGET or INTERRUPTED."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
 
+@dataclass
 class Search:
     """Runs trials until it knows, or the budget is spent.
 
-    Args:
-        runner: Runs them.
+    Attributes:
         plan_of: What the baseline lets expect, given also what a step takes with free data, once
             that is known.
-        budget_s: Wall-clock time from now on, whatever runs. Trials that don't fit are not begun.
-        trial_steps: After which trials are stopped, None: as many as the budget suggests.
-        steps_budget_s: The budget that suggests it, where another one was given at first.
+        budget_s: Wall-clock time from now on. Trials that don't fit are not begun.
+        trial_steps: After which trials are stopped, None: as many as the budget suggests, or
+            `steps_budget_s`, where another budget was given at first.
         directory: Of the `tune` run, as one would type it.
         is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
         tell: Called before and after each run.
         announce: Called with a sentence on what fits into the budget, before the first run and
             after the baseline.
         keep: Called after each run with all that is known.
-        now: A clock, in s.
+        known: That is what was measured.
     """
 
-    def __init__(
-        self,
-        runner: TrialRunner,
-        plan_of: Callable[[Measured, float | None], Plan],
-        *,
-        budget_s: float,
-        trial_steps: int | None = None,
-        steps_budget_s: float | None = None,
-        directory: Path = Path(),
-        is_known: Callable[[Trial, int], bool] = lambda trial, number: False,
-        tell: Callable[[Progress], None] = lambda progress: None,
-        announce: Callable[[str], None] = lambda sentence: None,
-        keep: Callable[[Measurements], None] = lambda found: None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._runner = runner
-        self._plan_of = plan_of
-        self._budget_s = budget_s
-        self._asked_steps = trial_steps
-        self._steps_budget_s = steps_budget_s or budget_s
-        self._directory = directory
-        self._is_known = is_known
-        self._now = now
-        self._ends_s = now() + budget_s
+    runner: TrialRunner
+    plan_of: Callable[[Measured, float | None], Plan]
+    budget_s: float
+    trial_steps: int | None = None
+    steps_budget_s: float | None = None
+    directory: Path = Path()
+    is_known: Callable[[Trial, int], bool] = lambda trial, number: False
+    tell: Callable[[Progress], None] = lambda progress: None
+    announce: Callable[[str], None] = lambda sentence: None
+    keep: Callable[[Measurements], None] = lambda measurements: None
+    now: Callable[[], float] = time.monotonic
+    known: Measurements = field(default_factory=Measurements)
+
+    def __post_init__(self) -> None:
+        self._steps_budget_s = self.steps_budget_s or self.budget_s
+        self._ends_s = self.now() + self.budget_s
         self._has_run = False
-        self._tell = tell
-        self._announce = announce
-        self._keep = keep
         self._expected: int | None = None
         self._usual_s = 0.0  # that a baseline takes
         self._since_baseline = 0
         self._made: Counter[str] = Counter()  # runs by name
         self._waiting: list[str] = []
         self._left_out: list[str] = []
-        self.found = Measurements()
 
     def run(self) -> Measurements:
         """Returns what was found; also when it was interrupted or the budget is spent.
@@ -166,59 +150,59 @@ class Search:
         Raises:
             CannotTune: If the script as it is does not train for long enough to be measured.
         """
-        found = self.found
+        known = self.known
         try:
             base = self._planned_from(self._begin())
-            assert found.plan is not None
-            self._announce_rest(found.plan)
-            self._bounds(found.plan)
-            plan = found.plan = self._plan_of(base, found.free_step_s())
+            assert known.plan is not None
+            self._announce_rest(known.plan)
+            self._bounds(known.plan)
+            plan = known.plan = self.plan_of(base, known.free_step_s())
             self._singles(plan)
-            plan = found.plan = self._with_kept_workers(found.plan)
+            plan = known.plan = self._with_kept_workers(known.plan)
             self._put_together(plan)
             self._decide()
-            if untried_together(found):
+            if untried_together(known):
                 # What one run could not tell from chance, more of them could.
                 self._put_together(plan)
                 self._decide()
-            found.ended_by = FINISHED
+            known.ended_by = FINISHED
             self._last_baseline()
-            while found.ended_by == FINISHED and self._goes_on():
+            while known.ended_by == FINISHED and self._goes_on():
                 self._decide()
                 self._last_baseline()
         except _Ended as end:
-            found.ended_by = end.why
+            known.ended_by = end.why
         except KeyboardInterrupt:
             # Between trials: inside of one it is the script's, and its outcome tells.
-            found.ended_by = INTERRUPTED
-        if found.ended_by == FINISHED and any(one.outcome == CUT_SHORT for one in found.runs):
-            found.ended_by = BUDGET
-        waiting = self._waiting if found.ended_by != FINISHED else []
-        if found.ended_by != INTERRUPTED and len(found.runs) > 2:
+            known.ended_by = INTERRUPTED
+        if known.ended_by == FINISHED and any(run.outcome == CUT_SHORT for run in known.runs):
+            known.ended_by = BUDGET
+        waiting = self._waiting if known.ended_by != FINISHED else []
+        if known.ended_by != INTERRUPTED and len(known.runs) > 2:
             self._last_baseline()
-        waiting = list(dict.fromkeys((*waiting, *untried_together(found), *self._left_out)))
-        found.unfinished = [name for name in waiting if not found.of(name)]
-        if found.ended_by == BUDGET and not any(run.trial.overrides for run in found.runs):
-            found.needed_budget_s = budget_of_a_change(found.runs[0].seconds, self._usual_s)
-        self._keep(found)
-        return found
+        waiting = list(dict.fromkeys((*waiting, *untried_together(known), *self._left_out)))
+        known.unfinished = [name for name in waiting if not known.of(name)]
+        if known.ended_by == BUDGET and not any(run.trial.overrides for run in known.runs):
+            known.needed_budget_s = budget_of_a_change(known.runs[0].seconds, self._usual_s)
+        self.keep(known)
+        return known
 
     def _begin(self) -> Measured:
         """Returns the first baseline: the second run, or the first where no more of them fit."""
-        asked = self._asked_steps
-        if not self._is_known(Trial(WARM_UP), 1):
-            longest = duration(longest_trial_s(self._budget_s))
-            self._announce(
-                f"plan: the first run shows how many trials fit into {duration(self._budget_s)}, "
+        asked = self.trial_steps
+        if not self.is_known(Trial(WARM_UP), 1):
+            longest = duration(longest_trial_s(self.budget_s))
+            self.announce(
+                f"plan: the first run shows how many trials fit into {duration(self.budget_s)}, "
                 f"each ended at a step after about {longest}"
             )
-        first = limits_of_warm_up(self._budget_s, self._steps_budget_s, asked)
+        first = limits_of_warm_up(self.budget_s, self._steps_budget_s, asked)
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
-        is_known = self._is_known(baseline(), 1)
+        is_known = self.is_known(baseline(), 1)
         steps = asked or self._steps_of_trials(warm_up)
-        self.found.trial_steps = steps
+        self.known.trial_steps = steps
         takes_s = trial_s(warm_up, steps)
         needed_s = 0.0 if takes_s is None else 2 * takes_s
         if self._time_left_s() < max(needed_s, ENDING_S) and not is_known:
@@ -233,18 +217,14 @@ class Search:
     def _first_as_baseline(self, warm_up: Measured, takes_s: float | None) -> Measured:
         """Counts the warm-up as the baseline: another one would leave no time for a change.
 
-        Args:
-            warm_up: The first run.
-            takes_s: What a trial takes, None: not known.
-
         Raises:
             CannotTune: If it made too few steps for that.
         """
         if not warm_up.is_ok:
             raise self._too_short(warm_up, warm_up.seconds, takes_s)
-        base = self.found.runs[-1] = replace(warm_up, trial=baseline())
+        base = self.known.runs[-1] = replace(warm_up, trial=baseline())
         self._usual_s, self._since_baseline = base.seconds, 0
-        self.found.first_counts = True
+        self.known.first_counts = True
         return base
 
     def _too_short(self, run: Measured, first_s: float, takes_s: float | None) -> CannotTune:
@@ -253,7 +233,7 @@ class Search:
             needed = as_option(budget_of_a_change(first_s, takes_s))
         steps = f"{run.steps} step{'' if run.steps == 1 else 's'}"
         return CannotTune(
-            f"a budget of {duration(self._budget_s)} is too short for this script: a run made "
+            f"a budget of {duration(self.budget_s)} is too short for this script: a run made "
             f"{steps} in {duration(run.seconds)}",
             hint=f"a baseline and one change need about {needed}",
         )
@@ -263,7 +243,7 @@ class Search:
         steps = steps_of_trials(warm_up, self._steps_budget_s)
         if steps is None or not warm_up.is_ok:
             return steps
-        of_a_pass = self._plan_of(warm_up, None).steps_of_a_pass
+        of_a_pass = self.plan_of(warm_up, None).steps_of_a_pass
         if of_a_pass is None:
             return steps
         return steps_beyond_a_pass(steps, of_a_pass, warm_up, self._steps_budget_s)
@@ -273,19 +253,19 @@ class Search:
 
         A run that something held up may be none, and then nothing of loading would be tried.
         """
-        self.found.plan = plan = self._plan_of(base, None)
+        self.known.plan = plan = self.plan_of(base, None)
         if not plan.sites or plan.ceiling is not None:
             return base
         again = self._measure(baseline())
-        other = self._plan_of(again, None) if again.is_ok else plan
+        other = self.plan_of(again, None) if again.is_ok else plan
         if other.ceiling is None:
             return base
-        self.found.plan = other
+        self.known.plan = other
         return again
 
     def _cannot(self, run: Measured) -> CannotTune:
         why = f": {run.detail}" if run.detail else ""
-        console = self._directory / run.directory / "console"
+        console = self.directory / run.directory / "console"
         if run.outcome == HUNG:
             return CannotTune(
                 f"the script hangs, or starts slowly{why}",
@@ -297,24 +277,27 @@ class Search:
         )
 
     def _announce_rest(self, plan: Plan) -> None:
-        """Says what is to be tried in the time that is left, the most promising first."""
-        names = [one.name for one in plan.candidates if not self._is_known(one.trial(), 1)]
+        names = [
+            candidate.name
+            for candidate in plan.candidates
+            if not self.is_known(candidate.trial(), 1)
+        ]
         if names:
             left = duration(max(self._time_left_s(), 0.0))
             each = f"each trial takes about {duration(self._usual_s)}"
-            self._announce(f"{each}: to be tried in the remaining {left}: {', '.join(names)}")
+            self.announce(f"{each}: to be tried in the remaining {left}: {', '.join(names)}")
 
     def _bounds(self, plan: Plan) -> None:
         """Measures what loading costs, where that leaves the time for a change to be tried."""
         if not plan.sites:
             return
         foretold = plan.ceiling if plan.foretells_ceiling else None
-        self.found.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
-        self._expect([one.name for one in plan.candidates])
+        self.known.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
+        self._expect([candidate.name for candidate in plan.candidates])
         trials = (_ceiling(plan), loader_alone(plan.sites))
         for trial, behind in zip(trials, _TRIALS_BEHIND_BOUND, strict=True):
             is_short = self._time_left_s() < behind * self._usual_s
-            if plan.candidates and is_short and not self._is_known(trial, 1):
+            if plan.candidates and is_short and not self.is_known(trial, 1):
                 self._left_out.append(trial.name)
             else:
                 self._measure_warm(trial)
@@ -322,10 +305,10 @@ class Search:
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
         while left:
-            self._expect([one.name for one in left])
+            self._expect([candidate.name for candidate in left])
             candidate = left.pop(0)
             if candidate.subject in _OF_LOADING and self._data_is_free_enough(plan):
-                self.found.plan = _without(
+                self.known.plan = _without(
                     plan, "no change of loading is tried: free data is no faster"
                 )
                 continue
@@ -337,12 +320,15 @@ class Search:
 
         The script as it is may have none, or have trained within its first pass alone.
         """
-        winner = next((one for one in winners(self.found, plan) if one.subject == WORKERS), None)
-        runs = [] if winner is None else self.found.comparable(winner.name)
+        winner = next(
+            (candidate for candidate in winners(self.known, plan) if candidate.subject == WORKERS),
+            None,
+        )
+        runs = [] if winner is None else self.known.comparable(winner.name)
         if winner is None or not runs or runs[0].starts_share() < LEAST_GAIN:
             return plan
-        seen = self._plan_of(runs[0], self.found.free_step_s()).candidates
-        kept = next((one for one in seen if KEPT in one.overrides), None)
+        seen = self.plan_of(runs[0], self.known.free_step_s()).candidates
+        kept = next((candidate for candidate in seen if KEPT in candidate.overrides), None)
         if kept is None or KEPT in winner.overrides:
             return plan
         both = together([winner, kept])
@@ -352,30 +338,30 @@ class Search:
             most = max(most, 1 + runs[0].starts_share())
             forecast = (winner.predicted[0] * least, winner.predicted[1] * most)
         follower = replace(both, subject=WORKERS, predicted=forecast)
-        self.found.plan = replace(plan, candidates=(*plan.candidates, follower))
+        self.known.plan = replace(plan, candidates=(*plan.candidates, follower))
         self._expect([follower.name])
         self._try(follower)
         self._expect([])
-        return self.found.plan
+        return self.known.plan
 
     def _put_together(self, plan: Plan) -> None:
         """Adds the changes that were visibly faster one by one, the most effective first.
 
         What made no difference alone may in company: shorter steps need more workers.
         """
-        fastest = winners(self.found, plan)
+        fastest = winners(self.known, plan)
         if len(fastest) < 2:
             return
         taken = [fastest[0]]
         for candidate in fastest[1:]:
-            tried = variants(self.found, taken, plan)
+            tried = variants(self.known, taken, plan)
             self._expect([together([*variant, candidate]).name for variant in tried])
             for variant in tried:
                 both = together([*variant, candidate])
-                if not self.found.of(both.name):
+                if not self.known.of(both.name):
                     self._try(both)
-            before = speed_of(self.found, together(taken)) or 1.0
-            speeds = [speed_of(self.found, together([*one, candidate])) or 0.0 for one in tried]
+            before = speed_of(self.known, together(taken)) or 1.0
+            speeds = [speed_of(self.known, together([*each, candidate])) or 0.0 for each in tried]
             if max(speeds) > before * (1 + LEAST_GAIN):
                 near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
                 taken = [*tried[near[0]], candidate]
@@ -384,7 +370,7 @@ class Search:
     def _decide(self) -> None:
         """Repeats what may be best in turns with the baseline, until it is decided."""
         while open_ones := self._to_repeat():
-            self._expect([one.name for one in open_ones])
+            self._expect([trial.name for trial in open_ones])
             self._measure(baseline())
             for trial in open_ones:
                 self._measure(trial)
@@ -400,91 +386,90 @@ class Search:
         return bool(self._to_repeat())
 
     def _to_repeat(self) -> list[Trial]:
-        return [one for one in self._undecided() if self._made[one.name] < _MOST_RUNS]
+        return [trial for trial in self._undecided() if self._made[trial.name] < _MOST_RUNS]
 
     def _undecided(self) -> list[Trial]:
-        contended = contenders(self.found, _REPEATED_AT_MOST)
-        return [one for one in contended if not is_decided(self.found, one)]
+        contended = contenders(self.known, _REPEATED_AT_MOST)
+        return [trial for trial in contended if not is_decided(self.known, trial)]
 
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
-        self.found.predicted[candidate.name] = self._forecast(candidate)
-        self.found.cautions[candidate.name] = candidate.cautions
+        self.known.predicted[candidate.name] = self._forecast(candidate)
+        self.known.cautions[candidate.name] = candidate.cautions
         self._measure_warm(candidate.trial())
 
     def _measure_warm(self, trial: Trial) -> None:
         measured = self._measure(trial)
-        if measured.is_ok and self.found.was_cold(measured):
+        if measured.is_ok and self.known.was_cold(measured):
             # What it read from disk other trials had in memory, and it has by now.
             self._measure(trial)
 
     def _forecast(self, candidate: Candidate) -> Interval | None:
-        """Returns how many times as fast it will be, by the model and by what was measured."""
-        tried = self.found.plan.candidates if self.found.plan is not None else ()
-        return learned(candidate, tried, lambda one: self.found.speedup(one.trial()))
+        tried = self.known.plan.candidates if self.known.plan is not None else ()
+        return learned(candidate, tried, lambda other: self.known.speedup(other.trial()))
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
-        found = self.found.speedup(_ceiling(plan)) if self.found.tells_ceiling() else None
-        if found is None or found.mid is None or found.high is None:
+        speed = self.known.speedup(_ceiling(plan)) if self.known.tells_ceiling() else None
+        if speed is None or speed.mid is None or speed.high is None:
             return False
-        return found.mid < 1 + LEAST_GAIN / 2 and found.high < 1 + _MAY_BE_CHANCE
+        return speed.mid < 1 + LEAST_GAIN / 2 and speed.high < 1 + _MAY_BE_CHANCE
 
     def _last_baseline(self) -> None:
         """The first and the last run are the script as it is: what drifted meanwhile is seen."""
-        if self.found.runs[-1].trial.name != BASELINE:
+        if self.known.runs[-1].trial.name != BASELINE:
             try:
                 self._measure(baseline(), is_last=True)
             except _Ended as end:
                 if end.why == INTERRUPTED:
-                    self.found.ended_by = INTERRUPTED
+                    self.known.ended_by = INTERRUPTED
 
     def _time_left_s(self) -> float:
-        return self._ends_s - self._now()
+        return self._ends_s - self.now()
 
     def _measure(
         self, trial: Trial, limits: Limits | None = None, *, is_last: bool = False
     ) -> Measured:
         left_s = self._time_left_s()
-        number = len(self.found.of(trial.name)) + 1
-        is_known = self._is_known(trial, number)
+        number = len(self.known.of(trial.name)) + 1
+        is_known = self.is_known(trial, number)
         if limits is None:
             # The last baseline has its time set aside; the first change that is tried has it where
             # there is no more.
             aside_s = 0.0 if is_last else self._usual_s
             least = _LEAST_OF_BASELINE if is_last else 1.0
-            if trial.overrides and not any(run.trial.overrides for run in self.found.runs):
+            if trial.overrides and not any(run.trial.overrides for run in self.known.runs):
                 aside_s = min(aside_s, max(left_s - self._usual_s, 0.0))
                 least = _LEAST_OF_CHANGE
             needed_s = self._usual_s * least + aside_s
             if left_s < needed_s and not is_known:
                 raise _Ended(BUDGET)
-            longest_s = longest_trial_s(self._budget_s)
+            longest_s = longest_trial_s(self.budget_s)
             if left_s - longest_s < self._usual_s:
                 longest_s = left_s  # nothing else would fit behind it
             limits = self._limits(trial, min(left_s - aside_s, longest_s))
         limits = replace(limits, killed_after_s=min(limits.killed_after_s, left_s + ENDING_S))
         self._say(trial, None, is_kept=is_known)
-        began_s = self._now()
-        measured = self.found.judged(self._runner.run(trial, number, limits))
+        began_s = self.now()
+        measured = self.known.judged(self.runner.run(trial, number, limits))
         if is_known:
-            self._ends_s += self._now() - began_s
+            self._ends_s += self.now() - began_s
         elif was_in_vain(measured, limits) and not self._has_hung(measured):
-            told = f"the budget was over after {measured.steps} of its steps"
-            measured = replace(measured, outcome=CUT_SHORT, detail=told)
-        if trial.data == "alone" and self.found.plan is not None:
-            measured = measured.by_updates(self.found.plan.steps_per_batch)
-        self.found.runs.append(measured)
+            detail = f"the budget was over after {measured.steps} of its steps"
+            measured = replace(measured, outcome=CUT_SHORT, detail=detail)
+        if trial.data == "alone" and self.known.plan is not None:
+            measured = measured.by_updates(self.known.plan.steps_per_batch)
+        self.known.runs.append(measured)
         self._has_run |= not is_known
         self._made[trial.name] += 1
         self._since_baseline = 0 if trial.name == BASELINE else self._since_baseline + 1
         if trial.name == BASELINE and measured.is_ok:
-            took_s = [one.seconds for one in self.found.of(BASELINE) if one.is_ok]
+            took_s = [run.seconds for run in self.known.of(BASELINE) if run.is_ok]
             self._usual_s = statistics.median(took_s)
         self._say(trial, measured, is_kept=is_known)
-        self.found.best = best(self.found)
-        self._keep(self.found)
+        self.known.best = best(self.known)
+        self.keep(self.known)
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)
         return measured
@@ -494,15 +479,15 @@ class Search:
         return run.outcome == HUNG and run.seconds >= _HANGS_AFTER * self._usual_s
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
-        plan = self.found.plan
-        expected = self.found.predicted.get(trial.name)
+        plan = self.known.plan
+        expected = self.known.predicted.get(trial.name)
         if trial.name == CEILING and plan is not None:
             expected = plan.ceiling
-        elif self._asked_steps is not None:
+        elif self.trial_steps is not None:
             expected = None
         return limits_of(
             trial,
-            self.found.trial_steps,
+            self.known.trial_steps,
             usual_s=self._usual_s,
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
@@ -511,21 +496,20 @@ class Search:
         )
 
     def _batches_read(self, plan: Plan) -> int:
-        """Returns how many batches of the feeding loader some run has read."""
-        steps = max((run.steps for run in self.found.runs if run.trial.data == "real"), default=0)
+        steps = max((run.steps for run in self.known.runs if run.trial.data == "real"), default=0)
         return math.ceil(steps / plan.steps_per_batch)
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)
         repeats = _REPEATED_AT_MOST if names else 1
         fitting = max(int(self._time_left_s() / self._usual_s), 1)
-        self._expected = len(self.found.runs) + min(len(names) + repeats, fitting)
+        self._expected = len(self.known.runs) + min(len(names) + repeats, fitting)
 
     def _say(self, trial: Trial, measured: Measured | None, *, is_kept: bool) -> None:
-        done = len(self.found.runs)
+        done = len(self.known.runs)
         left_s = max(self._time_left_s(), 0.0)
         expected = None if self._expected is None else max(self._expected, done + 1)
-        self._tell(Progress(trial, measured, done, expected, left_s, is_kept))
+        self.tell(Progress(trial, measured, done, expected, left_s, is_kept))
 
 
 def _ceiling(plan: Plan) -> Trial:

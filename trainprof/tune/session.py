@@ -62,14 +62,8 @@ class AlreadyTuning(TrainprofError):
 class TuneOptions:
     """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
 
-    Attributes:
-        script: To be run; the same as before: a run directory never supplies what is executed.
-        output: The directory, None: a new one under trainprof-runs.
-        budget_s: Of time, from now on.
-        trial_steps: After which a trial is stopped, None: as the budget suggests.
-        allow_numerics: Changes of precision may be tried, from now on if not before.
-        interval_s: The sampler's.
-        is_sandboxed: Trials are kept from the user's files.
+    The script is the same as before: a run directory never supplies what is executed. Numerics
+    stay allowed once they were. Without `output` it is a new directory under trainprof-runs.
     """
 
     script: Script
@@ -83,15 +77,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """A `tune` run that is about to begin, or to go on.
-
-    Attributes:
-        directory: Of it.
-        script: To be run.
-        budget_s: Of time, from now on.
-        journal: What was asked for, and done before.
-        sandbox: Keeps trials from the user's files, None: nothing does.
-    """
+    """A `tune` run that is about to begin or to go on, for `budget_s` from now on."""
 
     directory: RunDirectory
     script: Script
@@ -150,16 +136,10 @@ def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) ->
 
 
 def _sandbox(options: TuneOptions, place: Path) -> Sandbox | None:
-    """Returns the sandbox of all trials, None where none is asked for.
-
-    Raises:
-        NoSandbox: If there is none to be had.
-    """
     return make_sandbox(place, options.script.words) if options.is_sandboxed else None
 
 
 def _existing(output: Path | None) -> Path:
-    """Returns the nearest directory that exists above the one that is to be made."""
     path = Path(os.path.abspath(output or "new"))
     return next(parent for parent in path.parents if parent.is_dir())
 
@@ -167,14 +147,11 @@ def _existing(output: Path | None) -> Path:
 def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     """Returns an earlier `tune` run, to go on with the same script.
 
-    Args:
-        directory: Of the earlier one.
-        options: What is said along with it; without a budget it gets as much again.
+    Without a budget of its own it gets as much again.
 
     Raises:
         JournalDamaged: If it is no `tune` run.
-        CannotResume: If the command, the script, the machine, torch or the environment is another
-            by now, or its trials would not be like those before.
+        CannotResume: If what was asked for or what trials stand on is another by now.
         NoSandbox: If trials cannot be kept from the user's files, and were so before.
     """
     journal = read_journal(directory)
@@ -189,8 +166,8 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     now = _asked(filled, target, _manifest(options.script, target, name="", time_ns=0))
     output = options.output or directory.path
     check_alike(
-        {**_told(was), "the output": directory.path.resolve()},
-        {**_told(now), "the output": output.resolve()},
+        {**_as_options(was), "the output": directory.path.resolve()},
+        {**_as_options(now), "the output": output.resolve()},
     )
     digests = {**was.sources, target.name: was.script_sha256}
     files = {**now.sources, target.name: now.script_sha256}
@@ -209,7 +186,7 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     return TuneRun(directory, options.script, budget_s, journal, _sandbox(options, directory.path))
 
 
-def _told(asked: Asked) -> dict[str, object]:
+def _as_options(asked: Asked) -> dict[str, object]:
     """Returns how one was begun, as one would type it."""
     module = () if asked.module is None else ("-m", asked.module)
     return {
@@ -229,37 +206,33 @@ def tune(
 ) -> RunSummary:
     """Runs trials until it is known what helps, or the time is over.
 
-    Args:
-        run: From `begin` or `resumed`.
-        tell: Called before and after each run of a trial.
-        announce: Called with a sentence on what fits into the budget, before the first run and
-            after the baseline.
+    `tell` is called before and after each run of a trial, `announce` with a sentence on what fits
+    into the budget, before the first run and after the baseline.
 
     Returns:
         The summary, which is saved too: after each trial as far as it is known.
 
     Raises:
-        CannotTune: If the script as it is cannot be measured.
+        CannotTune: If the baseline cannot be measured.
         CannotResume: If a trial ran on another machine, or with other libraries, than earlier ones.
         StoppedTooEarly: If Ctrl-C came before it was.
         AlreadyTuning: If another process is at work in the same directory.
-        TrainprofError: If nothing could be started.
     """
     directory, asked = run.directory, run.journal.asked
     runner = ScriptRunner(run.script, directory, interval_s=asked.interval_s, sandbox=run.sandbox)
     base: RunSummary | None = None
     summary: RunSummary | None = None
 
-    def keep(found: Measurements) -> None:
+    def keep(measurements: Measurements) -> None:
         nonlocal base, summary
-        if found.plan is None:
+        if measurements.plan is None:
             return
         if base is None:
-            first = RunDirectory(directory.path / found.of(BASELINE)[0].directory)
+            first = RunDirectory(directory.path / measurements.of(BASELINE)[0].directory)
             base = saved_summary(first) or summarize(first)
         summary = summary_of_tune(
             base,
-            found,
+            measurements,
             name=run_name(directory),
             directory=_as_typed(directory.path),
             budget_s=run.budget_s + spent_s,
@@ -323,18 +296,18 @@ def alone_in(directory: RunDirectory) -> Iterator[None]:
 
 
 def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
-    case = context_of(RunDirectory(directory.path / base.directory))
-    if case is None:
+    context = context_of(RunDirectory(directory.path / base.directory))
+    if context is None:
         return Plan((), (), notes=_notes_of(base))
-    found = plan(
-        case,
+    planned = plan(
+        context,
         allow_numerics=asked.allow_numerics,
         # As the recording has them, where steps that save are among the others.
         free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
         saves=base.saves_share(),
     )
-    return replace(found, notes=(*found.notes, *_notes_of(base)))
+    return replace(planned, notes=(*planned.notes, *_notes_of(base)))
 
 
 def _notes_of(base: Measured) -> tuple[str, ...]:
@@ -346,7 +319,6 @@ def _notes_of(base: Measured) -> tuple[str, ...]:
 
 
 def _command(script: Script) -> list[str]:
-    """Returns the command as it was given, with secrets masked."""
     module = () if script.module is None else ("-m", script.module)
     return masked_argv((*module, *script.words))
 

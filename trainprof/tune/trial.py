@@ -28,12 +28,9 @@ class Trial:
     """What is changed.
 
     Attributes:
-        name: For people, files and the summary.
         overrides: DataLoader arguments, torch_threads, fused, ... The value of an argument is for
-            all loaders of `sites`, or a mapping from line to value.
-        data: As TrialOptions has it.
-        sites: The lines that build the loaders that overrides and data are for.
-        pass_batches: As TrialOptions has it.
+            all loaders of `sites`, the lines that build them, or a mapping from line to value.
+        data, pass_batches: As TrialOptions has them.
     """
 
     name: str
@@ -60,14 +57,16 @@ class Trial:
 
 def name_of(overrides: Mapping[str, Any]) -> str:
     """Returns "num_workers=4,pin_memory=True"; "num_workers=4+2" of two loaders."""
-    return ",".join(f"{name}={_told(value)}" for name, value in overrides.items()) or BASELINE
+    return (
+        ",".join(f"{name}={_value_words(value)}" for name, value in overrides.items()) or BASELINE
+    )
 
 
-def _told(value: Any) -> str:
+def _value_words(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     values = list(value.values())
-    return "True" if all(one is True for one in values) else "+".join(map(str, values))
+    return "True" if all(value is True for value in values) else "+".join(map(str, values))
 
 
 def workers_of(overrides: Mapping[str, Any]) -> int:
@@ -81,12 +80,10 @@ def baseline() -> Trial:
 
 
 def ceiling(sites: tuple[str, ...], pass_batches: int | None) -> Trial:
-    """Training with batches that cost nothing."""
     return Trial(CEILING, data="free", sites=sites, pass_batches=pass_batches)
 
 
 def loader_alone(sites: tuple[str, ...]) -> Trial:
-    """Batches without training."""
     return Trial(LOADER_ALONE, data="alone", sites=sites)
 
 
@@ -95,14 +92,12 @@ class Limits:
     """How long one run of a trial may go on.
 
     Attributes:
-        steps: It is ended after so many, None: it goes to its end.
-        seconds: It is ended after so many, at the next step; None: it takes what it takes.
+        steps, seconds: It is ended after so many, at a step; None: it takes what it takes.
         killed_after_s: However it hangs.
         is_of_budget: `seconds` is what the budget leaves it: a run that is cut off too early by
             that is no result.
-        enough_s: It is ended once so many seconds are over since its start, and so many since its
-            first step, however many of `seconds` are left; None: not before.
-        enough_steps: It makes this many steps before `enough_s` ends it.
+        enough_s, enough_steps: It is ended once so many seconds are over since its start, and since
+            its first step, and so many steps were made; None: not before.
     """
 
     steps: int | None
@@ -126,32 +121,28 @@ class Measured:
     """One run of a trial.
 
     Attributes:
-        trial: What was changed.
         number: Of the runs of this trial, from 1 on.
-        directory: Its run directory, relative to the `tune` run's.
+        directory: Relative to the `tune` run's.
         outcome, detail: As TrialSummary has them.
-        seconds: All that it took, from start to results.
+        seconds: From start to results.
         pace: Of its steady steps, or of the batches of a loader alone, each time as many as an
             update takes; None where there is none.
-        training_pace: With starts of passes, spread over their steps; of free data, which has none,
-            as `pace`.
-        saves_s: What checkpoints inside passes added to a mean steady step, which is no part of
-            either.
+        training_pace: With starts of passes, spread over their steps; of free data as `pace`.
+        saves_s: What checkpoints inside passes added to a mean steady step; in neither pace.
         run_s: From the script's start to its end, where it came to its own end.
-        steps: That it made; of a loader alone, those that its batches would do for.
-        startup_s: From its start to its first batch.
-        training_s: Of the training phase.
+        steps: Of a loader alone, those that its batches would do for.
+        startup_s, training_s: From its start to its first batch; of the training phase.
         was_cut: Its time was over before its steps were made.
         failed_after: How it failed once all its training had been ended at a limit, None: not.
         left_running: Names of what it had started and was ended with it.
-        losses: Of its first backward passes, [] where not known.
+        losses: Of its first backward passes, () where not known.
         refused: What could not be changed, and why.
         written: Files that it changed outside of its scratch directory, where it had no sandbox.
-        read_bytes: By the making of batches, None: not known.
-        peak_memory_bytes: Of the process tree, None: not known.
+        read_bytes: By batch preparation.
+        peak_memory_bytes: Of the process tree.
         disturbance: By what share other processes may have slowed it.
         ground: The machine and libraries, as `comparability.ground_of` has them.
-        seen: Its steps one by one, None where they are not known, or it is of a loader alone.
+        seen: Its steps, None where they are not known, or it is of a loader alone.
         is_least: As FreeSteps has it; of trials on free data.
         batches: Mean bytes of the batches of training, by the line that builds their loader.
         passes: The first ones over streams, by that line.
@@ -190,11 +181,7 @@ class Measured:
         return self.outcome == OK and self.pace is not None
 
     def by_updates(self, steps_per_batch: float) -> Measured:
-        """Returns the same of a loader alone, its pace and steps those of updates, not of batches.
-
-        Args:
-            steps_per_batch: Updates for each of its batches.
-        """
+        """Returns the same of a loader alone, by updates in place of its batches."""
         steps = round(self.steps * steps_per_batch)
         if self.pace is None or self.pace.steps_s is None:
             return replace(self, steps=steps)
@@ -229,12 +216,7 @@ class TrialRunner(Protocol):
     """What `tune` asks for runs of trials; tests put a fake one in its place."""
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-        """Runs a trial once; a script that fails is a result.
-
-        Args:
-            trial: What is changed.
-            number: Of this trial's runs, from 1 on.
-            limits: How long it may go on.
+        """Runs a trial once, `number` from 1 on; a script that fails is a result.
 
         Raises:
             TrainprofError: If nothing could be started.

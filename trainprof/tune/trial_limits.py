@@ -50,13 +50,10 @@ _MOST_TIMES: Final = 10.0
 
 
 def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
-    """Returns how long the first run goes on, which is not counted where there is time for more.
+    """Returns how long the first run goes on, which counts only where time is left for no more.
 
-    Args:
-        budget_s: Of all trials. A script without a step by then is killed.
-        steps_budget_s: The budget of the first start, where the search was resumed.
-        asked_steps: After which trials are to be stopped, None: the budget decides. The run ends
-            there or after `enough_s`: by then the time of a step is known.
+    A script without a step by `budget_s` is killed. `steps_budget_s`: that of the first start,
+    where the search was resumed. With `asked_steps` it ends there or after `enough_s`.
     """
     trained_s = steps_budget_s / _TRIALS_IN_BUDGET
     # Trials as long as asked for read more data, which the warm-up is to bring into memory.
@@ -78,9 +75,7 @@ def longest_trial_s(budget_s: float) -> float:
 def trial_s(first: Measured, steps: int | None) -> float | None:
     """Returns what a run of the script takes, in s; None where the time of a step is unknown.
 
-    Args:
-        first: An earlier run of it.
-        steps: After which it is stopped, None: it goes to the script's end.
+    By an earlier run of it; `steps`: after which it is stopped, None: it goes to its end.
     """
     if first.run_s is not None and (steps or first.steps) >= first.steps:
         return first.seconds
@@ -94,12 +89,7 @@ def trial_s(first: Measured, steps: int | None) -> float | None:
 
 
 def budget_of_a_change(first_s: float, trial_s: float) -> float:
-    """Returns the budget in s that lets one change be tried, rounded up to 5 s or a minute.
-
-    Args:
-        first_s: What the warm-up takes.
-        trial_s: What the baseline takes, and then the change.
-    """
+    """Returns the budget in s that lets one change be tried, rounded up to 5 s or a minute."""
     needed_s = first_s + _FEWEST_TRIALS * trial_s * _MARGIN
     unit_s = 5 if needed_s < 120 else 60
     return float(math.ceil(needed_s / unit_s) * unit_s)
@@ -143,11 +133,12 @@ def limits_of(
     Args:
         trial: What is run.
         steps: After which trials are stopped, None: never.
-        usual_s: What the script as it is takes.
+        usual_s: What the baseline takes.
         left_s: What the budget leaves this trial.
         steps_per_batch: Updates for each batch of the feeding loader.
         times: How many times as fast its steps are expected to be: they are as many more. The same
             steps would take a moment, and a core that has just slept computes faster for one.
+        alone: Batches to draw from a loader alone, at most.
     """
     if trial.data != "alone" and steps is not None:
         steps = math.ceil(steps * min(max(times, 1.0), _MOST_TIMES))
@@ -171,13 +162,9 @@ def limits_of(
 def steps_beyond_a_pass(
     steps: int, steps_of_a_pass: float, warm_up: Measured, budget_s: float
 ) -> int:
-    """Returns after how many steps trials are stopped, that they see later passes start.
+    """Returns after how many steps trials are stopped, so that they see later passes start.
 
-    Args:
-        steps: That they would make otherwise: as many where more take too much of the budget.
-        steps_of_a_pass: Or a few more than it has.
-        warm_up: The discarded first run.
-        budget_s: Of all trials.
+    `steps`, that they make otherwise, where that takes too much of the budget.
     """
     if warm_up.steps == 0 or warm_up.training_s <= 0:
         return steps
@@ -191,12 +178,7 @@ def steps_beyond_a_pass(
 
 
 def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
-    """Returns after how many steps trials are stopped, None: they go to the script's end.
-
-    Args:
-        warm_up: The discarded first run.
-        budget_s: Of all trials, the first run included.
-    """
+    """Returns after how many steps trials are stopped, None: they go to the script's end."""
     share_s = budget_s / _TRIALS_IN_BUDGET
     if warm_up.run_s is not None and warm_up.run_s <= share_s:
         return None

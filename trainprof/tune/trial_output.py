@@ -63,12 +63,12 @@ class TrialNotes:
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
     """Reads them from a run's recording; what is not there, or not to be read, is empty."""
     recording = first_recording(directory)
-    told = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
+    notes = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
     applied: dict[str, Any] = {}
     refused: dict[str, str] = {}
     losses: list[float] = []
     # Later notes are whole: they stand for those before.
-    for _, note in sorted(told.items()):
+    for _, note in sorted(notes.items()):
         if not isinstance(note, dict):
             continue
         if isinstance(note.get("applied"), dict):
@@ -94,22 +94,17 @@ def _written(note: Any) -> Iterator[tuple[str, bool]]:
 
 
 def last_words(console: Path, exception: str | None) -> str | None:
-    """Returns the line that tells why a script ended, from the end of what it wrote.
+    """Returns the line that tells why a script ended, such as "ValueError: no such file".
 
-    Args:
-        console: The directory of its output.
-        exception: The name of the exception that ended it, None: not known. A worker's own comes
-            behind the one that passes it on, and tells more.
-
-    Returns:
-        `ValueError: no such file`; None where nothing was written that tells it.
+    `exception`: the name of what ended it, None: unknown. A worker's own comes behind the one that
+    passes it on, and tells more. None where nothing was written that tells it.
     """
     lines = [line for line in end_of_errors(console).splitlines() if line.strip()]
     if exception is not None:
         wanted = re.compile(_EXCEPTION.format(re.escape(exception.rpartition(".")[2])))
         return next((_short(line) for line in reversed(lines) if wanted.fullmatch(line)), None)
-    told = [line for line in lines if _ANY_EXCEPTION.fullmatch(line)] or lines
-    return _short(told[-1]) if told else None
+    telling = [line for line in lines if _ANY_EXCEPTION.fullmatch(line)] or lines
+    return _short(telling[-1]) if telling else None
 
 
 def end_of_errors(console: Path) -> str:
@@ -128,9 +123,5 @@ def _short(line: str) -> str:
 
 
 def refusal_in(errors: str) -> str | None:
-    """Returns why the sandbox refused what a script failed at, None where it did not.
-
-    Args:
-        errors: The end of what the script wrote to stderr.
-    """
+    """Returns why the sandbox refused what a script failed at, None where it did not."""
     return next((why for pattern, why in _REFUSALS if re.search(pattern, errors)), None)

@@ -63,18 +63,9 @@ class Ended:
 
 
 def measured(
-    trial: Trial,
-    number: int,
-    directory: RunDirectory,
-    ended: Ended,
-    *,
-    relative_to: Path,
+    trial: Trial, number: int, directory: RunDirectory, ended: Ended, *, relative_to: Path
 ) -> Measured:
-    """Reads a trial that has ended, and saves its summary as `run` does.
-
-    Returns:
-        What it showed; how long it took is for its runner to tell.
-    """
+    """Reads a trial that has ended, but for how long it took; saves its summary as `run` does."""
     summary = summarize(directory)
     save_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console)
@@ -210,8 +201,8 @@ def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
     """Returns a run with a part of its steps, as if it had been ended there."""
     if run.series is not None and len(table) == run.series.steps:
         return run
-    told = run.summary.run
-    ended = replace(told, exit=replace(told.exit, reason="limit"))
+    of_run = run.summary.run
+    ended = replace(of_run, exit=replace(of_run.exit, reason="limit"))
     summary = replace(run.summary, run=ended)
     return replace(run, summary=summary, series=series_of(table))
 
@@ -265,43 +256,42 @@ def _outcome(summary: RunSummary, ended: Ended, console: Path) -> tuple[str, str
 def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
     """Returns how a script failed, with what it wrote of that itself."""
     is_exception = summary.run.exit.reason == "exception"
-    told = last_words(console, known if is_exception else None)
-    if told is None:
+    words = last_words(console, known if is_exception else None)
+    if words is None:
         return known or None
-    return told if is_exception or not known else f"{known}: {told}"
+    return words if is_exception or not known else f"{known}: {words}"
 
 
 def _feeding(trial: Trial, summary: RunSummary) -> list[Loader]:
     """Returns the loaders that train, or those that are drawn alone: they feed no training."""
     if trial.data == "alone":
-        return [one for one in summary.loaders if one.site in trial.sites]
-    return [one for one in summary.loaders if one.role == TRAINING]
+        return [loader for loader in summary.loaders if loader.site in trial.sites]
+    return [loader for loader in summary.loaders if loader.role == TRAINING]
 
 
 def _steps(trial: Trial, summary: RunSummary) -> int:
     if trial.data != "alone":
         return summary.training.steps
-    return sum(one.iterations for one in _feeding(trial, summary))
+    return sum(loader.iterations for loader in _feeding(trial, summary))
 
 
 def _read_bytes(loaders: Sequence[Loader]) -> float | None:
-    told = [one.fetch.read_bytes for one in loaders if one.fetch is not None]
-    known = [float(one) for one in told if one is not None]
+    sizes = [loader.fetch.read_bytes for loader in loaders if loader.fetch is not None]
+    known = [float(size) for size in sizes if size is not None]
     return sum(known) if known else None
 
 
 def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
-    found = ground_of(run)
+    ground = ground_of(run)
     if trial.data == "real" and outcome == OK:
-        return found
+        return ground
     # A loader alone has nothing to do on a device, and one that failed may not have come so far.
-    return {what: told for what, told in found.items() if what not in (DEVICE, GPU)}
+    return {what: value for what, value in ground.items() if what not in (DEVICE, GPU)}
 
 
 def _batches(summary: RunSummary) -> dict[str, float]:
-    """Returns how large the batches of training were, by the line that builds their loader."""
-    told = ((one.site, one.fetch) for one in summary.loaders if one.role == TRAINING)
-    return {site: f.batch_bytes for site, f in told if f is not None and f.batch_bytes}
+    fetches = ((loader.site, loader.fetch) for loader in summary.loaders if loader.role == TRAINING)
+    return {site: f.batch_bytes for site, f in fetches if f is not None and f.batch_bytes}
 
 
 class CannotSave(TrainprofError):
@@ -330,12 +320,12 @@ def first_passes(summary: RunSummary) -> Mapping[str, FirstPass]:
 
     How long that is is for each worker to say; elsewhere a sampler, which workers do not change.
     """
-    found: dict[str, FirstPass] = {}
-    for one in sorted(summary.loaders, key=lambda loader: loader.id):
-        if one.role != TRAINING or not one.is_iterable:
+    first: dict[str, FirstPass] = {}
+    for loader in sorted(summary.loaders, key=lambda each: each.id):
+        if loader.role != TRAINING or not loader.is_iterable:
             continue
-        if one.ended_batches:
-            found.setdefault(one.site, FirstPass(one.ended_batches[0], is_ended=True))
-        elif one.passes == 1 and not one.ended:
-            found.setdefault(one.site, FirstPass(one.iterations, is_ended=False))
-    return found
+        if loader.ended_batches:
+            first.setdefault(loader.site, FirstPass(loader.ended_batches[0], is_ended=True))
+        elif loader.passes == 1 and not loader.ended:
+            first.setdefault(loader.site, FirstPass(loader.iterations, is_ended=False))
+    return first

@@ -244,10 +244,7 @@ def slowed(run: ComparedRun) -> ComparedRun:
     ],
 )
 def test_unusable_runs_give_no_verdict(
-    tmp_path: Path,
-    forwards: Sequence[int],
-    change: Callable[[ComparedRun], ComparedRun],
-    why: str,
+    tmp_path: Path, forwards: Sequence[int], change: Callable[[ComparedRun], ComparedRun], why: str
 ) -> None:
     base = read(recorded(tmp_path, "a", forwards=EVEN))
     other = change(read(recorded(tmp_path, "b", forwards=forwards)))
@@ -291,8 +288,7 @@ def beside_others(run: ComparedRun, others_percent: float) -> ComparedRun:
 
 
 @pytest.mark.parametrize(
-    ("others_percent", "verdict", "outcome"),
-    [(0.0, SLOWER, TRIPPED), (30.0, UNKNOWN, NOT_JUDGED)],
+    ("others_percent", "verdict", "outcome"), [(0.0, SLOWER, TRIPPED), (30.0, UNKNOWN, NOT_JUDGED)]
 )
 def test_one_run_against_three_keeps_what_it_met(
     tmp_path: Path, others_percent: float, verdict: str, outcome: str

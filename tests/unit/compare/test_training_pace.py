@@ -35,53 +35,42 @@ def run_of(
 
 
 def pace_of(run: ComparedRun) -> Pace:
-    found = run.training_pace()
-    assert found is not None
-    return found
+    pace = run.training_pace()
+    assert pace is not None
+    return pace
 
 
-def test_starts_of_passes_are_spread_over_their_steps(tmp_path: Path) -> None:
-    run = run_of(tmp_path, steps=120, passes=10)
-    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
-    steady = run.pace()
-    assert steady.mean_s == pytest.approx(STEP_S)
+WITH_STARTS_S = STEP_S + START_S / 12
+
+
+@pytest.mark.parametrize(
+    ("how", "length", "mean_s"),
+    [
+        # Starts of passes are spread over their steps.
+        ({"steps": 120, "passes": 10}, ..., WITH_STARTS_S),
+        # Ended in its first pass: it starts as often as passes would, if their length is known.
+        ({"steps": 60, "passes": 1}, 300, STEP_S + START_S / 300),
+        ({"steps": 60, "passes": 1}, None, STEP_S),
+        # Its loader has far more batches, which no pass ever asks for.
+        ({"steps": 120, "passes": 10}, 5000, WITH_STARTS_S),
+        # Checkpoints and plots between passes are no starts.
+        ({"steps": 120, "passes": 10, "between": 1000 * MS}, ..., WITH_STARTS_S),
+        ({"steps": 120, "passes": 10, "between": 1000 * MS}, 12, WITH_STARTS_S),
+    ],
+)
+def test_starts_of_passes_are_spread_over_their_steps(tmp_path, how, length, mean_s):
+    run = run_of(tmp_path, **how)
+    assert run.pace().mean_s == pytest.approx(STEP_S)
+    ended = run if length is ... else ended_early(run, length=length)
+    assert pace_of(ended).mean_s == pytest.approx(mean_s, rel=0.02)
 
 
 def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> None:
     """Its last pass was cut off after 2 of 12 steps, its start is no start of 2 steps."""
     whole = run_of(tmp_path, steps=120, passes=10)
-    assert whole.series is not None
-    cut = replace(
-        whole.series,
-        steps_of_epochs=np.array([12] * 9 + [2]),
-    )
-    found = pace_of(ended_early(replace(whole, series=cut), length=12))
-    assert found.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
-
-
-def test_a_run_that_was_ended_in_its_first_pass_starts_as_often_as_passes_would(
-    tmp_path: Path,
-) -> None:
-    run = ended_early(run_of(tmp_path, steps=60, passes=1), length=300)
-    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 300, rel=0.02)
-
-
-def test_of_a_pass_without_a_known_end_no_start_is_told(tmp_path: Path) -> None:
-    run = ended_early(run_of(tmp_path, steps=60, passes=1), length=None)
-    assert pace_of(run).mean_s == pytest.approx(STEP_S)
-
-
-def test_a_pass_that_the_script_leaves_early_is_as_long_as_those_before_it(tmp_path: Path) -> None:
-    """Its loader has far more batches, which no pass ever asks for."""
-    run = ended_early(run_of(tmp_path, steps=120, passes=10), length=5000)
-    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
-
-
-def test_checkpoints_and_plots_between_passes_are_no_starts(tmp_path: Path) -> None:
-    run = run_of(tmp_path, steps=120, passes=10, between=1000 * MS)
-    assert pace_of(run).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
-    ended = ended_early(run, length=12)
-    assert pace_of(ended).mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+    cut = replace(whole.series, steps_of_epochs=np.array([12] * 9 + [2]))
+    pace = pace_of(ended_early(replace(whole, series=cut), length=12))
+    assert pace.mean_s == pytest.approx(WITH_STARTS_S, rel=0.02)
 
 
 def test_all_passes_start_alike_whatever_comes_between_them(tmp_path: Path) -> None:
@@ -110,7 +99,7 @@ def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
     other = read(
         recorded(tmp_path / "b", "run", forwards=forwards, wait=0, passes=20, start=24 * MS)
     )
-    steady = speed_up(*([one.pace()] for one in (base, other)))  # type: ignore[list-item]
+    steady = speed_up(*([run.pace()] for run in (base, other)))  # type: ignore[list-item]
     assert steady.mid == pytest.approx(STEP_S / (STEP_S - 0.002))
     whole = speed_up([pace_of(base)], [pace_of(other)])
     assert whole.mid == pytest.approx(1.0, rel=0.02)

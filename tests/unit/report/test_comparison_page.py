@@ -38,8 +38,8 @@ def unlike() -> Comparison:
     return compare([made_up(base, "a")], [made_up(other, "b")], limit=0.05)
 
 
-def page(found: Comparison, width: int = 80, **options: bool) -> str:
-    return comparison.render_page([found], width=width, **{"color": False, **options})
+def page(sides: Comparison, width: int = 80, **options: bool) -> str:
+    return comparison.render_page([sides], width=width, **{"color": False, **options})
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -68,13 +68,13 @@ def test_no_line_is_wider_than_the_page(name: str, width: int) -> None:
 def test_an_edited_script_is_said_to_be_one() -> None:
     base = made_up(summaries.healthy(), "healthy-1", script="a.py", script_sha256="a")
     other = made_up(summaries.healthy(), "healthy-2", script="a.py", script_sha256="b")
-    told = page(compare([base], [other]))
-    assert "THE SCRIPT WAS EDITED" in told
-    assert "NOT LIKE FOR LIKE" not in told
+    text = page(compare([base], [other]))
+    assert "THE SCRIPT WAS EDITED" in text
+    assert "NOT LIKE FOR LIKE" not in text
     # With something else besides it is one of several.
     renamed = replace(other, manifest={"script_sha256": "b", "script": "b.py"})
-    told = page(compare([base], [renamed]))
-    assert "NOT LIKE FOR LIKE: script" in told
+    text = page(compare([base], [renamed]))
+    assert "NOT LIKE FOR LIKE: script" in text
 
 
 def test_colour_only_where_it_is_asked_for() -> None:
@@ -84,32 +84,39 @@ def test_colour_only_where_it_is_asked_for() -> None:
 
 
 def test_several_others_are_several_pages_and_an_array() -> None:
-    found = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
-    text = comparison.render_page(found, width=80, color=False)
+    comparisons = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
+    text = comparison.render_page(comparisons, width=80, color=False)
     assert text.count("\nOTHER   ") == 2
-    assert comparison.render_markdown(found).count("\n---\n") == 1
-    several = json.loads(comparison.render_json(found))
-    assert [one["verdict"] for one in several] == ["slower", "no_visible_difference"]
-    assert json.loads(comparison.render_json(found[:1])) == several[0]
+    assert comparison.render_markdown(comparisons).count("\n---\n") == 1
+    several = json.loads(comparison.render_json(comparisons))
+    assert [each["verdict"] for each in several] == ["slower", "no_visible_difference"]
+    assert json.loads(comparison.render_json(comparisons[:1])) == several[0]
 
 
 def test_hostile_strings_are_shown_not_obeyed() -> None:
     evil = "\x1b]0;x\x07\x1b[31m<b>@team|`x`\n"
     base = made_up(summaries.hostile(), evil, script=evil, sources={evil: "a"})
     other = made_up(summaries.slow_loader(), "b", script="train.py", sources={evil: "b"})
-    found = compare([base], [other])
-    for text in (page(found), page(found, verbose=True), comparison.render_markdown([found])):
+    sides = compare([base], [other])
+    for text in (
+        page(sides),
+        page(sides, verbose=True),
+        comparison.render_markdown([sides]),
+    ):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
-    markdown = comparison.render_markdown([found])
+    markdown = comparison.render_markdown([sides])
     assert "<" not in markdown
     assert "@team" not in markdown
     rows = [line for line in markdown.split("\n") if line.startswith("|")]
     assert {row.count("|") for row in rows} == {7}
-    assert comparison.render_json([found]).isascii()
+    assert comparison.render_json([sides]).isascii()
 
 
 def test_what_is_missing_is_a_dash_and_never_none() -> None:
-    found = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
-    for text in (page(found, verbose=True), comparison.render_markdown([found], verbose=True)):
+    sides = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
+    for text in (
+        page(sides, verbose=True),
+        comparison.render_markdown([sides], verbose=True),
+    ):
         assert "None" not in text
         assert "nan" not in text

@@ -14,13 +14,7 @@ from line_profiler.line_profiler import show_text
 from rich.cells import cell_len
 
 from trainprof.analysis.lines.recording import decoded_lines
-from trainprof.analysis.lines.times import (
-    FunctionTimes,
-    LineProfile,
-    LineTime,
-    Source,
-    arranged,
-)
+from trainprof.analysis.lines.times import FunctionTimes, LineProfile, LineTime, Source, arranged
 from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
 from trainprof.report import kernprof_table, line_page
@@ -104,12 +98,12 @@ def profile_of(timings: dict[Any, Any], source: Source | None) -> LineProfile:
 def timings(draw: st.DrawFn) -> dict[tuple[int, str], list[tuple[int, int, int]]]:
     """Rows inside of some of the functions."""
     chosen = draw(st.lists(st.sampled_from(FUNCTIONS), unique=True))
-    found = {}
+    rows_of = {}
     for line, name in chosen:
         numbers = st.integers(line, line + LENGTHS[line] - 1)
         lines = draw(st.lists(numbers, unique=True, max_size=LENGTHS[line]))
-        found[line, name] = [(number, draw(some_hits), draw(some_ns)) for number in sorted(lines)]
-    return found
+        rows_of[line, name] = [(number, draw(some_hits), draw(some_ns)) for number in sorted(lines)]
+    return rows_of
 
 
 @settings(deadline=None, max_examples=250)
@@ -270,11 +264,48 @@ def page(profile: LineProfile, width: int = 80, **options: Any) -> str:
     return line_page.render(profile, width=width, **{"color": False, **options})
 
 
-def test_screens_are_the_golden_ones(golden: Any) -> None:
+def alone(*rows: LineTime, text: Source | None = None, name: str = "f") -> FunctionTimes:
+    return FunctionTimes("f.py", 1, name, "", text or Source(("pass\n",)), rows)
+
+
+def test_line_pages(golden: Any, gallery: Any) -> None:
     closing = ("see it again:", "trainprof lines latest")
     golden("lines_80.txt", page(photos(), closing=closing))
     golden("lines_120.txt", page(photos(), 120, closing=closing, unit_s=1e-3))
     golden("lines_per_process_80.txt", page(photos(), per_process=True))
+    cold = Source(("def f():\n", "    hot()\n", *(f"    cold({n})\n" for n in range(200))))
+    folded = alone(LineTime(2, 1, 99_000), *(LineTime(n, 1, 5) for n in range(3, 203)), text=cold)
+    longest = alone(LineTime(1, 1, 10**9), name="longest")
+    short, brief = (alone(LineTime(1, 1, 100), name=name) for name in ("short", "brief"))
+    edited = alone(text=Source(("x\n",), has_changed=True))
+    costs = {
+        "plain": LineCost(1, 1, 5, 110.0, 5e-7),
+        "with callees": LineCost(1, 1, 5, 110.0, 5e-7, traces_callees=True),
+        "unknown": LineCost(1, 1, 5, None, None),
+    }
+    ranks = [ProcessName(rank=rank) for rank in range(2)]
+    every_kind = [*ranks, ProcessName(rank=1, worker=3), ProcessName(pid=7)]
+    gallery(
+        "line_pages.txt",
+        {
+            "cold lines folded": page(LineProfile((folded,))),
+            "functions that took next to nothing": page(LineProfile((longest, short, brief))),
+            "the same, verbose": page(LineProfile((longest, short, brief)), verbose=True),
+            "a single such function": page(LineProfile((longest, short))),
+            "narrow": page(photos(), 60),
+            "without what was not reached": page(photos(), skip_zero=True),
+            "verbose": page(photos(), verbose=True),
+            "not reached": unseen_notes(photos()),
+            "edited": line_notes(LineProfile((edited, edited), photos().cost, "/project")),
+            **{f"price: {title}": line_notes(photos(cost=cost)) for title, cost in costs.items()},
+            "processes": [
+                processes_in_words([MAIN]),
+                processes_in_words([WORKER]),
+                processes_in_words([MAIN, *(ProcessName(worker=n) for n in range(4))]),
+                processes_in_words(every_kind),
+            ],
+        },
+    )
 
 
 def test_hot_lines_are_red_where_colour_is_allowed() -> None:
@@ -284,93 +315,9 @@ def test_hot_lines_are_red_where_colour_is_allowed() -> None:
     assert "\x1b" not in page(photos())
 
 
-def test_cold_parts_are_folded_unless_verbose() -> None:
-    text = page(photos())
-    assert "Returns a photo" not in text
-    assert "… 5 lines, < 1 %" in text
-    assert "Returns a photo" in page(photos(), verbose=True)
-    assert "…" not in page(photos(), 120, verbose=True)
-
-
-def test_what_is_folded_is_told_by_its_share() -> None:
-    text = Source(("def f():\n", "    hot()\n", *(f"    cold({n})\n" for n in range(200))))
-    rows = (LineTime(2, 1, 99_000), *(LineTime(line, 1, 5) for line in range(3, 203)))
-    shown = page(LineProfile((FunctionTimes("f.py", 1, "f", "", text, rows),)))
-    assert "… 199 lines, 1 %" in shown
-    assert len(shown.splitlines()) < 10
-
-
-def test_functions_that_took_next_to_nothing_are_told_in_one_sentence() -> None:
-    def function(name: str, ns: int) -> FunctionTimes:
-        return FunctionTimes("f.py", 1, name, "", Source(("pass\n",)), (LineTime(1, 1, ns),))
-
-    longest = function("longest", 10**9)
-    profile = LineProfile((longest, function("short", 100), function("brief", 100)))
-    told = "Less than 1 % of the longest's time, shown by --verbose: short, brief"
-    assert told in page(profile)
-    assert page(profile).count("Line contents") == 1
-    assert told not in page(profile, verbose=True)
-    assert page(profile, verbose=True).count("Line contents") == 3
-    alone = LineProfile((longest, function("short", 100)))
-    assert page(alone).count("Line contents") == 2
-
-
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("options", [{}, {"verbose": True}, {"unit_s": 1e-9}, {"unicode": False}])
 def test_no_line_is_wider_than_the_page(width: int, options: dict[str, Any]) -> None:
     for row in page(photos(), width, **options).splitlines():
         assert cell_len(row) <= width, row
         assert row == row.rstrip()
-
-
-def test_columns_give_way_to_the_code() -> None:
-    assert "Per hit" in page(photos(), 80)
-    assert "Per hit" not in page(photos(), 60)
-    assert "% time" in page(photos(), 50)
-
-
-def test_why_a_function_has_no_times_is_said() -> None:
-    assert "no line was reached: compiled" in page(photos())
-    assert "compiled" not in page(photos(), skip_zero=True)
-    assert unseen_notes(photos()) == ["Photos.flip at data.py:1 has no times: compiled."]
-
-
-def test_an_edited_file_is_pointed_out() -> None:
-    (function, *_) = photos().functions
-    edited = FunctionTimes(
-        function.file, function.line, "f", "", Source(("x\n",), has_changed=True), ()
-    )
-    told = line_notes(LineProfile((edited, edited), photos().cost, "/project"))
-    assert told[0] == "train.py has changed since the run: the lines are shown as they ran."
-
-
-@pytest.mark.parametrize(
-    ("cost", "is_noted"),
-    [
-        (LineCost(1, 1, 5, 110.0, 5e-7), (True, False)),
-        (LineCost(1, 1, 5, 110.0, 5e-7, traces_callees=True), (True, True)),
-        (LineCost(1, 1, 5, None, None), (False, False)),
-    ],
-)
-def test_the_price_is_noted(cost: LineCost, is_noted: tuple[bool, bool]) -> None:
-    note = line_notes(photos(cost=cost))[1]
-    assert ("110 ns" in note, "before Python 3.12" in note) == is_noted
-
-
-RANKS = [ProcessName(rank=rank) for rank in range(2)]
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ([MAIN], "main"),
-        ([WORKER], "worker 0"),
-        ([MAIN, *(ProcessName(worker=number) for number in range(4))], "main, 4 workers"),
-        (
-            [*RANKS, ProcessName(rank=1, worker=3), ProcessName(pid=7)],
-            "2 ranks, 1 worker, 1 other process",
-        ),
-    ],
-)
-def test_processes_in_words(names: list[ProcessName], words: str) -> None:
-    assert processes_in_words(names) == words

@@ -7,41 +7,71 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cases import STEPS, Planted, case_of
+from support import summaries
+from support.cases import STEPS, Planted, case_of, on_device
+from support.found import handed_over
+from support.planted_trials import FakeRunner, plan_of, search_of, threads, workers
+from support.planted_trials import Planted as PlantedTrials
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall
 from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval
+from trainprof.analysis.statistics.speedup import FASTER, SpeedUp
+from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
-from trainprof.tune.candidate import Candidate, together
+from trainprof.tune.candidate import Candidate, interval_without, learned, together
 from trainprof.tune.candidates import Plan, plan
 from trainprof.tune.loader_candidates import WORKERS
 
 HEALTHY = Planted(workers=4, fetch_s=0.01, compute_s=0.02)
+RESTARTING = {"workers": 2, "fetch_s": 0.005, "passes": 10, "start_s": 0.3}
 
 
-def looped(case: RunContext) -> RunContext:
-    return replace(case, torch=TorchSettings(looped=[LoopedOptimizer("Adam", 9, "train.py:5")]))
+def planted(changes: dict[str, Any] | None = None, **how: Any) -> RunContext:
+    """A run of one loader, whose other fields are `changes`."""
+    run = Planted(**how)
+    run.loader = replace(run.loader, **(changes or {}))
+    return case_of(run)
 
 
-def subjects(found: Plan) -> list[str]:
-    return [one.subject for one in found.candidates]
+def looped(context: RunContext, spent_s: float | None = None) -> RunContext:
+    adam = LoopedOptimizer(
+        "Adam", 9, "train.py:5", **({} if spent_s is None else {"spent_s": spent_s})
+    )
+    return replace(context, torch=TorchSettings(looped=[adam]))
+
+
+def subjects(tried: Plan) -> list[str]:
+    return [candidate.subject for candidate in tried.candidates]
+
+
+def of_subject(tried: Plan, subject: str) -> list[Candidate]:
+    return [candidate for candidate in tried.candidates if candidate.subject == subject]
+
+
+def holds(interval: tuple[float, float] | None, *times: float) -> bool:
+    return interval is not None and all(interval[0] < each < interval[1] for each in times)
+
+
+# -- one loader
 
 
 def test_more_workers_are_tried_where_batches_are_waited_for() -> None:
-    found = plan(case_of(Planted(workers=0, fetch_s=0.03)))
-    first = found.candidates[0]
+    tried = plan(planted(workers=0, fetch_s=0.03))
+    first = tried.candidates[0]
     assert first.subject == "workers"
     assert first.overrides["persistent_workers"] is True
     # 30 ms and 10 ms in turn become 10 ms.
-    low, high = first.predicted
-    assert low < 4.0 < high
-    assert found.sites == ("train.py:41",)
-    assert any("augment" in told for told in first.cautions)
+    assert holds(first.predicted, 4.0)
+    assert holds(tried.ceiling, 4.0)
+    assert tried.sites == ("train.py:41",)
+    assert any("augment" in caution for caution in first.cautions)
 
 
 def test_none_are_tried_where_workers_cost_more_than_they_save() -> None:
-    quick = Planted(
+    quick = planted(
         workers=2,
         is_persistent=True,
         fetch_s=0.0001,
@@ -49,24 +79,20 @@ def test_none_are_tried_where_workers_cost_more_than_they_save() -> None:
         compute_s=0.0005,
         receive_s=Interval.exactly(0.001),
     )
-    first = plan(case_of(quick)).candidates[0]
+    first = plan(quick).candidates[0]
     assert (first.subject, first.overrides) == ("workers", {"num_workers": 0})
-    assert first.predicted[0] <= 2.5 <= first.predicted[1]
-
-
-def test_free_data_is_forecast_by_the_wait() -> None:
-    found = plan(case_of(Planted(workers=0, fetch_s=0.03)))
-    assert found.ceiling[0] < 4.0 < found.ceiling[1]
+    assert holds(first.predicted, 2.5)
+    assert not {"workers", "prefetching"} & set(subjects(plan(case_of(HEALTHY))))
 
 
 def test_free_data_saves_the_starts_of_passes_as_well() -> None:
-    case = case_of(Planted(workers=0, fetch_s=0.03))
-    without, found = plan(case).ceiling, plan(case, starts=0.5).ceiling
-    assert found == pytest.approx((1.5 * without[0], 1.5 * without[1]))
+    context = planted(workers=0, fetch_s=0.03)
+    low, high = plan(context).ceiling
+    assert plan(context, starts=0.5).ceiling == pytest.approx((1.5 * low, 1.5 * high))
 
 
 @pytest.mark.parametrize(
-    ("compute_s", "threads", "running", "is_told"),
+    ("compute_s", "torch_threads", "running", "is_foretold"),
     [
         (0.008, 2, 0.0, False),  # mostly waking up from the wait, it may be
         (0.008, 1, 0.0, True),
@@ -76,183 +102,66 @@ def test_free_data_saves_the_starts_of_passes_as_well() -> None:
     ],
 )
 def test_no_forecast_is_made_of_steps_that_may_be_nothing_but_waking_up(
-    compute_s: float, threads: int, running: float, is_told: bool
+    compute_s: float, torch_threads: int, running: float, is_foretold: bool
 ) -> None:
-    case = case_of(Planted(workers=0, fetch_s=0.1, compute_s=compute_s, running=running))
-    found = plan(replace(case, torch=TorchSettings(threads=threads)))
-    assert found.ceiling is not None
-    assert found.foretells_ceiling is is_told
+    context = planted(workers=0, fetch_s=0.1, compute_s=compute_s, running=running)
+    tried = plan(replace(context, torch=TorchSettings(threads=torch_threads)))
+    assert tried.ceiling is not None
+    assert tried.foretells_ceiling is is_foretold
 
 
-def test_free_data_gives_back_what_workers_take_from_computing() -> None:
-    # 20 ms beside workers at work, 10 in those batches for which they have nothing to do.
-    planted = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.02, is_persistent=True)
+def test_free_data_returns_what_workers_take_from_computing() -> None:
+    # 20 ms concurrent with workers, 10 in those batches for which they are idle.
+    run = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.02, is_persistent=True)
     alone = np.zeros(STEPS, dtype=bool)
     alone[[*range(80, 99), *range(180, 199)]] = True
-    planted.inputs = replace(
-        planted.inputs,
-        compute_s=np.where(alone, 0.01, 0.02),
-        workers_busy=np.where(alone, 0.0, 1.5),
-    )
-    fetch = planted.loader.fetch
+    compute_s, busy = np.where(alone, 0.01, 0.02), np.where(alone, 0.0, 1.5)
+    run.inputs = replace(run.inputs, compute_s=compute_s, workers_busy=busy)
+    fetch = run.loader.fetch
     fetch = replace(fetch, runnable_s=0.4 * (fetch.running_s or 0.0))
-    planted.loader = replace(planted.loader, fetch=fetch)
-    found = plan(case_of(planted))
-    assert found.ceiling[0] < 1.8 < found.ceiling[1]
-    assert found.ceiling[0] > 1.4
+    run.loader = replace(run.loader, fetch=fetch)
+    ceiling = plan(case_of(run)).ceiling
+    assert holds(ceiling, 1.8)
+    assert ceiling[0] > 1.4
 
 
-def test_all_loaders_that_are_waited_for_become_free() -> None:
-    case = case_of(Planted(workers=0, fetch_s=0.03))
-    fed = case.feeding[0]
-    second = replace(fed, loader=replace(fed.loader, id=9, site="train.py:50"))
-    idle = replace(fed.loader, id=10, site="train.py:60", wait_s=None, wait_total_s=0.0)
-    alone, both = plan(case), plan(replace(case, feeding=[fed, second, replace(fed, loader=idle)]))
-    assert alone.free_sites == ("train.py:41",)
-    assert both.free_sites == ("train.py:41", "train.py:50")
-    assert both.sites == ("train.py:41",)
-    assert both.ceiling[0] > alone.ceiling[0]
-
-
-def with_steps(case: RunContext, *, iterations: int, training_s: float) -> RunContext:
-    """Returns a case of 200 steps."""
-    training = replace(case.summary.training, iterations=iterations, steps=200)
-    return replace(
-        case,
-        summary=replace(case.summary, training=training),
-        training_s=training_s,
-        feeding=[replace(fed, training_s=training_s) for fed in case.feeding],
-    )
-
-
-def zipped(one_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> RunContext:
-    """Each step takes a batch of both, that are made one after the other without workers."""
-    one = Planted(workers=0, fetch_s=one_s, compute_s=compute_s + other_s)
-    other = Planted(workers=0, fetch_s=other_s, compute_s=compute_s + one_s)
-    other.loader = replace(other.loader, id=1, **({"site": "train.py:50"} | second))
-    step_s = one_s + other_s + compute_s
-    return with_steps(case_of(one, other), iterations=200, training_s=200 * step_s)
-
-
-def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs() -> None:
-    """30 ms and 15 ms of loading one after the other, 10 ms of training: 55 ms become 10."""
-    found = plan(zipped(0.03, 0.015))
-    first = found.candidates[0]
-    assert first.sites == ("train.py:41", "train.py:50")
-    workers = first.overrides["num_workers"]
-    assert list(workers) == ["train.py:41", "train.py:50"]
-    assert workers["train.py:41"] > workers["train.py:50"] >= 2
-    assert first.overrides["persistent_workers"] is True
-    assert first.name == "num_workers=3+2,persistent_workers=True"
-    low, high = first.predicted
-    assert low < 5.5 < high < 1.6 * low
-    trial = first.trial()
-    assert trial.arguments_at("train.py:50") == {"num_workers": 2, "persistent_workers": True}
-    assert len({one.name for one in found.candidates}) == len(found.candidates)
-
-
-def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them() -> None:
-    """Computing of 10 ms takes 6 once nothing is waited for."""
-    first = plan(zipped(0.03, 0.015), free_step_s=0.006).candidates[0]
-    assert first.predicted[0] < 55 / 6 < first.predicted[1]
-    # One of them cannot be changed: it is waited for all the same.
-    case = zipped(0.03, 0.015, is_iterable=True)
-    one = plan(case, free_step_s=0.006).candidates[0]
-    assert (one.sites, one.overrides["num_workers"]) == (("train.py:41",), 2)
-    # Waits of 15 ms of 45 remain, and with them a third of what they slow computing by.
-    assert one.predicted[0] < 55 / (15 + 6 + 4 / 3) < one.predicted[1]
-
-
-def test_loaders_that_take_turns_are_each_as_fast_as_they_are() -> None:
-    """A pass of 40 ms steps, then one of 25 ms: both become 10 ms."""
-    one = Planted(workers=0, fetch_s=0.03, compute_s=0.01)
-    other = Planted(workers=0, fetch_s=0.015, compute_s=0.01)
-    other.loader = replace(other.loader, id=1, site="train.py:50")
-    case = with_steps(case_of(one, other), iterations=400, training_s=200 * 0.065)
-    first = plan(case).candidates[0]
-    assert first.sites == ("train.py:41", "train.py:50")
-    assert first.predicted[0] < 65 / 20 < first.predicted[1]
-
-
-def test_a_loader_that_is_not_waited_for_is_left_as_it_is() -> None:
-    first = plan(zipped(0.03, 0.0002)).candidates[0]
-    assert first.sites == ("train.py:41",)
-    assert isinstance(first.overrides["num_workers"], int)
-
-
-def test_loaders_of_one_line_get_the_same() -> None:
-    first = plan(zipped(0.03, 0.015, site="train.py:41")).candidates[0]
-    assert first.sites == ("train.py:41",)
-    assert first.overrides["num_workers"] == 3
-
-
-def test_workers_of_several_loaders_share_the_cores() -> None:
-    """Two loaders that compute, 30 ms a batch each: two cores carry one worker of each."""
-    parts = {"running": 1.0, "cores": 2.0}
-    one = Planted(workers=0, fetch_s=0.03, compute_s=0.04, **parts)
-    other = Planted(workers=0, fetch_s=0.03, compute_s=0.04, **parts)
-    other.loader = replace(other.loader, id=1, site="train.py:50")
-    case = with_steps(case_of(one, other), iterations=200, training_s=200 * 0.07)
-    workers = [
-        one.overrides["num_workers"] for one in plan(case).candidates if one.subject == WORKERS
-    ]
-    assert workers == [{"train.py:41": 1, "train.py:50": 1}]
-    first = plan(case).candidates[0]
-    # 70 ms of work a step on two cores.
-    assert first.predicted[0] < 2.0 < first.predicted[1] < 3.0
+def test_computing_that_gets_faster_without_waits_raises_the_forecast() -> None:
+    """30 ms of loading, 10 of training, which takes 6 once nothing is waited for."""
+    context = planted(workers=0, fetch_s=0.03)
+    assert holds(plan(context).candidates[0].predicted, 4.0)
+    assert holds(plan(context, free_step_s=0.006).candidates[0].predicted, 40 / 6)
 
 
 def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
-    # Two workers make a batch each 15 ms, training takes one each 15 ms.
-    found = plan(case_of(Planted(workers=2, fetch_s=0.03)))
-    assert found.alone[0] < 1.0 < found.alone[1]
-
-
-def test_quick_batches_may_be_quicker_by_themselves() -> None:
-    # A batch takes 0.5 ms between steps, and less where no step has had the caches meanwhile.
-    quick = plan(case_of(Planted(workers=0, fetch_s=0.0005, compute_s=0.001))).alone
-    slow = plan(case_of(Planted(workers=0, fetch_s=0.005, compute_s=0.01))).alone
-    assert slow[0] < 3 < slow[1] < 4
-    assert quick[0] < 3 < 3 * 3 < quick[1]
-
-
-def test_a_healthy_loader_is_left_as_it_is() -> None:
-    found = plan(case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02)))
-    assert "workers" not in subjects(found)
-    assert "prefetching" not in subjects(found)
+    # Two workers prepare a batch each 15 ms, training takes one each 15 ms.
+    assert holds(plan(planted(workers=2, fetch_s=0.03)).alone, 1.0)
+    # A batch takes 0.5 ms between steps, and less where no step has had the caches.
+    slow = plan(planted(workers=0, fetch_s=0.005, compute_s=0.01)).alone
+    assert holds(slow, 3)
+    assert slow[1] < 4
+    assert holds(plan(planted(workers=0, fetch_s=0.0005, compute_s=0.001)).alone, 3, 9)
 
 
 @pytest.mark.parametrize(
-    ("length", "passes", "is_persistent", "steps"),
+    ("how", "length", "steps"),
     [
-        (500, 1, False, None),  # what comes between passes was not seen
-        (50_000, 2, False, None),  # starts take nothing of so long a pass
-        (100, 2, False, 100),
-        (100, 2, True, None),
-        (None, 3, False, 100),
-        (None, 1, False, None),  # nobody knows how many
-        (None, 3, True, None),
+        ({"passes": 1}, 500, None),  # what comes between passes was not seen
+        ({"passes": 2}, 50_000, None),  # starts take nothing of so long a pass
+        ({"passes": 2}, 100, 100),
+        ({"passes": 2, "is_persistent": True}, 100, None),
+        ({"passes": 3}, None, 100),
+        ({"passes": 1}, None, None),  # the length is unknown
+        ({"passes": 3, "is_persistent": True}, None, None),
+        ({"passes": 3, "workers": 0, "start_s": 0.0}, None, 100),
+        ({"passes": 3, "workers": 0, "start_s": 0.0}, 500, None),
     ],
 )
 def test_trials_go_beyond_a_pass_whose_start_tells(
-    length: int | None, passes: int, is_persistent: bool, steps: int | None
+    how: dict[str, Any], length: int | None, steps: int | None
 ) -> None:
-    planted = Planted(
-        workers=2, fetch_s=0.03, start_s=2.0, passes=passes, is_persistent=is_persistent
-    )
-    planted.loader = replace(planted.loader, length=length, iterations=200)
-    found = plan(case_of(planted)).steps_of_a_pass
-    assert found == (None if steps is None else pytest.approx(steps))
-
-
-@pytest.mark.parametrize(("length", "steps"), [(None, 100), (500, None)])
-def test_without_workers_a_pass_is_seen_end_where_its_length_is_not_known(
-    length: int | None, steps: int | None
-) -> None:
-    planted = Planted(workers=0, fetch_s=0.03, passes=3)
-    planted.loader = replace(planted.loader, length=length, iterations=200)
-    found = plan(case_of(planted)).steps_of_a_pass
-    assert found == (None if steps is None else pytest.approx(steps))
+    how = {"workers": 2, "fetch_s": 0.03, "start_s": 2.0, **how}
+    of_a_pass = plan(planted({"length": length, "iterations": 200}, **how)).steps_of_a_pass
+    assert of_a_pass == (None if steps is None else pytest.approx(steps))
 
 
 @pytest.mark.parametrize(
@@ -267,152 +176,254 @@ def test_without_workers_a_pass_is_seen_end_where_its_length_is_not_known(
 def test_free_data_of_a_stream_ends_where_its_passes_were_seen_to_end(
     length: int | None, ended: list[int], batches: int | None
 ) -> None:
-    planted = Planted(workers=0, fetch_s=0.03)
-    planted.loader = replace(
-        planted.loader, length=length, ended=len(ended), ended_batches=ended, iterations=310
-    )
-    assert plan(case_of(planted)).pass_batches == batches
+    seen = {"length": length, "ended": len(ended), "ended_batches": ended, "iterations": 310}
+    assert plan(planted(seen, workers=0, fetch_s=0.03)).pass_batches == batches
 
 
 @pytest.mark.parametrize(
     ("count", "prefetch", "fewest"), [(0, None, 22), (2, None, 30), (16, 4, 150)]
 )
-def test_a_loader_alone_has_to_get_beyond_what_its_workers_made_at_once(
+def test_a_loader_alone_has_to_get_beyond_what_its_workers_prepared_at_once(
     count: int, prefetch: int | None, fewest: int
 ) -> None:
-    planted = Planted(workers=count, fetch_s=0.03)
-    planted.loader = replace(planted.loader, prefetch_factor=prefetch, num_workers=count)
-    assert plan(case_of(planted)).fewest_alone == fewest
+    setting = {"prefetch_factor": prefetch, "num_workers": count}
+    assert plan(planted(setting, workers=count, fetch_s=0.03)).fewest_alone == fewest
 
 
-def test_no_workers_for_a_dataset_that_would_be_read_several_times() -> None:
-    planted = Planted(workers=0, fetch_s=0.03)
-    case = case_of(planted)
-    feeding = case.feeding[0]
-    iterable = replace(feeding, loader=replace(feeding.loader, is_iterable=True))
-    found = plan(replace(case, feeding=[iterable]))
-    assert "workers" not in subjects(found)
-    assert any("get_worker_info" in note for note in found.notes)
-    assert plan(case).notes == ()
-    shared = replace(iterable, loader=replace(iterable.loader, shares_samples=True))
-    assert "workers" in subjects(plan(replace(case, feeding=[shared])))
-    busy = case_of(Planted(workers=2, fetch_s=0.03)).feeding[0]
-    repeated = replace(busy.loader, is_iterable=True, shares_samples=False)
-    found = plan(replace(case, feeding=[replace(busy, loader=repeated)]))
-    assert "workers" not in subjects(found)
-
-
-def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
-    planted = Planted(workers=0, fetch_s=0.03, shards=2)
-    planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
-    found = plan(case_of(planted))
-    tried = [one.overrides["num_workers"] for one in found.candidates if one.subject == WORKERS]
-    assert tried == [2]
-    planted = Planted(workers=1, fetch_s=0.03, shards=1)
-    planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
-    found = plan(case_of(planted))
-    assert all(one.overrides.get("num_workers", 0) < 1 for one in found.candidates)
-    assert any("not tried: 1 shard" in note for note in found.notes)
-
-
-def test_workers_are_tried_whatever_generators_a_dataset_has() -> None:
-    planted = Planted(workers=0, fetch_s=0.03)
-    planted.loader = replace(planted.loader, generators=["rng"])
-    found = plan(case_of(planted))
-    assert "workers" in subjects(found)
-    assert any("self.rng" in told for told in found.candidates[0].cautions)
-    assert found.notes == ()
-
-
-def test_workers_that_start_again_in_each_pass_are_tried_without() -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3))
-    found = next(one for one in plan(case).candidates if one.subject == "restarts")
-    assert found.overrides == {"persistent_workers": True}
-    assert "shuffling draws other numbers" in found.cautions[0]
-    assert found.predicted[1] > 1.5
-    # Not so where it was the first start alone that took long.
-    fed = case.feeding[0]
-    once = replace(fed.loader, first_start_s=fed.starts_s - 0.01)
-    late = replace(case, feeding=[replace(fed, loader=once)])
-    assert not [one for one in plan(late).candidates if one.subject == "restarts"]
-
-
-@pytest.mark.parametrize("facts", [{"overlaps": True}, {"changed_between_passes": ["rate"]}])
-def test_workers_that_would_train_otherwise_are_not_tried_to_live_on(facts: dict[str, Any]) -> None:
-    planted = Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3)
-    planted.loader = replace(planted.loader, **facts)
-    found = plan(case_of(planted))
-    assert "restarts" not in subjects(found)
-    planted = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
-    assert any("persistent_workers" in one.overrides for one in plan(case_of(planted)).candidates)
-    planted.loader = replace(planted.loader, **facts)
-    tried = plan(case_of(planted)).candidates
-    assert [one for one in tried if "num_workers" in one.overrides]
-    assert not [one for one in tried if "persistent_workers" in one.overrides]
+STREAM = {"is_iterable": True, "shares_samples": False}
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("changes", "count", "is_tried", "notes"),
     [
-        {"open_files": ["raw (BufferedReader)"]},
-        {"touches_device": True},
-        {"is_iterable": True, "shares_samples": False},
+        ({}, 0, True, []),
+        # A stream that would be read several times.
+        ({"is_iterable": True}, 0, False, ["get_worker_info"]),
+        ({**STREAM, "shares_samples": True}, 0, True, []),
+        (STREAM, 2, False, ["get_worker_info"]),
+        # What would train on something else.
+        ({"open_files": ["raw (BufferedReader)"]}, 0, False, ["train.py:41: "]),
+        ({"touches_device": True}, 0, False, ["train.py:41: "]),
+        ({"generators": ["rng"]}, 0, True, []),
     ],
 )
-def test_workers_that_would_train_on_something_else_are_not_tried(facts: dict[str, Any]) -> None:
-    planted = Planted(workers=0, fetch_s=0.03)
-    assert "workers" in subjects(plan(case_of(planted)))
-    planted.loader = replace(planted.loader, **facts)
-    found = plan(case_of(planted))
-    assert not {"workers", "pinned memory"} & set(subjects(found))
-    assert [note.partition(":")[0] for note in found.notes] == ["train.py"]
+def test_workers_are_tried_where_they_train_on_the_same(
+    changes: dict[str, Any], count: int, is_tried: bool, notes: list[str]
+) -> None:
+    tried = plan(planted(changes, workers=count, fetch_s=0.03))
+    assert ("workers" in subjects(tried)) is is_tried
+    assert is_tried or "pinned memory" not in subjects(tried)
+    assert [word in note for word, note in zip(notes, tried.notes, strict=True)] == [True] * len(
+        notes
+    )
+    if "generators" in changes:
+        assert any("self.rng" in caution for caution in tried.candidates[0].cautions)
+
+
+def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
+    asking = {"is_iterable": True, "has_asked_for_worker": True}
+    tried = plan(planted(asking, workers=0, fetch_s=0.03, shards=2))
+    assert [each.overrides["num_workers"] for each in of_subject(tried, WORKERS)] == [2]
+    tried = plan(planted(asking, workers=1, fetch_s=0.03, shards=1))
+    assert all(each.overrides.get("num_workers", 0) < 1 for each in tried.candidates)
+    assert any("not tried: 1 shard" in note for note in tried.notes)
+
+
+def test_workers_that_start_again_in_each_pass_are_tried_persistent() -> None:
+    context = planted(**RESTARTING)
+    [restarts] = of_subject(plan(context), "restarts")
+    assert restarts.overrides == {"persistent_workers": True}
+    assert restarts.predicted[1] > 1.5
+    # Not so where it was the first start alone that took long.
+    loader = context.feeding[0]
+    once = replace(loader.loader, first_start_s=loader.starts_s - 0.01)
+    late = replace(context, feeding=[replace(loader, loader=once)])
+    assert not of_subject(plan(late), "restarts")
+
+
+@pytest.mark.parametrize("changes", [{"overlaps": True}, {"changed_between_passes": ["rate"]}])
+def test_workers_that_would_train_otherwise_are_not_tried_persistent(
+    changes: dict[str, Any],
+) -> None:
+    assert "restarts" not in subjects(plan(planted(changes, **RESTARTING)))
+    for of_loader, is_kept in (({}, True), (changes, False)):
+        context = planted(of_loader, fetch_s=0.03, compute_s=0.01, passes=10)
+        changed = {name for each in plan(context).candidates for name in each.overrides}
+        assert "num_workers" in changed
+        assert ("persistent_workers" in changed) is is_kept
 
 
 @pytest.mark.parametrize(("reason", "most"), [("limit", 6.0), ("completed", None)])
-def test_what_lives_on_is_foretold_of_a_run_that_goes_on_where_its_trial_is_ended(
+def test_persistent_workers_are_foretold_of_a_run_that_goes_on_where_its_trial_is_ended(
     reason: str, most: float | None
 ) -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.005, passes=2, start_s=0.3))
-    run = replace(case.summary.run, exit=replace(case.summary.run.exit, reason=reason))
-    case = replace(case, summary=replace(case.summary, run=run))
-    [of_steps, with_starts] = [
-        next(one for one in plan(case, starts=starts).candidates if one.subject == "restarts")
-        for starts in (0.0, 5.0)
-    ]
+    context = planted(**{**RESTARTING, "passes": 2})
+    run = replace(context.summary.run, exit=replace(context.summary.run.exit, reason=reason))
+    context = replace(context, summary=replace(context.summary, run=run))
+    of_steps, with_starts = (
+        of_subject(plan(context, starts=starts), "restarts")[0].predicted for starts in (0.0, 5.0)
+    )
     # Starts of passes make a run that goes on six times as long; this one has its first as well.
-    assert with_starts.predicted == pytest.approx(
-        of_steps.predicted if most is None else (of_steps.predicted[0], most)
+    assert with_starts == pytest.approx(of_steps if most is None else (of_steps[0], most))
+
+
+def test_spawned_workers_that_start_again_are_tried_forked() -> None:
+    # Those of a loader that each pass builds again, too; they cannot persist.
+    for built in (1, RESTARTING["passes"]):
+        tried = plan(planted({"start_method": "spawn", "built": built}, **RESTARTING))
+        changes = [each.overrides for each in tried.candidates]
+        assert {"multiprocessing_context": "fork"} in changes
+        assert ({"persistent_workers": True} in changes) is (built == 1)
+
+
+# -- several loaders
+
+
+def of_steps(context: RunContext, *, iterations: int, training_s: float) -> RunContext:
+    """Returns a run of 200 steps."""
+    training = replace(context.summary.training, iterations=iterations, steps=200)
+    return replace(
+        context,
+        summary=replace(context.summary, training=training),
+        training_s=training_s,
+        feeding=[replace(loader, training_s=training_s) for loader in context.feeding],
     )
 
 
+def two(
+    fetch_s: tuple[float, float], compute_s: tuple[float, float], **second: object
+) -> RunContext:
+    parts = second.pop("parts", {})
+    first, other = (
+        Planted(workers=0, fetch_s=fetch, compute_s=compute, **parts)
+        for fetch, compute in zip(fetch_s, compute_s, strict=True)
+    )
+    other.loader = replace(other.loader, id=1, **({"site": "train.py:50"} | second))
+    return case_of(first, other)
+
+
+def zipped(first_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> RunContext:
+    """Each step takes a batch of both, prepared one after the other without workers."""
+    context = two((first_s, other_s), (compute_s + other_s, compute_s + first_s), **second)
+    return of_steps(context, iterations=200, training_s=200 * (first_s + other_s + compute_s))
+
+
+def test_all_loaders_that_are_waited_for_become_free() -> None:
+    context = planted(workers=0, fetch_s=0.03)
+    loader = context.feeding[0]
+    second = replace(loader, loader=replace(loader.loader, id=9, site="train.py:50"))
+    idle = replace(loader.loader, id=10, site="train.py:60", wait_s=None, wait_total_s=0.0)
+    every = replace(context, feeding=[loader, second, replace(loader, loader=idle)])
+    alone, both = plan(context), plan(every)
+    assert alone.free_sites == both.sites == ("train.py:41",)
+    assert both.free_sites == ("train.py:41", "train.py:50")
+    assert both.ceiling[0] > alone.ceiling[0]
+
+
+def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs() -> None:
+    """30 ms and 15 ms of loading one after the other, 10 ms of training: 55 ms become 10."""
+    tried = plan(zipped(0.03, 0.015))
+    first = tried.candidates[0]
+    assert first.sites == ("train.py:41", "train.py:50")
+    count = first.overrides["num_workers"]
+    assert list(count) == ["train.py:41", "train.py:50"]
+    assert count["train.py:41"] > count["train.py:50"] >= 2
+    assert first.name == "num_workers=3+2,persistent_workers=True"
+    assert holds(first.predicted, 5.5)
+    assert first.predicted[1] < 1.6 * first.predicted[0]
+    at_second = first.trial().arguments_at("train.py:50")
+    assert at_second == {"num_workers": 2, "persistent_workers": True}
+    assert len({each.name for each in tried.candidates}) == len(tried.candidates)
+
+
+def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them() -> None:
+    """Computing of 10 ms takes 6 once nothing is waited for."""
+    assert holds(plan(zipped(0.03, 0.015), free_step_s=0.006).candidates[0].predicted, 55 / 6)
+    # One of them cannot be changed: it is waited for all the same.
+    first = plan(zipped(0.03, 0.015, is_iterable=True), free_step_s=0.006).candidates[0]
+    assert (first.sites, first.overrides["num_workers"]) == (("train.py:41",), 2)
+    # Waits of 15 ms of 45 remain, and with them a third of what they slow computing by.
+    assert holds(first.predicted, 55 / (15 + 6 + 4 / 3))
+
+
+def test_loaders_that_take_turns_are_each_as_fast_as_they_are() -> None:
+    """A pass of 40 ms steps, then one of 25 ms: both become 10 ms."""
+    context = two((0.03, 0.015), (0.01, 0.01))
+    first = plan(of_steps(context, iterations=400, training_s=200 * 0.065)).candidates[0]
+    assert first.sites == ("train.py:41", "train.py:50")
+    assert holds(first.predicted, 65 / 20)
+
+
+def test_a_loader_that_is_not_waited_for_is_left_as_it_is_and_those_of_one_line_get_the_same() -> (
+    None
+):
+    for context in (zipped(0.03, 0.0002), zipped(0.03, 0.015, site="train.py:41")):
+        first = plan(context).candidates[0]
+        assert first.sites == ("train.py:41",)
+        assert isinstance(first.overrides["num_workers"], int)
+
+
+def test_workers_of_several_loaders_share_the_cores() -> None:
+    """Two loaders that compute, 30 ms a batch each: two cores carry one worker of each."""
+    context = two((0.03, 0.03), (0.04, 0.04), parts={"running": 1.0, "cores": 2.0})
+    tried = plan(of_steps(context, iterations=200, training_s=200 * 0.07))
+    counts = [each.overrides["num_workers"] for each in of_subject(tried, WORKERS)]
+    assert counts == [{"train.py:41": 1, "train.py:50": 1}]
+    # 70 ms of work a step on two cores.
+    first = tried.candidates[0]
+    assert holds(first.predicted, 2.0)
+    assert first.predicted[1] < 3.0
+
+
+# -- threads, optimizers, precision
+
+
 def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
-    case = case_of(Planted(workers=4, fetch_s=0.01, compute_s=0.02), device="cuda:0")
-    assert not [name for name in subjects(plan(case)) if name in ("matrix products",)]
-    assert "matrix products" in subjects(plan(case, allow_numerics=True))
+    context = case_of(HEALTHY, device="cuda:0")
+    assert "matrix products" not in subjects(plan(context))
+    assert "matrix products" in subjects(plan(context, allow_numerics=True))
 
 
 def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
-    case = looped(case_of(HEALTHY, parts={"optimizer": 4.0}))
-    found = next(one for one in plan(case).candidates if one.subject == "optimizer")
-    assert found.overrides == {"fused": True}
-    assert found.predicted == pytest.approx((1 / 1.035, 2.0), rel=0.05)
-    assert plan(case).optimizers == (OptimizerCall("Adam", "train.py:5"),)
-    assert plan(case_of(HEALTHY)).optimizers == ()
+    plain = case_of(HEALTHY, parts={"optimizer": 4.0})
+    tried = plan(looped(plain))
+    fused = of_subject(tried, "optimizer")[0]
+    assert fused.overrides == {"fused": True}
+    assert fused.predicted == pytest.approx((1 / 1.035, 2.0), rel=0.05)
+    assert tried.optimizers == (OptimizerCall("Adam", "train.py:5"),)
+    # One that takes all at once is left as it is.
+    assert "optimizer" not in subjects(plan(plain))
+    assert plan(plain).optimizers == ()
+
+
+def test_threads_are_tried_by_what_they_may_save() -> None:
+    context = replace(case_of(HEALTHY), torch=TorchSettings(threads=1))
+    tried = of_subject(plan(context), "threads")
+    assert tried
+    assert {"torch_threads": 1} not in [each.overrides for each in tried]
+    assert all(each.predicted is None for each in tried)
+    context = looped(case_of(HEALTHY, parts={"optimizer": 0.4}))
+    context = replace(context, torch=replace(context.torch, threads=2))
+    order = [each.overrides for each in plan(context).candidates]
+    assert order.index({"torch_threads": 4}) < order.index({"fused": True})
+    assert order.index({"fused": True}) < order.index({"torch_threads": 1})
+
+
+# -- several changes, and forecasts
 
 
 def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
-    found = plan(looped(case_of(Planted(workers=0, fetch_s=0.03), parts={"optimizer": 4.0})))
-    one = next(x for x in found.candidates if x.subject == "workers")
-    other = next(x for x in found.candidates if x.subject == "optimizer")
-    both = together([one, other])
-    assert both.predicted[1] == pytest.approx(one.predicted[1] * other.predicted[1])
-    assert both.name == f"{one.name},fused=True"
+    tried = plan(looped(case_of(Planted(workers=0, fetch_s=0.03), parts={"optimizer": 4.0})))
+    first, other = of_subject(tried, "workers")[0], of_subject(tried, "optimizer")[0]
+    both = together([first, other])
+    assert both.predicted[1] == pytest.approx(first.predicted[1] * other.predicted[1])
+    assert both.name == f"{first.name},fused=True"
     assert both.trial().settings() == {"fused": True}
     assert "fused" not in both.trial().loader_arguments()
 
 
 def test_changes_together_reach_no_loader_that_they_were_not_meant_for() -> None:
-    """A stream at data.py:5 gives each sample once without workers, and with them several times."""
+    """A stream at data.py:5 yields each sample once without workers, else several times."""
     kept: dict[str, Any] = {"num_workers": 4, "persistent_workers": True}
     mapped = Candidate("workers", kept, (1.5, 2.0), sites=("train.py:41",))
     both_lines = ("train.py:41", "data.py:5")
@@ -432,43 +443,165 @@ def test_changes_together_reach_no_loader_that_they_were_not_meant_for() -> None
     assert together([several, pinned]).overrides == {**by_line, "pin_memory": True}
 
 
-def test_an_optimizer_that_takes_all_at_once_is_left_as_it_is() -> None:
-    case = case_of(HEALTHY, parts={"optimizer": 4.0})
-    assert "optimizer" not in subjects(plan(case))
+def test_forecasts_are_of_steps_without_saves() -> None:
+    # Of 10 s save 2, and 8 are 4 of loading and 4 of training: what halves loading makes 8 to 6.
+    assert interval_without((10 / 8, 10 / 6), 0.2) == pytest.approx((8 / 6, 8 / 4))
+    assert interval_without((1.0, 1.25), 0.2) == pytest.approx((1.0, 8 / 6))
+    assert interval_without((1.5, 2.0), 0.0) == (1.5, 2.0)
+    assert interval_without(None, 0.2) is None
+    # What all but the saves is nothing of has its bound as anywhere.
+    assert interval_without((1.0, 50.0), 0.2) == pytest.approx((1.0, 100.0))
+    hoped = Candidate("threads", {"torch_threads": 1}, None, hope=1.25).without_saves(0.2)
+    assert (hoped.predicted, hoped.hope) == (None, pytest.approx(8 / 6))
+    context = planted(workers=0, fetch_s=0.03)
+    plain, without = plan(context), plan(context, saves=0.2)
+    assert without.ceiling == interval_without(plain.ceiling, 0.2)
+    assert without.alone == pytest.approx((plain.alone[0] * 0.8, plain.alone[1] * 0.8))
+    assert [each.predicted for each in without.candidates] == [
+        interval_without(each.predicted, 0.2) for each in plain.candidates
+    ]
 
 
-def test_the_threads_that_there_are_are_not_tried_again() -> None:
-    case = replace(case_of(HEALTHY), torch=TorchSettings(threads=1))
-    tried = [one.overrides for one in plan(case).candidates if one.subject == "threads"]
-    assert tried
-    assert {"torch_threads": 1} not in tried
-    assert all(one.predicted is None for one in plan(case).candidates if one.subject == "threads")
+TWO, FOUR = workers(2, 1.0, 2.0), workers(4, 1.5, 3.0)
 
 
-def test_more_threads_come_before_what_can_save_less_and_fewer_threads_last() -> None:
-    case = looped(case_of(HEALTHY, parts={"optimizer": 0.4}))
-    case = replace(case, torch=replace(case.torch, threads=2))
-    tried = [one.overrides for one in plan(case).candidates]
-    assert tried.index({"torch_threads": 4}) < tried.index({"fused": True})
-    assert tried.index({"fused": True}) < tried.index({"torch_threads": 1})
+def measured(low: float, mid: float, high: float):
+    return lambda candidate: SpeedUp(low, mid, high, FASTER) if candidate is TWO else None
 
 
-def test_spawned_workers_that_start_again_are_tried_forked() -> None:
-    planted = Planted(workers=2, fetch_s=0.005, passes=10, start_s=0.3)
-    planted.loader = replace(planted.loader, start_method="spawn")
-    overrides = [one.overrides for one in plan(case_of(planted)).candidates]
-    assert {"multiprocessing_context": "fork"} in overrides
-    # Those of a loader that each pass builds anew, too; they cannot live on.
-    planted.loader = replace(planted.loader, built=planted.loader.passes)
-    overrides = [one.overrides for one in plan(case_of(planted)).candidates]
-    assert {"multiprocessing_context": "fork"} in overrides
-    assert {"persistent_workers": True} not in overrides
+@pytest.mark.parametrize(
+    ("candidate", "expected"),
+    [
+        (FOUR, (2.4 / 1.1, 2.4 * 1.1)),
+        # Where the model is unsure of it against the other, so is the forecast.
+        (workers(4, 1.5, 2.0), (1.5, 2.0)),  # 1.0 to 1.5 times as fast as the other: no narrower
+        (workers(4, 1.1, 2.0), (1.6 / 1.1, 1.6 * 1.1 * 1.1)),
+        (Candidate("workers", {"num_workers": 4}, None), None),
+    ],
+)
+def test_forecasts_learn_from_what_another_number_of_workers_gave(
+    candidate: Candidate, expected: tuple[float, float] | None
+) -> None:
+    forecast = learned(candidate, [TWO, candidate], measured(1.58, 1.6, 1.62))
+    assert forecast == (expected and pytest.approx(expected, rel=0.02))
 
 
-def test_computing_that_gets_faster_without_waits_raises_the_forecast() -> None:
-    """30 ms of loading, 10 of training, which takes 6 once nothing is waited for."""
-    case = case_of(Planted(workers=0, fetch_s=0.03))
-    before = plan(case).candidates[0]
-    after = plan(case, free_step_s=0.006).candidates[0]
-    assert before.predicted[0] < 4.0 < before.predicted[1]
-    assert after.predicted[0] < 40 / 6 < after.predicted[1]
+@pytest.mark.parametrize(
+    ("tried", "speed_of"),
+    [
+        ([TWO, FOUR], lambda candidate: None),  # none was run
+        ([TWO, FOUR], measured(0.8, 1.6, 3.2)),  # too noisy
+        ([threads(1)], lambda candidate: SpeedUp(1.58, 1.6, 1.62, FASTER)),  # something else
+        ([FOUR], lambda candidate: SpeedUp(1.58, 1.6, 1.62, FASTER)),  # itself
+        ([TWO], lambda candidate: SpeedUp(None, 1.6, None, FASTER)),  # too few steps
+    ],
+)
+def test_nothing_is_learned_from_what_tells_no_more(tried, speed_of) -> None:
+    assert learned(FOUR, tried, speed_of) == FOUR.predicted
+
+
+def test_the_second_number_of_workers_is_foretold_from_the_first() -> None:
+    """The model is too hopeful of both alike, as where threads and workers share cores."""
+    step_s = {0: 0.010, 2: 0.008, 4: 0.005}
+    trials = PlantedTrials(lambda changed: step_s[changed.get("num_workers", 0)], steps=2000)
+    tried = plan_of(workers(2, 1.0, 2.0), workers(4, 1.6, 3.2))
+    search = search_of(FakeRunner(trials), lambda base, free_s: tried, budget_s=600.0)
+    predicted = search.run().predicted
+    assert predicted["num_workers=2"] == (1.0, 2.0)
+    assert holds(predicted["num_workers=4"], 2.0)
+    assert predicted["num_workers=4"][1] < 1.4 * predicted["num_workers=4"][0]
+
+
+# -- a finding says that tune measures its change only where that has a trial of it
+
+
+def has_trial(context: RunContext, finding: Finding) -> bool:
+    """Whether a candidate changes the first of a finding's arguments, of its loader.
+
+    Workers that are there already are kept in a trial of its own.
+    """
+    name = next(iter(finding.change))
+    changing = [each for each in plan(context).candidates if name in each.overrides]
+    of_loader = name in ("num_workers", "persistent_workers", "prefetch_factor")
+    return any(finding.site in each.sites or not of_loader for each in changing)
+
+
+def streaming(**changes: Any) -> RunContext:
+    stream = {"is_iterable": True, **changes}
+    return planted(stream, fetch_s=0.03, running=0.6, compute_s=0.01)
+
+
+def evaluated(evaluated_s: float, **how: Any) -> RunContext:
+    """Training, and an evaluation that takes so much of it."""
+    evaluation = Planted(**how, compute_s=0.002, role="evaluation")
+    evaluation.loader = replace(evaluation.loader, id=1, site="train.py:44")
+    training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
+    return case_of(training, evaluation, parts={"evaluation": evaluated_s})
+
+
+def copying(**changes: Any) -> RunContext:
+    """A device waits 0.6 s for copies of batches, and the host as long."""
+    context = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
+    devices = [replace(device, copy_wait_s=0.6) for device in context.summary.devices]
+    rows = [replace(row, **changes) for row in context.summary.transfers]
+    return replace(context, summary=replace(context.summary, devices=devices, transfers=rows))
+
+
+BURSTS: dict[str, Any] = {"fetch_s": 0.003, "bursts": (30, 11, 13.3), "compute_s": 0.0126}
+KEPT: dict[str, Any] = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("context", "rule", "is_tried"),
+    [
+        (planted(fetch_s=0.03), "serial_loading", True),
+        (streaming(shares_samples=True), "serial_loading", True),
+        (planted(workers=1, fetch_s=0.03), "too_few_workers", True),
+        (planted(workers=2, passes=1, **BURSTS), "slow_samples", True),
+        (planted(**KEPT, compute_s=0.01), "worker_restart", True),
+        # No loader of evaluation is ever changed.
+        (evaluated(2.6, **KEPT), "worker_restart", False),
+        (evaluated(4.0, fetch_s=0.02), "slow_validation", False),
+        (case_of(handed_over()), "worker_restart", True),
+        (copying(), "blocking_copies", True),
+        (copying(pinned_share=1.0), "blocking_copies", False),
+        (
+            looped(
+                case_of(Planted(workers=4, fetch_s=0.002), parts={"optimizer": 1.0}), spent_s=1.0
+            ),
+            "slow_optimizer",
+            True,
+        ),
+        # These take more than arguments.
+        (streaming(shares_samples=False), "serial_loading", None),
+        (streaming(shares_samples=None), "serial_loading", None),
+    ],
+)
+def test_tune_is_named_where_it_has_a_trial(
+    context: RunContext, rule: str, is_tried: bool | None
+) -> None:
+    finding = next(x for x in diagnose(context).findings if x.id == rule)
+    assert (finding.change == {}) is (is_tried is None)
+    assert finding.is_tried_by_tune is bool(is_tried)
+    assert ("trainprof tune" in finding.verify) is bool(is_tried)
+    assert ("trainprof compare" in finding.verify) is not is_tried
+    assert not is_tried or has_trial(context, finding)
+
+
+@pytest.mark.parametrize(("shares", "verb"), [(True, "tune"), (None, "compare")])
+def test_workers_that_only_a_rerun_tells_of_are_left_to_who_tries_them(
+    shares: bool | None, verb: str
+) -> None:
+    unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.012, 0.03)}
+    stream = {"is_iterable": True, "shares_samples": shares}
+    context = planted(stream, fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
+    loop = HotLine("data_wait", "train.py:50", "train", [], 100, 0.9, 1.0)
+    context = replace(context, summary=replace(context.summary, part_lines=[loop]))
+    finding = next(x for x in diagnose(context).findings if x.id == "serial_loading")
+    assert f"trainprof {verb}" in " ".join(finding.also)
+
+
+def test_findings_of_older_summaries_name_no_trial() -> None:
+    known = summaries.finding(change={"num_workers": 4})
+    names = [name for name in Finding.__slots__ if name != "is_tried_by_tune"]
+    assert not Finding(**{name: getattr(known, name) for name in names}).is_tried_by_tune

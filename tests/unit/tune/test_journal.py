@@ -96,8 +96,7 @@ def test_a_run_is_known_by_its_name_number_and_changes_while_its_directory_is_th
 
 
 @pytest.mark.parametrize(
-    ("trial", "is_kept"),
-    [(Trial(WARM_UP), False), (baseline(), False), (workers(2).trial(), True)],
+    ("trial", "is_kept"), [(Trial(WARM_UP), False), (baseline(), False), (workers(2).trial(), True)]
 )
 def test_what_all_stands_on_is_tried_again_when_it_failed(
     trial: Trial, is_kept: bool, directory: RunDirectory

@@ -20,14 +20,7 @@ from support.planted_trials import (
 )
 
 from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN
-from trainprof.analysis.summary.tune import (
-    BASELINE,
-    CEILING,
-    FAILED,
-    FINISHED,
-    LOADER_ALONE,
-    OK,
-)
+from trainprof.analysis.summary.tune import BASELINE, CEILING, FAILED, FINISHED, LOADER_ALONE, OK
 from trainprof.tune.choice import against
 from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune, trials_of

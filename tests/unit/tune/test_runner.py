@@ -17,22 +17,9 @@ from trainprof.launch.outcome import Outcome
 from trainprof.launch.run import FinishedRun
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune import runner
-from trainprof.tune.runner import (
-    WOULD_FILL,
-    Script,
-    ScriptRunner,
-    argument_of,
-    label_of,
-)
+from trainprof.tune.runner import WOULD_FILL, Script, ScriptRunner, argument_of, label_of
 from trainprof.tune.sandbox.sandbox import Sandbox
-from trainprof.tune.trial import (
-    WARM_UP,
-    Limits,
-    Measured,
-    Trial,
-    baseline,
-    name_of,
-)
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, baseline, name_of
 
 SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
 OF_TWO = Trial(name_of({"num_workers": {"a.py:1": 4, "a.py:2": 2}}))
@@ -105,9 +92,9 @@ class FakeScript:
         return FinishedRun(directory, ENDED, None, (), **self.finished)
 
     def measured(self, trial: Trial, number: int, *_: object, **__: object) -> Measured:
-        found = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
+        measured = FakeRunner(Planted(lambda _: 0.01)).run(trial, number, Limits(30, 60.0))
         outcome, detail = self.outcome
-        return replace(found, outcome=outcome, detail=detail)
+        return replace(measured, outcome=outcome, detail=detail)
 
     def trial(self, trial: Trial, *words: str, number: int = 1) -> Measured:
         script = Script(("train.py", *words))
@@ -190,8 +177,8 @@ def test_without_a_sandbox_it_refuses_nothing(script: FakeScript) -> None:
 
 def test_a_trial_that_would_fill_the_disk_failed_however_it_ended(script: FakeScript) -> None:
     script.finished = {"is_full": True}
-    found = script.trial(SINGLE)
-    assert (found.outcome, found.detail, found.is_ok) == (FAILED, WOULD_FILL, False)
+    measured = script.trial(SINGLE)
+    assert (measured.outcome, measured.detail, measured.is_ok) == (FAILED, WOULD_FILL, False)
 
 
 def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script: FakeScript) -> None:
@@ -223,9 +210,6 @@ def test_each_run_has_its_own_name_in_the_arguments_and_its_own_directory(
 ) -> None:
     for number in (1, 2):
         script.trial(baseline(), "--out", "runs/{trial}", number=number)
-    assert [options.words[2] for options in script.asked] == [
-        "runs/baseline",
-        "runs/baseline-run2",
-    ]
+    assert [options.words[2] for options in script.asked] == ["runs/baseline", "runs/baseline-run2"]
     names = [options.output.name for options in script.asked if options.output is not None]
     assert names == ["baseline", "baseline.2"]

@@ -129,13 +129,7 @@ KILLED = {"signal": 9, "is_overdue": True}
         ({"status": 1, "child_raised": "KeyError"} | OVERDUE, TIMED_OUT, None, None, True),
         (KILLED | {"steps": 0, "silent_ms": 30_000}, HUNG, "no step in 30 s", None, True),
         (KILLED | {"silent_ms": 9_000}, TIMED_OUT, None, None, True),
-        (
-            KILLED | {"silent_ms": 30_000},
-            HUNG,
-            "no step in the last 30 s, after 60",
-            None,
-            True,
-        ),
+        (KILLED | {"silent_ms": 30_000}, HUNG, "no step in the last 30 s, after 60", None, True),
     ],
 )
 def test_how_a_run_ended(tmp_path, how, outcome, detail, failed_after, was_cut):

@@ -20,6 +20,8 @@ from trainprof.report.text.units import (
     byte_count,
     count,
     is_known,
+    known_first,
+    of_hundred,
     percent,
     seconds,
     share_of,
@@ -34,13 +36,13 @@ _STATISTICS: Final = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 def command_details(summary: RunSummary, page: Page) -> list[Text]:
     """The command, its environment and when it started."""
     run = summary.run
-    facts = [
+    environment = [
         f"started {run.started_at or NOT_MEASURED}",
         f"device {run.device or NOT_MEASURED}",
         f"device timing {run.device_timing}",
         *(f"{name} {version}" for name, version in run.versions.items()),
     ]
-    return page.labelled("Command", [shlex.join(run.command)]) + page.labelled("", facts)
+    return page.labelled("Command", [shlex.join(run.command)]) + page.labelled("", environment)
 
 
 def phase_details(summary: RunSummary, page: Page) -> list[Text]:
@@ -69,9 +71,9 @@ def step_details(summary: RunSummary, page: Page) -> list[Text]:
     step = summary.training.step_s
     lines = [] if step is None else page.labelled("Step time", _distribution(step))
     listed, every = len(summary.outliers), summary.outliers_in_all
-    told = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
-    told += [_outlier(outlier) for outlier in summary.outliers]
-    for index, words in enumerate(told):
+    outliers = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
+    outliers += [_outlier(outlier) for outlier in summary.outliers]
+    for index, words in enumerate(outliers):
         lines += page.labelled("" if index else "Outliers", words)
     return lines
 
@@ -97,18 +99,18 @@ def system_details(summary: RunSummary, page: Page) -> list[Text]:
 
 def rank_details(summary: RunSummary, page: Page) -> list[Text]:
     """Steps of each rank, and the ranks that others waited for."""
-    told = [
+    ranks = [
         f"rank {rank.get('rank', '?')}: {count(number_at(rank, 'steps'))} steps, "
         f"mean {seconds(number_at(rank, 'step_s', 'mean'))}"
         for rank in summary.ranks
     ]
     late = [
-        f"rank {one.get('rank', '?')} was last in {label_of(str(one.get('phase', '?')))} "
-        f"in {percent(number_at(one, 'share_of_steps'))} of steps, by "
-        f"{seconds(number_at(one, 'seconds'))} in all"
-        for one in summary.stragglers
+        f"rank {rank.get('rank', '?')} was last in {label_of(str(rank.get('phase', '?')))} "
+        f"in {percent(number_at(rank, 'share_of_steps'))} of steps, by "
+        f"{seconds(number_at(rank, 'seconds'))} in all"
+        for rank in summary.stragglers
     ]
-    lines = page.labelled("Ranks", told) if told else []
+    lines = page.labelled("Ranks", ranks) if ranks else []
     return lines + (page.labelled("Stragglers", late) if late else [])
 
 
@@ -116,14 +118,14 @@ def training_details(summary: RunSummary, page: Page) -> list[Text]:
     """Counts behind the rates."""
     training = summary.training
     samples = NOT_MEASURED if training.samples is None else count(training.samples)
-    told = [
+    fragments = [
         f"{count(training.iterations)} iterations (batches)",
         f"samples {samples}",
         f"steady steps took {seconds(training.steady_s)}",
     ]
     if training.per_step_s is None:
-        told.append(f"parts of a step {why_not_measured(summary, 'training.per_step_s')}")
-    return page.labelled("Training", told)
+        fragments.append(f"parts of a step {why_not_measured(summary, 'training.per_step_s')}")
+    return page.labelled("Training", fragments)
 
 
 def _distribution(statistics: Statistics) -> list[str]:
@@ -137,21 +139,14 @@ def _outlier(outlier: Outlier) -> list[str]:
     return [outlier_sentence(outlier), f"{seconds(outlier.start_s)} into the run", epoch, *samples]
 
 
-def _known_first(figures: Mapping[str, str]) -> list[str]:
-    """Returns the figures that were measured, then the names of the others in one fragment."""
-    known = [f"{name} {figure}" for name, figure in figures.items() if figure != NOT_MEASURED]
-    missing = [name for name, figure in figures.items() if figure == NOT_MEASURED]
-    return [*known, f"{NOT_MEASURED}: {', '.join(missing)}" if missing else ""]
-
-
 def _cpu(cpu: Mapping[str, Any]) -> list[str]:
     switches = number_at(cpu, "context_switches_per_s")
-    return _known_first(
+    return known_first(
         {
             "usable cores": _plain(number_at(cpu, "cores_usable")),
-            "this run, in % of one core: mean": _of_hundred(number_at(cpu, "tree_percent", "mean")),
-            "max": _of_hundred(number_at(cpu, "tree_percent", "max")),
-            "whole host": _of_hundred(number_at(cpu, "host_percent", "mean")),
+            "this run, in % of one core: mean": of_hundred(number_at(cpu, "tree_percent", "mean")),
+            "max": of_hundred(number_at(cpu, "tree_percent", "max")),
+            "whole host": of_hundred(number_at(cpu, "host_percent", "mean")),
             "waiting for disks": percent(number_at(cpu, "iowait_share")),
             "some task waiting for a core": percent(number_at(cpu, "pressure_some_share")),
             "context switches a second": NOT_MEASURED if switches is None else count(switches),
@@ -169,7 +164,7 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
         "free at least": byte_count(number_at(memory, "host_available_bytes", "min")),
         "swap at most": byte_count(number_at(memory, "swap_used_bytes", "max")),
     }
-    return _known_first(figures | ({} if limit is None else {"limit": byte_count(limit)}))
+    return known_first(figures | ({} if limit is None else {"limit": byte_count(limit)}))
 
 
 def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
@@ -179,32 +174,30 @@ def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
         ("received by network", network, "received_bytes_per_s"),
         ("sent by network", network, "sent_bytes_per_s"),
     )
-    return _known_first(
+    return known_first(
         {words: byte_count(number_at(rates, key, "mean")) for words, rates, key in named}
     )
 
 
 def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
-    cpu = [_of_hundred(number_at(one, "cpu_percent", "mean")) for one in processes]
-    memory = [byte_count(number_at(one, "rss_bytes", "max")) for one in processes]
+    cpu = [of_hundred(number_at(process, "cpu_percent", "mean")) for process in processes]
+    memory = [byte_count(number_at(process, "rss_bytes", "max")) for process in processes]
     return [
         Column(
             "Process",
-            [str(one.get("name", "?")) for one in processes],
+            [str(process.get("name", "?")) for process in processes],
             is_number=False,
             gives_way=True,
         ),
-        Column("pid", [str(one.get("pid", "?")) for one in processes], dropped=1),
-        Column("role", [str(one.get("role", "?")) for one in processes], is_number=False),
+        Column("pid", [str(process.get("pid", "?")) for process in processes], dropped=1),
+        Column("role", [str(process.get("role", "?")) for process in processes], is_number=False),
         Column("CPU of one core", cpu),
         Column("memory at most", memory),
-        Column("threads", [_plain(number_at(one, "threads")) for one in processes], dropped=2),
+        Column(
+            "threads", [_plain(number_at(process, "threads")) for process in processes], dropped=2
+        ),
     ]
 
 
 def _plain(value: float | None) -> str:
-    return NOT_MEASURED if value is None or not is_known(value) else f"{value:,.6g}"
-
-
-def _of_hundred(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.0f} %"
+    return f"{value:,.6g}" if is_known(value) else NOT_MEASURED

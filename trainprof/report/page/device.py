@@ -63,12 +63,9 @@ _FIELD: Final = "found_syncs"
 
 @dataclass(frozen=True, slots=True)
 class IdleTable:
-    """Why devices were idle, in rows that add up to the training phase.
+    """Why devices were idle, in rows that add up to the training phase, the total last.
 
-    Attributes:
-        labels: Of the rows, the total last.
-        seconds: In `unit`, of the one device; empty where there are several.
-        shares: Of the training phase: a column for each device shown, by its name.
+    `seconds` are of the one device, [] where there are several; `shares` have a column for each.
     """
 
     labels: list[str]
@@ -80,16 +77,16 @@ class IdleTable:
 def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
     """Returns the table, None where nothing is known of any device.
 
-    Args:
-        summary: The run.
-        fold: Put causes under `FOLD_BELOW_SHARE` on every device into one row.
+    `fold`: causes under `FOLD_BELOW_SHARE` on every device share a row.
     """
     parts = [(device, _parts(device)) for device in summary.devices or ()]
-    parts = [(device, one) for device, one in parts if sum(one.values()) > 0][:DEVICES_SHOWN]
+    parts = [(device, causes) for device, causes in parts if sum(causes.values()) > 0][
+        :DEVICES_SHOWN
+    ]
     if not parts:
         return None
     matters = {
-        label: max(one.get(label, 0.0) / sum(one.values()) for _, one in parts)
+        label: max(causes.get(label, 0.0) / sum(causes.values()) for _, causes in parts)
         for label in (*_CAUSES.values(), _REST, _MAYBE, _AT_WORK)
     }
     kept = sorted(
@@ -101,10 +98,10 @@ def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
     left_out = [x for x in (*_CAUSES.values(), _REST) if x not in kept and matters[x] > 0]
     labels = [*kept, *([_REST] if left_out else []), _MAYBE, _AT_WORK]
     columns = []
-    for device, one in parts:
-        values = {label: one.get(label, 0.0) for label in labels}
+    for device, causes in parts:
+        values = {label: causes.get(label, 0.0) for label in labels}
         if left_out:
-            values[_REST] = sum(one.get(label, 0.0) for label in left_out)
+            values[_REST] = sum(causes.get(label, 0.0) for label in left_out)
         columns.append((device, [values[label] for label in labels]))
     unit, written = _in_seconds(columns[0][1]) if len(columns) == 1 else ("", [])
     shares = [(device.name, _in_percent(values)) for device, values in columns]
@@ -131,25 +128,27 @@ def idle_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def devices_section(summary: RunSummary, page: Page) -> list[Text]:
     """How far each device was at work in training, and what its time in a step went to."""
-    told = []
+    fragments = []
     for device in summary.devices or ():
         if device.busy_share is None:  # known by its memory alone
             continue
         name = page.shortened(device.name, _DEVICE_CELLS)
-        told.append(f"{name} at work {interval(device.busy_share)} of {device.time}")
-        if device.kernel_share is not None and is_known(device.kernel_share):
-            told.append(f"by the driver a kernel ran in {percent(device.kernel_share)} of that")
+        fragments.append(f"{name} at work {interval(device.busy_share)} of {device.time}")
+        if is_known(device.kernel_share):
+            fragments.append(
+                f"by the driver a kernel ran in {percent(device.kernel_share)} of that"
+            )
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
         if phases:
             shown = phases if page.verbose else phases[:_DEVICE_PHASES]
-            told.append(f"of a step, gaps in it included: {', '.join(shown)}")
+            fragments.append(f"of a step, gaps in it included: {', '.join(shown)}")
         if is_known(device.warmup_s) and device.warmup_s > 0:
             what = "libraries, kernels, algorithms that are tried"
-            told.append(f"its warm-up took {seconds(device.warmup_s)} ({what})")
+            fragments.append(f"its warm-up took {seconds(device.warmup_s)} ({what})")
         if page.verbose:
-            told += _more(device)
-    return page.labelled("Device", told) if told else []
+            fragments += _more(device)
+    return page.labelled("Device", fragments) if fragments else []
 
 
 def interval(shares: Sequence[float]) -> str:
@@ -159,28 +158,28 @@ def interval(shares: Sequence[float]) -> str:
 
 def _is_estimated(device: Device) -> bool:
     """Whether its driver tells what marks do not: very likely, and no more sure."""
-    return device.kernel_share is not None and is_known(device.kernel_share)
+    return is_known(device.kernel_share)
 
 
 def _more(device: Device) -> list[str]:
-    told = []
+    fragments = []
     if device.queue_delay_s and all(map(is_known, device.queue_delay_s)):
         most = seconds(max(device.queue_delay_s))
-        told.append(f"phases begin there at most {most} after they were given out, on average")
+        fragments.append(f"phases begin there at most {most} after they were given out, on average")
     exposed = [
         f"{label_of(key)} {' to '.join(dict.fromkeys(map(seconds, bounds)))}"
         for key, bounds in device.exposed_s.items()
         if any(is_known(bound) and bound > 0 for bound in bounds)
     ]
     if exposed:
-        told.append(f"had run dry while the host was in: {', '.join(exposed)}")
+        fragments.append(f"had run dry while the host was in: {', '.join(exposed)}")
     if device.launch_bound_share:
         bounds = interval(device.launch_bound_share)
-        told.append(f"idle between launches in {bounds} of {device.time}")
+        fragments.append(f"idle between launches in {bounds} of {device.time}")
     dry = [f"{label_of(key)} {percent(share)}" for key, share in device.ran_dry.items()]
     if dry:
-        told.append(f"nothing left to do at the end of: {', '.join(dry)}")
-    return [*told, f"by {count(device.marks)} marks in its stream"]
+        fragments.append(f"nothing left to do at the end of: {', '.join(dry)}")
+    return [*fragments, f"by {count(device.marks)} marks in its stream"]
 
 
 def _parts(device: Device) -> dict[str, float]:
@@ -188,14 +187,14 @@ def _parts(device: Device) -> dict[str, float]:
     because = {k: s for k, s in (device.idle_because or {}).items() if is_known(s) and s > 0}
     idle_s = sum(because.values())
     low = device.busy_share[0] if device.busy_share else None
-    if not because or low is None or not is_known(low) or not 0 <= low < 1:
+    if not because or not is_known(low) or not 0 <= low < 1:
         return {}
-    found = {label: because.get(cause, 0.0) for cause, label in _CAUSES.items()}
-    found[_MAYBE] = because.get("unknown_s", 0.0)
+    by_label = {label: because.get(cause, 0.0) for cause, label in _CAUSES.items()}
+    by_label[_MAYBE] = because.get("unknown_s", 0.0)
     known = {*_CAUSES, "unknown_s"}
-    found[_REST] = sum(s for cause, s in because.items() if cause not in known)
-    found[_AT_WORK] = (idle_s - because.get("warmup_s", 0.0)) * low / (1 - low)
-    return found
+    by_label[_REST] = sum(s for cause, s in because.items() if cause not in known)
+    by_label[_AT_WORK] = (idle_s - because.get("warmup_s", 0.0)) * low / (1 - low)
+    return by_label
 
 
 def _in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
@@ -215,18 +214,20 @@ def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
     is_merged = waits_are_merged(summary)
     # By host time, where it is not known what they cost the device, one cannot rank them.
     ranked = (
-        sorted(summary.transfers, key=lambda one: -one.bytes) if is_merged else summary.transfers
+        sorted(summary.transfers, key=lambda transfer: -transfer.bytes)
+        if is_merged
+        else summary.transfers
     )
     if not ranked:
         lines = page.labelled("Transfers", ["none seen"]) if page.verbose else []
     else:
-        told = [_transfer(one, summary, page, is_merged=is_merged) for one in ranked]
-        lines = by_site("Transfers", told, page)
+        by_line = [_transfer(transfer, summary, page, is_merged=is_merged) for transfer in ranked]
+        lines = by_site("Transfers", by_line, page)
     if not page.verbose or not summary.placements:
         return lines
     moved = [
-        f"{page.site(one.site)} {counted(one.count, 'time')}, {seconds(one.host_s)}"
-        for one in summary.placements
+        f"{page.site(move.site)} {counted(move.count, 'time')}, {seconds(move.host_s)}"
+        for move in summary.placements
     ]
     return lines + page.labelled("Models", [f"moved or converted: {moved[0]}", *moved[1:]])
 
@@ -234,26 +235,26 @@ def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
 def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged: bool) -> list[str]:
     direction = DIRECTIONS.get(transfer.direction, "between unknown devices")
     pinned = f"{percent(transfer.pinned_share)} from pinned memory"
-    told = [
+    fragments = [
         f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
         byte_count(transfer.bytes),
         pinned if transfer.direction == "h2d" else "",
         _rate(transfer),
     ]
     if not is_merged:
-        told.append(f"{seconds(transfer.host_s)} on the host")
+        fragments.append(f"{seconds(transfer.host_s)} on the host")
     if transfer.device_s is not None:
-        told.append(f"{seconds(transfer.device_s)} on the device")
+        fragments.append(f"{seconds(transfer.device_s)} on the device")
     if transfer.exposed_s is not None and not is_merged:
-        told.append(f"which did nothing else for {seconds(transfer.exposed_s)}")
+        fragments.append(f"which did nothing else for {seconds(transfer.exposed_s)}")
     if transfer.beside_share is not None and transfer.beside_share > 0:
-        told.append(f"{percent(transfer.beside_share)} of them beside other work")
-    return [*told, *_notes(transfer, summary)]
+        fragments.append(f"{percent(transfer.beside_share)} of them beside other work")
+    return [*fragments, *_notes(transfer, summary)]
 
 
 def _rate(transfer: Transfer) -> str:
     rate = transfer.gb_per_s
-    if rate is None or not is_known(rate) or not transfer.count:
+    if not is_known(rate) or not transfer.count:
         return ""
     if transfer.bytes / transfer.count < _FULL_RATE_BYTES:
         return ""
@@ -278,24 +279,26 @@ def _notes(transfer: Transfer, summary: RunSummary) -> list[str]:
 
 def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Calls that wait for the device inside torch's native code, by line."""
-    found, why_not = summary.found_syncs, summary.not_observed.get(_FIELD)
-    if found is None:
+    syncs, why_not = summary.found_syncs, summary.not_observed.get(_FIELD)
+    if syncs is None:
         return page.labelled("Find syncs", [f"n/a: {why_not}"]) if why_not else []
-    last = found.first_step + found.steps
-    told = [f"in steps {count(found.first_step + 1)} to {count(last)}"]
-    if found.steps == 0:
-        told = ["the run ended before one more step"]
-    shown = found.calls if page.verbose else found.calls[:PLACES_SHOWN]
-    told += [f"{page.site(call.site)} {counted(call.count, 'wait')} in C++" for call in shown]
-    hidden = len(found.calls) - len(shown)
+    last = syncs.first_step + syncs.steps
+    fragments = [f"in steps {count(syncs.first_step + 1)} to {count(last)}"]
+    if syncs.steps == 0:
+        fragments = ["the run ended before one more step"]
+    shown = syncs.calls if page.verbose else syncs.calls[:PLACES_SHOWN]
+    fragments += [f"{page.site(call.site)} {counted(call.count, 'wait')} in C++" for call in shown]
+    hidden = len(syncs.calls) - len(shown)
     if hidden:
-        told.append(counted(hidden, "more line"))
-    if not found.calls:
-        told.append("no wait inside C++ code")
-    if found.known_calls:
-        told.append(f"and {count(found.known_calls)} by calls that Syncs and Transfers tell of")
-    told.append(why_not or "")
-    return page.labelled("Find syncs", told)
+        fragments.append(counted(hidden, "more line"))
+    if not syncs.calls:
+        fragments.append("no wait inside C++ code")
+    if syncs.known_calls:
+        fragments.append(
+            f"and {count(syncs.known_calls)} by calls that Syncs and Transfers tell of"
+        )
+    fragments.append(why_not or "")
+    return page.labelled("Find syncs", fragments)
 
 
 def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -309,16 +312,16 @@ def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
     kind = page.shortened(point.kind, 16)
-    told = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+    fragments = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
     until = point.counted_until_s
     more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
     if point.on_cpu >= point.count:
-        return [f"{told[0]} on CPU tensors ({more})"]
+        return [f"{fragments[0]} on CPU tensors ({more})"]
     if point.on_cpu:
-        told.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
+        fragments.append(f"{count(point.on_cpu)} of them on CPU tensors ({more})")
     if not is_merged:
-        told += [seconds(point.seconds), _exposed(point), *_after(point)]
-    return told
+        fragments += [seconds(point.seconds), _exposed(point), *_after(point)]
+    return fragments
 
 
 def _after(point: SyncPoint) -> list[str]:

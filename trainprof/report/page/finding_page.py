@@ -42,8 +42,8 @@ def render_rule(rule: RuleText, *, width: int, color: bool, unicode: bool = True
     if rule.thresholds:
         lines.append(Text("Thresholds, changed by --rule NAME=VALUE:"))
     for name, threshold in rule.thresholds.items():
-        told = f"{rule.id}.{name}={threshold.value:g}: {threshold.source}"
-        lines += page.paragraph(told, indent=2)
+        setting = f"{rule.id}.{name}={threshold.value:g}: {threshold.source}"
+        lines += page.paragraph(setting, indent=2)
     return written(lines, page, color=color)
 
 
@@ -56,47 +56,43 @@ def render_why(
     unicode: bool = True,
     settings: Mapping[str, float] | None = None,
 ) -> str:
-    """Returns what a run's finding rests on, or that the rule found nothing there.
+    """Returns what a run's finding rests on, or why the rule has none there; as `page.render`.
 
-    Args:
-        summary: The run.
-        rule: That is asked about.
-        width: In columns.
-        color: With colours.
-        unicode: With characters beyond ASCII.
-        settings: Thresholds by which the run was judged in place of the usual ones, by "rule.name".
+    `settings`: thresholds by which the run was judged in place of the usual ones, by "rule.name".
     """
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=True)
     looked_for = {
-        name: (settings or {}).get(f"{rule.id}.{name}", one.value)
-        for name, one in rule.thresholds.items()
+        name: (settings or {}).get(f"{rule.id}.{name}", threshold.value)
+        for name, threshold in rule.thresholds.items()
     }
-    found = next((one for one in summary.findings if one.id == rule.id), None)
-    passed = next((one for one in summary.passed_over if one.finding.id == rule.id), None)
-    if found is None and passed is not None:
+    finding = next((candidate for candidate in summary.findings if candidate.id == rule.id), None)
+    passed = next(
+        (candidate for candidate in summary.passed_over if candidate.finding.id == rule.id), None
+    )
+    if finding is None and passed is not None:
         lines = _passed_over(passed, rule, looked_for, page, summary)
         return written(lines, page, color=color)
-    if found is None:
+    if finding is None:
         return written(_not_found(summary, rule, looked_for, page), page, color=color)
     lines = [
-        *page.paragraph(_told(found)),
+        *page.paragraph(_claim(finding)),
         *BLANK,
-        *page.labelled("Change", [found.advice]),
-        *(page.labelled("Mind", found.cautions, separator="; ") if found.cautions else []),
-        *_numbers(found, page),
-        *_from(rule, found.thresholds, page),
-        *_gain(found, page, summary),
-        *_steps(found, rule, page),
-        *page.labelled("Verify", [found.verify]),
-        *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
+        *page.labelled("Change", [finding.advice]),
+        *(page.labelled("Mind", finding.cautions, separator="; ") if finding.cautions else []),
+        *_numbers(finding, page),
+        *_from(rule, finding.thresholds, page),
+        *_gain(finding, page, summary),
+        *_steps(finding, rule, page),
+        *page.labelled("Verify", [finding.verify]),
+        *page.command("More", "what it means:", f"trainprof report --explain {finding.id}"),
     ]
     return written(lines, page, color=color)
 
 
-def _told(found: Finding) -> str:
-    at = "" if found.site is None else f" at {found.site}"
-    return f"{found.id}{at}: {found.title}."
+def _claim(finding: Finding) -> str:
+    at = "" if finding.site is None else f" at {finding.site}"
+    return f"{finding.id}{at}: {finding.title}."
 
 
 def _passed_over(
@@ -106,23 +102,21 @@ def _passed_over(
     page: Page,
     summary: RunSummary,
 ) -> list[Text]:
-    """What a rule found, and why it is not among the findings."""
-    found = passed.finding
+    finding = passed.finding
     return [
-        *page.paragraph(_told(found)),
+        *page.paragraph(_claim(finding)),
         *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
         *BLANK,
-        *_numbers(found, page),
-        *_from(rule, found.thresholds or looked_for, page),
-        *_gain(found, page, summary),
-        *page.command("More", "what it means:", f"trainprof report --explain {found.id}"),
+        *_numbers(finding, page),
+        *_from(rule, finding.thresholds or looked_for, page),
+        *_gain(finding, page, summary),
+        *page.command("More", "what it means:", f"trainprof report --explain {finding.id}"),
     ]
 
 
 def _not_found(
     summary: RunSummary, rule: RuleText, looked_for: Mapping[str, float], page: Page
 ) -> list[Text]:
-    """That a rule found nothing, beside what the run spent where it looks."""
     is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
     if is_judged:
@@ -140,7 +134,7 @@ def _not_found(
 def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
     """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
     step_s = sum((summary.training.per_step_s or {}).values())
-    told = []
+    fragments = []
     for part in parts_of(summary, rule.traits.keys):
         shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
         if part.per_step_s:
@@ -148,8 +142,8 @@ def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
         known = [f"{percent(share)} of {whole}" for share, whole in shares if share]
         # What stands in brackets explains a label; here that would meet the shares.
         named = f"{part.label.partition(' (')[0]} {seconds(part.seconds)}"
-        told.append(f"{named} ({', '.join(known)})" if known else named)
-    return page.labelled("Measured", told) if told else []
+        fragments.append(f"{named} ({', '.join(known)})" if known else named)
+    return page.labelled("Measured", fragments) if fragments else []
 
 
 def _paragraphs(text: str, page: Page) -> list[Text]:
@@ -159,13 +153,13 @@ def _paragraphs(text: str, page: Page) -> list[Text]:
     return lines
 
 
-def _numbers(found: Finding, page: Page) -> list[Text]:
-    told = [
+def _numbers(finding: Finding, page: Page) -> list[Text]:
+    fragments = [
         f"{_name(name)} {_figure(name, value)}"
-        for name, value in found.evidence.items()
+        for name, value in finding.evidence.items()
         if name != LIKELY and _is_known(value)
     ]
-    return page.labelled("Measured", told)
+    return page.labelled("Measured", fragments)
 
 
 def _is_known(value: Any) -> bool:
@@ -173,39 +167,42 @@ def _is_known(value: Any) -> bool:
 
 
 def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[Text]:
-    told = []
+    fragments = []
     for name, value in thresholds.items():
         known, figure = rule.thresholds.get(name), _figure(name, value)
         is_upper = known is not None and known.is_upper
-        told.append(
+        fragments.append(
             f"{_name(name)} up to {figure}" if is_upper else f"{_name(name)} from {figure} on"
         )
-    return page.labelled("Found at", told) if told else []
+    return page.labelled("Found at", fragments) if fragments else []
 
 
-def _gain(found: Finding, page: Page, summary: RunSummary) -> list[Text]:
-    told = [speedup_words(found, whole_of(summary)) or "not known: only a rerun tells"]
-    likely = found.evidence.get(LIKELY)
-    if isinstance(likely, (int, float)) and not found.is_at_most and _LIKELY_WORDS not in told[0]:
-        told.append(f"{_LIKELY_WORDS} {likely:.2f} x")
-    if found.recoverable_s is not None and not comes_once(found):
+def _gain(finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
+    fragments = [speedup_words(finding, whole_of(summary)) or "not known: only a rerun tells"]
+    likely = finding.evidence.get(LIKELY)
+    if (
+        isinstance(likely, (int, float))
+        and not finding.is_at_most
+        and _LIKELY_WORDS not in fragments[0]
+    ):
+        fragments.append(f"{_LIKELY_WORDS} {likely:.2f} x")
+    if finding.recoverable_s is not None and not comes_once(finding):
         shown = "this run" if summary.run.part is None else "this part of the run"
-        told.append(f"{seconds(found.recoverable_s)} of {shown}")
-    return page.labelled("Gain", told)
+        fragments.append(f"{seconds(finding.recoverable_s)} of {shown}")
+    return page.labelled("Gain", fragments)
 
 
-def _steps(found: Finding, rule: RuleText, page: Page) -> list[Text]:
+def _steps(finding: Finding, rule: RuleText, page: Page) -> list[Text]:
     part = _part_words(rule.traits.keys)
-    told = [
+    fragments = [
         f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
         f"{seconds(step['part_s'])} of it {part}"
-        for step in found.steps
+        for step in finding.steps
     ]
-    return page.labelled("Shown by", told) if told else []
+    return page.labelled("Shown by", fragments) if fragments else []
 
 
 def _part_words(keys: Sequence[str]) -> str:
-    """Returns what a step spends on some keys of the ledger."""
     if len(keys) >= _MANY_KEYS and set(keys) <= set(COMPUTE_KEYS):
         return "computing"
     if "data_wait" in keys:
@@ -230,7 +227,7 @@ def _figure(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_entry(name, key, part) for key, part in value.items())
     if isinstance(value, list):
-        return ", ".join(_of_list(one) for one in value)
+        return ", ".join(_of_list(item) for item in value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NOT_MEASURED if value is None else str(value)
     words = name.split("_")
@@ -249,16 +246,17 @@ def _of_list(value: Any) -> str:
         return str(value)
     change = value.get("change")
     arguments = change.items() if isinstance(change, dict) else ()
-    return " ".join([str(value.get("site")), *(f"{key}={one!r}" for key, one in arguments)])
+    return " ".join(
+        [str(value.get("site")), *(f"{key}={argument!r}" for key, argument in arguments)]
+    )
 
 
 def _entry(name: str, key: object, value: Any) -> str:
-    """Returns one figure of several, with what it is of."""
     if isinstance(value, str):
         return f"{value} ({key})"
     # Two numbers in a row would be read as one.
-    told = f"{key}:" if str(key).isdecimal() else key
-    return f"{told} {_figure(name, value)}"
+    label = f"{key}:" if str(key).isdecimal() else key
+    return f"{label} {_figure(name, value)}"
 
 
 def _number(value: float) -> str:

@@ -64,13 +64,10 @@ _TRYING: Final = "measure that:"
 
 
 def findings_section(summary: RunSummary, page: Page, room: int | None = None) -> list[Text]:
-    """Returns a block for each finding, or that there is none; nothing where nobody could tell.
+    """Returns a block for each finding, or that there is none; nothing where it is unknown.
 
-    Args:
-        summary: The run.
-        page: Where it is written.
-        room: Lines that should do. The first finding stands whole in any case, and those worth a
-            warning with their change and what it gives.
+    `room`: lines that should do. The first finding stands whole in any case, and those worth a
+    warning with their change and gain.
     """
     if not summary.findings:
         return _nothing(summary, page)
@@ -80,11 +77,11 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     hidden = [finding.id for finding in summary.findings[len(blocks) :]]
     if hidden:
         named = page.shortened(", ".join(hidden), page.width)
-        told = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
-        lines += page.paragraph(told, indent=_INDENT)
+        sentence = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
+        lines += page.paragraph(sentence, indent=_INDENT)
     hidden_by_noise = _in_noise(summary, page).strip() if page.verbose else ""
-    for told in (together_words(summary), beside_findings(summary), hidden_by_noise):
-        lines += page.paragraph(told) if told else []
+    for sentence in (together_words(summary), beside_findings(summary), hidden_by_noise):
+        lines += page.paragraph(sentence) if sentence else []
     return lines
 
 
@@ -94,23 +91,24 @@ def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) 
     if room is None:
         return blocks
     brief = [_shorter(number, finding, page) for number, finding in enumerate(shown, 1)]
-    told = [blocks[0], *brief[1:]]
-    kept = max([1, *(number for number, one in enumerate(shown, 1) if _is_worth_lines(one))])
-    used = sum(map(len, told[:kept]))
-    while kept < len(told) and used + len(told[kept]) <= room:
-        used += len(told[kept])
+    chosen = [blocks[0], *brief[1:]]
+    kept = max(
+        [1, *(number for number, finding in enumerate(shown, 1) if _is_worth_lines(finding))]
+    )
+    used = sum(map(len, chosen[:kept]))
+    while kept < len(chosen) and used + len(chosen[kept]) <= room:
+        used += len(chosen[kept])
         kept += 1
     # All that are told come before all of one.
     for index in range(1, kept):
-        more = len(blocks[index]) - len(told[index])
+        more = len(blocks[index]) - len(chosen[index])
         if used + more <= room:
-            told[index] = blocks[index]
+            chosen[index] = blocks[index]
             used += more
-    return told[:kept]
+    return chosen[:kept]
 
 
 def _is_worth_lines(finding: Finding) -> bool:
-    """Whether a finding is told however long the page gets."""
     speedup = known_range(finding.predicted_speedup)
     is_much = speedup is not None and speedup[1] >= _TOLD_FROM
     return is_much or finding.severity != "note"
@@ -132,13 +130,13 @@ def why_passed_over(passed: PassedOver) -> str:
 
 def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     """Returns what would gain something by the figures, but too little to show in this run."""
-    told = [one.finding for one in summary.passed_over if one.why == IN_NOISE]
-    if not told:
+    hidden = [passed.finding for passed in summary.passed_over if passed.why == IN_NOISE]
+    if not hidden:
         return ""
     if not page.verbose:
-        return f" {counted(len(told), 'cause')} below that: {more}."
+        return f" {counted(len(hidden), 'cause')} below that: {more}."
     named = []
-    for finding in told:
+    for finding in hidden:
         at = f" at {page.site(finding.site)}" if finding.site else ""
         steps = known_range(finding.predicted_speedup)
         times = "" if steps is None else f" (up to {times_words(steps[1])} x)"
@@ -158,9 +156,8 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
-    """Returns a finding with its change, what that would give and what may break by it."""
-    told = "; ".join(filter(None, [finding.advice, speedup_in_short(finding)]))
-    change = _labelled("Change", f"{told}.", page)
+    words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding)]))
+    change = _labelled("Change", f"{words}.", page)
     return [*_opening(number, finding, page), *change, *_minds(finding, page)]
 
 
@@ -190,33 +187,30 @@ def _labelled(label: str, words: str, page: Page) -> list[Text]:
 
 
 def _nothing(summary: RunSummary, page: Page) -> list[Text]:
-    told = nothing_words(summary, page)
-    lines = page.paragraph(told) if told else []
+    words = nothing_words(summary, page)
+    lines = page.paragraph(words) if words else []
     if lines:
         lines[0].stylize("bold", 0, len(_TITLE))
     return lines
 
 
 def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
-    """Returns that no cause was found, and what no rule looks into; "" where nobody could tell.
+    """Returns that no cause was found, and what no rule judges; "" where it is unknown.
 
-    Args:
-        summary: Of a run without findings.
-        page: Where it is written.
-        more: How to get what is left out.
+    `more`: how to see what is left out.
     """
     bar = summary.findings_from
     if bar is None or not is_judged(summary):
         return ""
-    told = f"{_TITLE}: no cause was found that would gain over {percent(bar)}"
+    words = f"{_TITLE}: no cause was found that would gain over {percent(bar)}"
     if bar > LEAST_GAIN:
         or_more = " or more" if bar / 2 >= MOST_NOISE else ""
-        told += f" (the halves of this run differ by {percent(bar / 2)}{or_more}: less would not "
-        told += "show)"
-    told += f".{_in_noise(summary, page, more)}"
+        words += f" (the halves of this run differ by {percent(bar / 2)}{or_more}: less would not "
+        words += "show)"
+    words += f".{_in_noise(summary, page, more)}"
     if page.verbose:
-        told += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
-    return told + not_judged(summary)
+        words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
+    return words + not_judged(summary)
 
 
 def _sentence(words: str) -> str:
@@ -250,12 +244,12 @@ def beside_findings(summary: RunSummary) -> str:
     if _FORWARD in left and _BACKWARD in left:
         both_s = left.pop(_FORWARD) + left.pop(_BACKWARD)
         left = {f"{_FORWARD} and {_BACKWARD}": both_s, **left}
-    told = [
+    large = [
         f"{name}, {pair(part_s, whole_s)} a step ({percent(part_s / whole_s)})"
         for name, part_s in left.items()
         if part_s >= _MUCH_OF_A_STEP * whole_s
     ]
-    return f"Not judged: {'; '.join(told)}. {recomputed}".rstrip() if told else recomputed
+    return f"Not judged: {'; '.join(large)}. {recomputed}".rstrip() if large else recomputed
 
 
 def _may_be_any_part(traits: Iterable[RuleTraits]) -> bool:
@@ -277,12 +271,12 @@ def not_judged(summary: RunSummary) -> str:
     # What a loss without a module takes is computing, too.
     loss = min(_loss_s(summary) / whole_s, between)
     computing, between = computing + loss, between - loss
-    told = []
+    unjudged = []
     if computing >= MODERATE_SHARE:
-        told.append(f"computing itself ({percent(computing)} of a step)")
+        unjudged.append(f"computing itself ({percent(computing)} of a step)")
     if between >= MODERATE_SHARE:
-        told.append(f"python between ({percent(between)} of a step)")
-    said = f" Not judged: {', '.join(told)}." if told else ""
+        unjudged.append(f"python between ({percent(between)} of a step)")
+    said = f" Not judged: {', '.join(unjudged)}." if unjudged else ""
     waiting = sum(step_s.get(name, 0.0) for name in _LOADING) / whole_s
     if waiting >= MODERATE_SHARE:
         said += f" Steps wait for data for {percent(waiting)} of their time, and no change of the "
@@ -304,7 +298,6 @@ def _recomputed(summary: RunSummary) -> str:
 
 
 def _loss_s(summary: RunSummary) -> float:
-    """Returns what a loss without a module takes of a step."""
     return (summary.loss_in_loop_s or 0.0) / max(summary.training.steps, 1)
 
 
@@ -313,7 +306,7 @@ def _not_judged_of_device(summary: RunSummary) -> str:
     busy = summary.device_busy_share
     if busy is None or busy < _MOSTLY_AT_WORK:
         return ""
-    told = (
+    unjudged = (
         f" Not judged: what the device computes (at work in at least {percent(busy)} of "
         f"{summary.time_of_devices})."
     )
@@ -322,11 +315,13 @@ def _not_judged_of_device(summary: RunSummary) -> str:
         ways = "torch.autocast, where the script has none,"
         if numerics.products == "highest":
             ways += " and torch.set_float32_matmul_precision('high')"
-        told += f" Parameters are float32: {ways} may make it much faster, and change the numbers"
+        unjudged += (
+            f" Parameters are float32: {ways} may make it much faster, and change the numbers"
+        )
         if numerics.products == "highest":
-            told += "; trainprof tune --allow-numerics measures the second"
-        told += "."
-    return told
+            unjudged += "; trainprof tune --allow-numerics measures the second"
+        unjudged += "."
+    return unjudged
 
 
 def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
@@ -334,19 +329,19 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
 
     None of a run that nobody could start again by what is known of it.
     """
-    told, command = [], shlex.join(summary.run.words_again)
+    commands, command = [], shlex.join(summary.run.words_again)
     if not command:
         return []
     if summary.lines is None and _sends_to_lines(summary):
-        told.append(("Lines", _TIMING, f"trainprof lines {command}"))
-    if any(one.is_tried_by_tune for one in summary.findings):
-        told.append(("Verify", _TRYING, f"trainprof tune {command}"))
-    return told
+        commands.append(("Lines", _TIMING, f"trainprof lines {command}"))
+    if any(finding.is_tried_by_tune for finding in summary.findings):
+        commands.append(("Verify", _TRYING, f"trainprof tune {command}"))
+    return commands
 
 
 def next_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns those commands, each on a line of its own."""
-    return [line for told in next_commands(summary) for line in page.command(*told)]
+    return [line for command in next_commands(summary) for line in page.command(*command)]
 
 
 def _sends_to_lines(summary: RunSummary) -> bool:

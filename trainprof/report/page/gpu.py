@@ -16,6 +16,7 @@ from trainprof.report.text.units import (
     byte_count,
     counted,
     is_known,
+    of_hundred,
     percent,
     share_of,
     three_digits,
@@ -101,7 +102,7 @@ def energy_words(energy: Energy | None) -> list[str]:
     mark = _ESTIMATED if energy.source == ENERGY_ESTIMATED else ""
     return [
         f"{_watt_hours(energy.wh)}{mark} on {number} GPUs" if number > 1 else "",
-        f"{three_digits(rate)} samples/Wh" if rate is not None and is_known(rate) else "",
+        f"{three_digits(rate)} samples/Wh" if is_known(rate) else "",
     ]
 
 
@@ -146,9 +147,9 @@ def _identity(gpu: Gpu) -> list[str]:
 def _figures(gpu: Gpu) -> list[str]:
     busy, memory, power = gpu.utilization, gpu.memory_bytes, gpu.power_w
     figures = {
-        "some kernel ran: mean": None if busy is None else _of_hundred(busy.mean),
-        "p50": None if busy is None else _of_hundred(busy.p50),
-        "p95": None if busy is None else _of_hundred(busy.p95),
+        "some kernel ran: mean": None if busy is None else of_hundred(busy.mean),
+        "p50": None if busy is None else of_hundred(busy.p50),
+        "p95": None if busy is None else of_hundred(busy.p95),
         "memory at most": _bytes(number_at(memory, "max")),
         "of": _bytes(gpu.memory_total_bytes),
         "power mean": _watts(number_at(power, "mean")),
@@ -174,7 +175,7 @@ def _may_be_another(gpus: Sequence[Gpu]) -> bool:
 
 def _busy(gpu: Gpu) -> str:
     if gpu.utilization is not None:
-        return _of_hundred(gpu.utilization.mean)
+        return of_hundred(gpu.utilization.mean)
     # Of a GPU that is divided NVML never tells it.
     return f"{NOT_TOLD} (MIG)" if gpu.mig is not None else NOT_MEASURED
 
@@ -193,22 +194,18 @@ def _share_of_limit(gpu: Gpu) -> str:
 
 
 def _energy_cell(gpu: Gpu) -> str:
-    if gpu.energy_wh is None or not is_known(gpu.energy_wh):
+    if not is_known(gpu.energy_wh):
         return ""
     mark = _ESTIMATED if gpu.energy_source == ENERGY_ESTIMATED else ""
     return f"{_watt_hours(gpu.energy_wh)}{mark}"
 
 
 def _bytes(value: float | None) -> str:
-    return "" if value is None or not is_known(value) else byte_count(value)
-
-
-def _of_hundred(value: float) -> str:
-    return f"{value:.0f} %" if is_known(value) else NOT_MEASURED
+    return byte_count(value) if is_known(value) else ""
 
 
 def _watts(value: float | None) -> str:
-    return "" if value is None or not is_known(value) else f"{value:,.0f} W"
+    return f"{value:,.0f} W" if is_known(value) else ""
 
 
 def _watt_hours(value: float) -> str:
@@ -216,4 +213,4 @@ def _watt_hours(value: float) -> str:
 
 
 def _celsius(value: float | None) -> str:
-    return "" if value is None or not is_known(value) else f"{value:.0f} C"
+    return f"{value:.0f} C" if is_known(value) else ""

@@ -65,10 +65,7 @@ BLANK: Final = (Text(),)
 def loading_section(summary: RunSummary, page: Page, room: int) -> list[Text]:
     """Returns a block for each loader that training waits for; where all keep up, one line.
 
-    Args:
-        summary: The run.
-        page: Where it is written.
-        room: Lines at most; the first heading stands in any case.
+    `room`: lines at most; the first heading stands in any case.
     """
     needy = _needy(summary)
     if not needy:
@@ -112,17 +109,17 @@ def loader_block(loader: Loader, summary: RunSummary, page: Page, room: int | No
 
 
 def _needy(summary: RunSummary) -> list[Loader]:
-    found = [loader for loader in summary.loaders if needs_words(loader, summary)]
-    return sorted(found, key=lambda loader: loader.role != "training")
+    loaders = [loader for loader in summary.loaders if needs_words(loader, summary)]
+    return sorted(loaders, key=lambda loader: loader.role != "training")
 
 
 def _all_keep_up(summary: RunSummary, page: Page) -> list[Text]:
     for loader in summary.loaders:
         if loader.role == "training" and keeps_up(loader):
-            at, told = f"at {page.site(loader.site)} ", [keeps_up(loader), busy_words(loader)]
-            tries = (at, told), (at, told[:1]), ("", told[:1])
+            at, fragments = f"at {page.site(loader.site)} ", [keeps_up(loader), busy_words(loader)]
+            tries = (at, fragments), (at, fragments[:1]), ("", fragments[:1])
             lines = [_titled(f"{_TITLE} {where}{', '.join(said)}", page) for where, said in tries]
-            return next((one for one in lines if len(one) == 1), [])
+            return next((attempt for attempt in lines if len(attempt) == 1), [])
     return []
 
 
@@ -150,8 +147,8 @@ def _parts(loader: Loader, page: Page) -> list[Text]:
 
 def _parts_in_words(loader: Loader, page: Page) -> list[Text]:
     parts = making_parts(loader.fetch) if loader.fetch else []
-    told = [f"{part.words} {percent(part.share)}" for part in folded(parts, SHOWN_FROM_SHARE)]
-    return page.paragraph(_sentence(told), indent=_INDENT) if told else []
+    fragments = [f"{part.words} {percent(part.share)}" for part in folded(parts, SHOWN_FROM_SHARE)]
+    return page.paragraph(_sentence(fragments), indent=_INDENT) if fragments else []
 
 
 def _code(loader: Loader, page: Page) -> list[Text]:
@@ -161,50 +158,42 @@ def _code(loader: Loader, page: Page) -> list[Text]:
         f"the dataset takes {percent(dataset.share)} of that" if dataset else "",
         f"collating {percent(collate.share)}" if collate else "",
     ]
-    told = [", ".join(part for part in code if part), busy_words(loader)]
-    return page.paragraph(_sentence(told, "; "), indent=_INDENT) if any(told) else []
+    fragments = [", ".join(part for part in code if part), busy_words(loader)]
+    return page.paragraph(_sentence(fragments, "; "), indent=_INDENT) if any(fragments) else []
 
 
 def _waits(loader: Loader, page: Page) -> list[Text]:
     parts: Sequence[BatchPart] = waiting_parts(loader)
     if loader.num_workers == 0 or loader.wait_s is None or named(parts, "blocked") is None:
         return []
-    told = [
+    fragments = [
         f"{seconds(part.seconds)} {_WAITS[part.name]}"
         for part in folded(parts, SHOWN_FROM_SHARE)
         if part.name in _WAITS
     ]
-    waits = ", ".join([f"training waits {seconds(loader.wait_s.mean)} for it", *told])
+    waits = ", ".join([f"training waits {seconds(loader.wait_s.mean)} for it", *fragments])
     return page.paragraph(_sentence([waits, ready_words(loader)], "; "), indent=_INDENT)
 
 
-def _sentences(told: Sequence[str], page: Page, room: int | None = None) -> list[Text]:
+def _sentences(sentences: Sequence[str], page: Page, room: int | None = None) -> list[Text]:
     """Returns the first sentences; with `room`, those of them that fit into so many lines."""
     lines: list[Text] = []
-    for one in told[:SENTENCES_SHOWN]:
-        more = page.paragraph(_sentence([one]), indent=_INDENT)
+    for sentence in sentences[:SENTENCES_SHOWN]:
+        more = page.paragraph(_sentence([sentence]), indent=_INDENT)
         if room is None or len(lines) + len(more) <= room:
             lines += more
     return lines
 
 
-def _sentence(told: Sequence[str], separator: str = ", ") -> str:
-    whole = separator.join(part for part in told if part)
+def _sentence(fragments: Sequence[str], separator: str = ", ") -> str:
+    whole = separator.join(part for part in fragments if part)
     return f"{whole[:1].upper()}{whole[1:]}."
 
 
 def render_loader(
     summary: RunSummary, index: int, *, width: int, color: bool, unicode: bool = True
 ) -> str:
-    """Returns one loader as a page of text.
-
-    Args:
-        summary: The run.
-        index: Of the loader in `summary.loaders`.
-        width: Cells in a line; no line is wider.
-        color: Allow colour codes; without it the text holds no escape at all.
-        unicode: False gives ASCII only.
-    """
+    """Returns the loader at `index` of `summary.loaders` as a page, as `page.render` does."""
     summary = with_safe_text(summary)
     page = Page(width=width, unicode=unicode, verbose=True)
     loader = summary.loaders[index]
@@ -242,8 +231,8 @@ def loader_lines(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
 def _limits(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
     limit = limit_words(loader, summary) or (loader.bound.by if loader.bound else UNKNOWN_LIMIT)
     lines = page.labelled("Limit", [limit])
-    for number, told in enumerate([*faults(loader), *warnings(loader, summary)]):
-        lines += page.labelled("" if number else "Note", [told])
+    for number, sentence in enumerate([*faults(loader), *warnings(loader, summary)]):
+        lines += page.labelled("" if number else "Note", [sentence])
     return lines
 
 

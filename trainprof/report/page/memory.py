@@ -26,14 +26,14 @@ _DEVICE_CELLS: Final = 16
 
 def memory_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns a sentence for each thing, none where memory is nobody's worry."""
-    told = memory_sentences(summary)
-    return [line for sentence in told for line in page.labelled("Memory", sentence)]
+    sentences = memory_sentences(summary)
+    return [line for sentence in sentences for line in page.labelled("Memory", sentence)]
 
 
 def memory_sentences(summary: RunSummary) -> list[list[str]]:
     """Returns what is to be known of memory, each in fragments of a sentence."""
-    told = [_growing(summary), _shared_memory(summary), _short_of_memory(summary)]
-    return [sentence for sentence in told if sentence]
+    sentences = [_growing(summary), _shared_memory(summary), _short_of_memory(summary)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _growing(summary: RunSummary) -> list[str]:
@@ -67,10 +67,7 @@ def _what_it_may_be(grown: MemoryGrowth) -> str:
 
 def _shared_memory(summary: RunSummary) -> list[str]:
     memory = summary.system.memory if summary.system else {}
-    used, total = (
-        number_at(memory, "shm_used_bytes", "max"),
-        number_at(memory, "shm_total_bytes"),
-    )
+    used, total = (number_at(memory, "shm_used_bytes", "max"), number_at(memory, "shm_total_bytes"))
     if used is None or not total or used < _SHM_FULL_SHARE * total:
         return []
     return [
@@ -98,43 +95,45 @@ def _short_of_memory(summary: RunSummary) -> list[str]:
 
 def device_memory_section(summary: RunSummary, page: Page) -> list[Text]:
     """A line for each device whose memory nearly ran out, grew, or had to be given back."""
-    told = []
+    sentences = []
     for device in summary.devices or ():
         words = [] if device.memory is None else _what_matters(device.memory)
         if words:
-            told.append([f"{page.shortened(device.name, _DEVICE_CELLS)} {words[0]}", *words[1:]])
-    return _labelled(told, page)
+            sentences.append(
+                [f"{page.shortened(device.name, _DEVICE_CELLS)} {words[0]}", *words[1:]]
+            )
+    return _labelled(sentences, page)
 
 
 def device_memory_details(summary: RunSummary, page: Page) -> list[Text]:
     """Every figure of every device."""
-    told = [
+    devices = [
         _every_figure(device, device.memory)
         for device in summary.devices or ()
         if device.memory is not None
     ]
-    return _labelled(told, page)
+    return _labelled(devices, page)
 
 
 def ran_out(lack: OutOfMemory) -> str:
     """Returns in what state a device ran out of memory, as a sentence."""
     where = "" if lack.site is None else f" at {lack.site}"
     asked = "more" if lack.requested_bytes is None else f"{byte_count(lack.requested_bytes)} more"
-    told = [f"{lack.device or 'The device'} ran out of memory{where}: {asked} was asked for"]
+    fragments = [f"{lack.device or 'The device'} ran out of memory{where}: {asked} was asked for"]
     if lack.free_bytes is not None:
         of = "" if lack.total_bytes is None else f" of {byte_count(lack.total_bytes)}"
-        told.append(f"{byte_count(lack.free_bytes)}{of} was free")
+        fragments.append(f"{byte_count(lack.free_bytes)}{of} was free")
     if lack.allocated_bytes is not None:
-        told.append(f"this process's tensors held {byte_count(lack.allocated_bytes)}")
+        fragments.append(f"this process's tensors held {byte_count(lack.allocated_bytes)}")
     if lack.kept_bytes is not None:
-        told.append(f"torch kept {byte_count(lack.kept_bytes)} besides that was in no tensor")
-    return f"{', '.join(told)}."
+        fragments.append(f"torch kept {byte_count(lack.kept_bytes)} besides that was in no tensor")
+    return f"{', '.join(fragments)}."
 
 
-def _labelled(told: list[list[str]], page: Page) -> list[Text]:
+def _labelled(devices: list[list[str]], page: Page) -> list[Text]:
     return [
         line
-        for number, words in enumerate(told)
+        for number, words in enumerate(devices)
         for line in page.labelled("" if number else _LABEL, words)
     ]
 

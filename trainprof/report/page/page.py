@@ -60,11 +60,7 @@ BLANK: Final = (Text(),)
 
 Section = Callable[[RunSummary, Page], list[Text]]
 
-_LEVEL_STYLES: Final = {
-    "highly": "bold red",
-    "moderately": "bold yellow",
-    "not": "bold green",
-}
+_LEVEL_STYLES: Final = {"highly": "bold red", "moderately": "bold yellow", "not": "bold green"}
 _BOTTLENECK_KEYS: Final = {
     "data": ("loader_start", "first_batch", "data_wait", "loader_end"),
     "transfer": ("transfer",),
@@ -85,19 +81,11 @@ _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
 def render(
     summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
 ) -> str:
-    """Returns the run as a page of text.
+    """Returns the run as a page of text, each line ended by a newline.
 
-    Args:
-        summary: The run.
-        width: Cells in a line; no line is wider.
-        color: Allow colour codes; without it the text holds no escape at all.
-        unicode: False gives ASCII only.
-        verbose: Show everything, however long.
-
-    Returns:
-        Lines, each ended by a newline; unless `verbose`, about 30 of them at 80 cells, and on an
-        accelerator its table; more where findings worth a change take them. The command to copy is
-        not broken where it is wider than a line.
+    Unless `verbose`, about 30 lines of 80 cells, more where findings worth a change take them. No
+    line is wider than `width`, but for a command to copy. Without `color` no escape is in it;
+    `unicode=False`: ASCII only.
     """
     if summary.tuning is not None:
         return tune.render_page(summary, width=width, color=color, unicode=unicode, verbose=verbose)
@@ -123,8 +111,8 @@ def render(
     )
     max_rows = max(min(room - len(below), LEDGER_ROWS_AT_MOST), min_rows)
     ledger = _ledger(summary, page, max_rows)
-    found = [*findings, *BLANK] if findings else []
-    return written([*above, *ledger, *hot, *BLANK, *found, *below], page, color=color)
+    shown_findings = [*findings, *BLANK] if findings else []
+    return written([*above, *ledger, *hot, *BLANK, *shown_findings, *below], page, color=color)
 
 
 def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = True) -> str:
@@ -264,8 +252,8 @@ def _spoken_of(summary: RunSummary) -> list[str]:
     """Returns the ledger's key that most of the first finding is in, and the headline's."""
     asked: list[Sequence[str]] = [finding.traits.keys for finding in summary.findings[:1]]
     asked.append(_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()))
-    told = [parts_of(summary, keys)[:1] for keys in asked]
-    return [key for parts in told for part in parts for key in part.keys]
+    named = [parts_of(summary, keys)[:1] for keys in asked]
+    return [key for parts in named for part in parts for key in part.keys]
 
 
 def _ledger(summary: RunSummary, page: Page, max_rows: int) -> list[Text]:

@@ -112,13 +112,13 @@ def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN)
         rest = epochs[1 if page.verbose else len(shown) :]
         first, last = rest[0].index + 1, rest[-1].index + 1
         # One that was cut off says nothing of how long an epoch takes.
-        whole = [one for one in rest if one.iterations >= epochs[0].iterations]
+        whole = [epoch for epoch in rest if epoch.iterations >= epochs[0].iterations]
         if len(whole) == len(rest):
             sentences.append(_epoch(f"Mean of {first} to {last}:", whole))
         elif whole:
             sentences.append(_epoch(f"Mean of {counted(len(whole), 'whole one')} after:", whole))
     if page.verbose:
-        sentences += [_epoch(f"Other pass {one.index + 1} took", [one]) for one in others]
+        sentences += [_epoch(f"Other pass {epoch.index + 1} took", [epoch]) for epoch in others]
     if sentences and any(epoch.slow_batches for epoch in epochs):
         sentences[-1].append(f"slow = waited over {seconds(summary.wait_threshold_s)}")
     lines = [line for sentence in sentences for line in page.sentence(sentence)]
@@ -140,34 +140,38 @@ def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
 
     It lies inside other rows of the ledger, as a rule in forward and backward.
     """
-    told = summary.compilations
-    share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
-    if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
+    compilations = summary.compilations
+    share = sum(compilation.seconds for compilation in compilations) / max(summary.run.wall_s, 1e-9)
+    if not compilations or (share < SHOWN_FROM_SHARE and not page.verbose):
         return []
-    return by_site("Compiled", [_compilation(one, page) for one in told], page)
+    return by_site(
+        "Compiled", [_compilation(compilation, page) for compilation in compilations], page
+    )
 
 
 def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
     """Calls of torch.distributed by line; on the short page only where they are much."""
-    told = summary.collectives
-    share = sum(one.seconds for one in told) / max(summary.run.wall_s, 1e-9)
-    if not told or (share < SHOWN_FROM_SHARE and not page.verbose):
+    collectives = summary.collectives
+    share = sum(call.seconds for call in collectives) / max(summary.run.wall_s, 1e-9)
+    if not collectives or (share < SHOWN_FROM_SHARE and not page.verbose):
         return []
-    return by_site("Ranks", [_collective(one, page) for one in told], page)
+    return by_site("Ranks", [_collective(call, page) for call in collectives], page)
 
 
 def unshared_section(summary: RunSummary, page: Page) -> list[Text]:
     """Loaders whose data the ranks do not share out among them."""
     return [
-        line for one in summary.unshared for line in page.labelled("Data", [unshared(one), _SHARE])
+        line
+        for loader in summary.unshared
+        for line in page.labelled("Data", [unshared(loader), _SHARE])
     ]
 
 
-def unshared(one: UnsharedData) -> str:
+def unshared(loader: UnsharedData) -> str:
     """Says that no rank leaves any of a loader's data to another."""
     return (
-        f"each of the {one.ranks} ranks draws from all {counted(one.samples, 'sample')} of "
-        f"{one.site}"
+        f"each of the {loader.ranks} ranks draws from all {counted(loader.samples, 'sample')} of "
+        f"{loader.site}"
     )
 
 
@@ -176,18 +180,18 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
     system = summary.system
     if system is None:
         return page.labelled("System", [why_not_measured(summary, "system")])
-    told = [
+    fragments = [
         f"CPU {_cores(system.cpu)}",
         f"peak memory {byte_count(number_at(system.memory, 'tree_rss_bytes', 'max'))}",
     ]
-    return page.labelled("System", told)
+    return page.labelled("System", fragments)
 
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
     """That other programs took much of the CPU, or another thread the interpreter."""
-    told, beside = taken_by_others(summary), worked_beside(summary)
-    lines = [] if told is None else page.labelled("Shared", [told])
-    return [*lines, *([] if beside is None else page.labelled("Threads", [beside]))]
+    programs, threads = taken_by_others(summary), worked_beside(summary)
+    lines = [] if programs is None else page.labelled("Shared", [programs])
+    return [*lines, *([] if threads is None else page.labelled("Threads", [threads]))]
 
 
 def worked_beside(summary: RunSummary) -> str | None:
@@ -219,7 +223,7 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
     looked = [f"{seconds(looks_s)} in all for looks"] if looks_s >= _LOOKS_TOLD_S else []
     cost = [_own_cost(overhead.per_step_us, overhead.share), *looked]
     if page.verbose:
-        looked = [f"{told} at loaders and some steps" for told in looked]
+        looked = [f"{sampled} at loaders and some steps" for sampled in looked]
         recorded = f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})"
         cost = [recorded, *cost[:1], *looked]
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
@@ -227,8 +231,8 @@ def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) 
 
 def price_of_measuring(summary: RunSummary) -> str | None:
     """Returns what a trial, --cuda-sync or very many events did to the run, None of little."""
-    told = [_of_trial(summary), _price_of_synchronizing(summary), _price_of_recording(summary)]
-    return " ".join(filter(None, told)) or None
+    prices = [_of_trial(summary), _price_of_synchronizing(summary), _price_of_recording(summary)]
+    return " ".join(filter(None, prices)) or None
 
 
 def _of_trial(summary: RunSummary) -> str | None:
@@ -328,34 +332,36 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     if not evaluation.passes and not evaluation.seconds:
         return []
     wait_s = evaluation.waited_s
-    told = [f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}"]
+    fragments = [
+        f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}"
+    ]
     if evaluation.iterations or wait_s:
-        told += [
+        fragments += [
             f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",
             counted(evaluation.iterations, "batch", "batches"),
         ]
     else:  # its batches are the script's own
-        told.append("without a loader")
+        fragments.append("without a loader")
     if page.verbose:
         passes = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
-        each = [_epoch(f"Evaluation {one.index + 1} took", [one]) for one in passes]
-        return page.labelled("Evaluation", told) + [
+        each = [_epoch(f"Evaluation {epoch.index + 1} took", [epoch]) for epoch in passes]
+        return page.labelled("Evaluation", fragments) + [
             line for sentence in each for line in page.sentence(sentence)
         ]
-    return page.labelled("Evaluation", told)
+    return page.labelled("Evaluation", fragments)
 
 
 def _loader_columns(loaders: Sequence[Loader]) -> list[Column]:
     waits = [loader.wait_s for loader in loaders]
     return [
-        Column("Loader", [one.site for one in loaders], is_number=False, gives_way=True),
-        Column("used for", [one.role for one in loaders], is_number=False),
-        Column("workers", [_worker_count(one) for one in loaders], dropped=4),
-        Column("batches", [count(one.iterations) for one in loaders], dropped=2),
+        Column("Loader", [loader.site for loader in loaders], is_number=False, gives_way=True),
+        Column("used for", [loader.role for loader in loaders], is_number=False),
+        Column("workers", [_worker_count(loader) for loader in loaders], dropped=4),
+        Column("batches", [count(loader.iterations) for loader in loaders], dropped=2),
         Column("wait mean", [seconds(wait.mean) if wait else NOT_MEASURED for wait in waits]),
         Column("p95", [seconds(wait.p95) if wait else "" for wait in waits], dropped=1),
         Column("max", [seconds(wait.max) if wait else "" for wait in waits], dropped=5),
-        Column("1st mean", [_first_batch(one) for one in loaders], dropped=3),
+        Column("1st mean", [_first_batch(loader) for loader in loaders], dropped=3),
     ]
 
 
@@ -367,26 +373,31 @@ def _first_batch(loader: Loader) -> str:
     return seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED
 
 
-def _compilation(one: Compilation, page: Page) -> list[str]:
-    told = [f"{page.site(one.site)} {counted(one.count, 'time')}", seconds(one.seconds)]
-    if one.again:
-        told.append(f"{count(one.again)} of them again ({seconds(one.again_s)})")
-    return told
+def _compilation(compilation: Compilation, page: Page) -> list[str]:
+    fragments = [
+        f"{page.site(compilation.site)} {counted(compilation.count, 'time')}",
+        seconds(compilation.seconds),
+    ]
+    if compilation.again:
+        fragments.append(
+            f"{count(compilation.again)} of them again ({seconds(compilation.again_s)})"
+        )
+    return fragments
 
 
-def _collective(one: Collective, page: Page) -> list[str]:
-    called = f"{page.site(one.site)} {one.function}: {counted(one.count, 'call')}"
-    return [called, f"{seconds(one.seconds)}, for other ranks too"]
+def _collective(call: Collective, page: Page) -> list[str]:
+    called = f"{page.site(call.site)} {call.function}: {counted(call.count, 'call')}"
+    return [called, f"{seconds(call.seconds)}, for other ranks too"]
 
 
-def by_site(label: str, told: list[list[str]], page: Page) -> list[Text]:
+def by_site(label: str, by_line: list[list[str]], page: Page) -> list[Text]:
     """Returns what is told of each line after a label; on a short page of the first alone."""
     if page.verbose:
-        first, *rest = told
+        first, *rest = by_line
         lines = page.labelled(label, first)
         return lines + [line for fragments in rest for line in page.labelled("", fragments)]
-    hidden = len(told) - 1
-    return page.labelled(label, [*told[0], f"{counted(hidden, 'more line')}" if hidden else ""])
+    hidden = len(by_line) - 1
+    return page.labelled(label, [*by_line[0], f"{counted(hidden, 'more line')}" if hidden else ""])
 
 
 def _cores(cpu: dict[str, object]) -> str:
@@ -412,14 +423,14 @@ def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
         for field, reason in summary.not_observed.items()
         if page.verbose or field not in _HARDLY_MISSED
     ]
-    told = [*summary.faults, *missing]
-    if not told:
+    gaps = [*summary.faults, *missing]
+    if not gaps:
         return []
     if page.verbose:
-        lines = page.labelled("Not seen", told[:1])
-        return lines + [line for one in told[1:] for line in page.labelled("", [one])]
-    hidden = f"{len(told) - 1} more with --verbose" if len(told) > 1 else ""
-    first = page.shortened(told[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
+        lines = page.labelled("Not seen", gaps[:1])
+        return lines + [line for gap in gaps[1:] for line in page.labelled("", [gap])]
+    hidden = f"{len(gaps) - 1} more with --verbose" if len(gaps) > 1 else ""
+    first = page.shortened(gaps[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
     return page.labelled("Not seen", [first, hidden])
 
 
@@ -468,8 +479,8 @@ def lines_section(summary: RunSummary, page: Page) -> list[Text]:
     """What timing lines took, and the command that shows them."""
     if summary.lines is None:
         return []
-    told = page.labelled("Lines", cost_in_short(summary.lines))
+    shown = page.labelled("Lines", cost_in_short(summary.lines))
     if summary.run.directory is None:
-        return told
+        return shown
     command = f"trainprof lines {shlex.quote(summary.run.directory)}"
-    return [*told, *page.command("", "see them:", command)]
+    return [*shown, *page.command("", "see them:", command)]

@@ -25,13 +25,9 @@ _SHORTEST_BAR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """A part of a batch's time.
+    """A part of a mean batch's time, with its share of the whole that it is part of.
 
-    Attributes:
-        name: Of the field that it comes from, without its unit.
-        words: What it is.
-        seconds: Of a mean batch.
-        share: Of the whole that it is part of.
+    `name`: of the field that it comes from, without its unit.
     """
 
     name: str
@@ -90,7 +86,7 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
         "making": "making it",
         "sampler": "drawing its indices",
     }
-    rest = wait.mean - sum(s for s in of_batch.values() if s is not None and is_known(s))
+    rest = wait.mean - sum(s for s in of_batch.values() if is_known(s))
     parts = _parts(words, of_batch, 1, whole=wait.mean)
     if parts and rest > 0:
         parts.append(BatchPart("rest", "the rest of next(iterator)", rest, rest / wait.mean))
@@ -151,7 +147,7 @@ def _parts(
     *,
     whole: float | None = None,
 ) -> list[BatchPart]:
-    known = {name: s for name, s in seconds.items() if s is not None and is_known(s) and s >= 0}
+    known = {name: s for name, s in seconds.items() if is_known(s) and s >= 0}
     if count <= 0:
         return []
     total = sum(known.values()) if whole is None else whole * count
@@ -163,12 +159,7 @@ def _parts(
 
 @dataclass(frozen=True, slots=True)
 class BatchGroup:
-    """Parts of one whole.
-
-    Attributes:
-        title: What the whole is; "" for parts alone, without a line for the whole.
-        parts: In order of reading.
-    """
+    """Parts of one whole; `title` "": without a line for the whole."""
 
     title: str
     parts: Sequence[BatchPart]

@@ -44,7 +44,7 @@ def progress(summary: RunSummary) -> list[str]:
     """Returns steps, epochs and throughput as far as they are known."""
     training = summary.training
     # Only a loader tells epochs: without one "0 epochs" would be no truth.
-    has_loader = any(one.role == TRAINING for one in summary.loaders)
+    has_loader = any(loader.role == TRAINING for loader in summary.loaders)
     epochs = [counted(training.epochs, "epoch")] if training.epochs or has_loader else []
     parts = [counted(training.steps, "step"), *epochs]
     rate = steps_per_second(summary)
@@ -53,7 +53,7 @@ def progress(summary: RunSummary) -> list[str]:
         evaluated_s = summary.evaluation.seconds if evaluated_s is None else evaluated_s
         evaluated = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
         parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
-    if training.samples_per_s is not None and is_known(training.samples_per_s):
+    if is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
     return [*parts, *_processes(summary)]
 
@@ -216,9 +216,9 @@ def _growth(summary: RunSummary) -> str:
     known = sorted(((who, size) for who, size in grown if size is not None), key=lambda g: -g[1])
     if not known:
         return "What grew: not measured."
-    told = [
+    grew = [
         f"{who} by {byte_count(size)}" if size > 0 else f"{who} did not"
         for who, size in known
         if size > 0 or who != "the workers" or number_at(sample, "children_rss_bytes")
     ]
-    return f"What grew since the first third of the run: {', '.join(told)}."
+    return f"What grew since the first third of the run: {', '.join(grew)}."

@@ -33,12 +33,7 @@ def whole_of(summary: RunSummary) -> str:
 
 
 def speedup_words(finding: Finding, whole: str = "the run") -> str:
-    """Returns what the change would give, "" where that is not known.
-
-    Args:
-        finding: Of the run.
-        whole: What of it is shown.
-    """
+    """Returns the gain of a change, "" where it is not known; `whole`: what of the run is shown."""
     steps, run = known_range(finding.predicted_speedup), known_range(finding.run_speedup)
     if steps is None:
         return ""
@@ -46,13 +41,13 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         return _once(finding)
     if finding.is_at_most:
         return _at_most(finding, steps[1], None if run is None else run[1], whole)
-    told = f"{_what(finding)} {_range(steps)} as fast"
+    words = f"{_what(finding)} {_range(steps)} as fast"
     likely = _likely(finding)
     if steps[0] < 1 and likely is not None:
-        told += f", most likely {times_words(likely)} x"
+        words += f", most likely {times_words(likely)} x"
     if run is not None:
-        told += f", {whole} {_range(run)}"
-    return f"{told} ({_by_model(finding, steps)})"
+        words += f", {whole} {_range(run)}"
+    return f"{words} ({_by_model(finding, steps)})"
 
 
 def speedup_in_short(finding: Finding) -> str:
@@ -79,8 +74,12 @@ def together_words(summary: RunSummary) -> str:
 
     What comes but once is no part of it.
     """
-    lasting = [one for one in summary.findings if not comes_once(one)]
-    known = [steps for one in lasting if (steps := known_range(one.predicted_speedup)) is not None]
+    lasting = [finding for finding in summary.findings if not comes_once(finding)]
+    known = [
+        steps
+        for finding in lasting
+        if (steps := known_range(finding.predicted_speedup)) is not None
+    ]
     alone = max((steps[1] for steps in known), default=0.0)
     times = summary.together
     if times is None or not math.isfinite(times) or times < (1 + LEAST_GAIN) * alone:
@@ -94,30 +93,30 @@ def known_range(speedup: list[float] | None) -> list[float] | None:
     return speedup if is_known else None
 
 
-def times_words(times: float, beside: float = 0.0) -> str:
+def times_words(times: float, other: float = 0.0) -> str:
     """Returns a factor as exactly as anybody can mean it, like the one it stands beside."""
-    largest = max(times, beside)
+    largest = max(times, other)
     return f"{times:.2f}" if largest < 2 else f"{times:.1f}" if largest < 20 else f"{times:.0f}"
 
 
 def _at_most(finding: Finding, most: float, run: float | None, whole: str) -> str:
     what, likely = _what(finding), _likely(finding)
     if _is_modelled(finding):
-        told = f"{what} up to about {times_words(most)} x as fast"
-        told += "" if run is None else f", {whole} {times_words(run)} x"
+        words = f"{what} up to about {times_words(most)} x as fast"
+        words += "" if run is None else f", {whole} {times_words(run)} x"
         by_whom = _by_whom(finding) if "num_workers" in finding.change else ""
-        return f"{told} ({_BY_MODEL}{by_whom})"
+        return f"{words} ({_BY_MODEL}{by_whom})"
     is_apart = likely is not None and most >= _APART_TIMES * likely
     is_loose = likely is None or finding.traits.gain in (ESTIMATE, BY_SAMPLES)
     if likely is None or finding.traits.gain == ESTIMATE:
-        told = f"{what} {_likely_words(likely, most)} as fast"
+        words = f"{what} {_likely_words(likely, most)} as fast"
     else:
-        told = f"{what} about {times_words(likely, most)} x as fast if {_if(finding)}"
+        words = f"{what} about {times_words(likely, most)} x as fast if {_if(finding)}"
     if is_apart:
-        told += f", up to about {times_words(most)} x{'' if is_loose else _FASTER_REST}"
+        words += f", up to about {times_words(most)} x{'' if is_loose else _FASTER_REST}"
     if run is not None:
-        told += f"; {whole} {'up to ' if is_apart and is_loose else ''}{times_words(run)} x"
-    return f"{told}; {_NOT_MEASURED}{_BY_TUNE if finding.is_tried_by_tune else ''}"
+        words += f"; {whole} {'up to ' if is_apart and is_loose else ''}{times_words(run)} x"
+    return f"{words}; {_NOT_MEASURED}{_BY_TUNE if finding.is_tried_by_tune else ''}"
 
 
 def _likely_words(likely: float | None, most: float) -> str:

@@ -26,11 +26,9 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column.
+    """A table's column, with a text per row.
 
     Attributes:
-        header: Its heading.
-        cells: One text per row.
         is_number: Numbers stand to the right.
         dropped: Order in which columns give way on a narrow page, 1 first; 0 never does.
         gives_way: Texts of this column lose their start where nothing else helps.
@@ -86,9 +84,8 @@ class Page:
     def command(self, label: str, opening: str, command: str) -> list[Text]:
         """Returns a command to copy, after a label and an opening: whole, however wide the page.
 
-        It stands behind the opening, or in its place, or where it is wider than the page, in the
-        line below from the left edge on; a terminal shows that on several lines and copies it as
-        one.
+        It stands behind the opening, or in its place, or where it is wider than the page on a line
+        of its own, which a terminal wraps and copies as one.
         """
         head = self.text(label.ljust(LABEL_CELLS), "bold")
         lead, line = self.text(opening), self.text(command)
@@ -194,9 +191,13 @@ def _natural_width(column: Column) -> int:
     return max(cell_len(text) for text in (column.header, *column.cells))
 
 
+def _may_be_dropped(column: Column) -> int:
+    return column.dropped
+
+
 def _fitting(columns: list[Column], room: int) -> list[Column]:
     kept = list(columns)
-    for column in sorted((one for one in columns if one.dropped), key=lambda one: one.dropped):
+    for column in sorted(filter(_may_be_dropped, columns), key=_may_be_dropped):
         if _table_width(kept) <= room:
             return kept
         kept.remove(column)

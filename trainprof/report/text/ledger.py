@@ -74,12 +74,10 @@ class LedgerRow:
     """One row as printed.
 
     Attributes:
-        keys: Ledger keys that it holds; empty for what no key accounts for and for the total.
-        share: Of the wall time, for the bar.
-        seconds: In the table's `run_unit`, or "not measured".
-        percent: Of the wall time.
-        per_step: Mean of a steady step in the table's `step_unit`; empty where it has none.
-        on_device: In the table's `run_unit`, what the device took; empty where it has none.
+        keys: Ledger keys that it holds; () for what no key accounts for and for the total.
+        share: Of the wall time, for the bar; `percent` in words.
+        seconds, on_device: Of host and device in the table's `run_unit`.
+        per_step: Mean of a steady step in the table's `step_unit`; "" where it has none.
     """
 
     keys: tuple[str, ...]
@@ -93,10 +91,9 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTable:
-    """Rows, longest first, and their total. `step_unit` is None where steps were not measured.
+    """Rows, longest first, and their total; `step_unit` None where steps were not measured.
 
-    `has_device` tells whether any row says what a device took; there is no total of that. The times
-    of several `ranks` are their mean.
+    There is no total of what devices took. The times of several `ranks` are their mean.
     """
 
     rows: list[LedgerRow]
@@ -109,14 +106,9 @@ class LedgerTable:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """What of a run went to keys of the ledger, in seconds.
+    """What of a run went to keys of the ledger: seconds, of a mean steady step, of the device.
 
-    Attributes:
-        keys: Several where they cannot be told apart; none of what no key accounts for.
-        label: In words.
-        seconds: Of the run.
-        per_step_s: Of a mean steady step, 0 where steps were not measured.
-        device_s: What the device took.
+    `keys`: several where they cannot be told apart; () of what no key accounts for.
     """
 
     keys: tuple[str, ...]
@@ -157,11 +149,8 @@ def ledger_table(
 ) -> LedgerTable | None:
     """Returns the ledger as printed, None where nothing of it was measured.
 
-    Args:
-        summary: The run.
-        fold: Put rows under `FOLD_BELOW_SHARE` into one last row.
-        max_rows: With `fold`, so many rows at most, the folded one included; 2 or more.
-        spoken_of: Keys that the page speaks of: the rows of a few are not folded for want of room.
+    `fold`: rows under `FOLD_BELOW_SHARE` share a last row; `max_rows` at most, 2 or more, of which
+    those with keys in `spoken_of`, which the page names, are not folded for want of room.
     """
     parts = _parts(summary)
     whole = sum(part.seconds for part in parts)
@@ -196,7 +185,7 @@ def _parts(summary: RunSummary) -> list[LedgerPart]:
         (label_of(key), (key,)) for key in _in_order({*run_s, *step_s}) if key not in merged
     ]
     renamed: dict[str, str] = {}
-    if sum(one.seconds for one in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
+    if sum(call.seconds for call in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
         renamed["other"] = _WITH_RANKS
     in_steps_s = step_s.get("gc", 0.0) * summary.training.steps
     if step_s and in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
@@ -219,7 +208,7 @@ def _device_seconds(summary: RunSummary) -> dict[str, float]:
     """Returns the mean over devices, as the ledger is the mean over ranks."""
     devices = [_known(device.seconds) for device in summary.devices or ()]
     keys = dict.fromkeys(key for device in devices for key in device)
-    return {key: sum(one.get(key, 0.0) for one in devices) / len(devices) for key in keys}
+    return {key: sum(device.get(key, 0.0) for device in devices) / len(devices) for key in keys}
 
 
 def _folded(
@@ -275,10 +264,7 @@ def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> 
 
 
 def _rounded(
-    shown: list[_Row],
-    parts: list[LedgerPart],
-    figure: Callable[[LedgerPart], float],
-    decimals: int,
+    shown: list[_Row], parts: list[LedgerPart], figure: Callable[[LedgerPart], float], decimals: int
 ) -> list[int]:
     """Returns what each row shows of a figure, in units of 10 ** -decimals."""
     each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))
@@ -320,14 +306,7 @@ class _Widths:
 def ledger_lines(
     table: LedgerTable, page: Page, *, headline_keys: tuple[str, ...], headline_style: str
 ) -> list[Text]:
-    """Returns heading, rows and total.
-
-    Args:
-        table: The ledger.
-        page: Where it is written.
-        headline_keys: Keys that the headline is about: their bars carry its style.
-        headline_style: That style.
-    """
+    """Returns heading, rows and total; bars of `headline_keys` carry `headline_style`."""
     widths = _widths(table, page)
     longest = max(row.share for row in table.rows)
     lines = [_heading(table, widths, page)]

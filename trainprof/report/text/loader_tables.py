@@ -17,6 +17,7 @@ from trainprof.report.text.units import (
     byte_count,
     count,
     counted,
+    known_first,
     percent,
     seconds,
 )
@@ -34,7 +35,7 @@ _SAMPLES_TOLD_S: Final = 1e-3
 
 def facts(loader: Loader) -> list[str]:
     """Returns what the loader is: its class, its data set, its settings."""
-    told = {
+    settings = {
         "dataset": loader.dataset,
         "batches in a pass": loader.length,
         "batch size": loader.batch_size,
@@ -47,7 +48,7 @@ def facts(loader: Loader) -> list[str]:
     needs_workers = ("started by", "prefetch factor", "persistent workers")
     shown = {
         name: value
-        for name, value in told.items()
+        for name, value in settings.items()
         if loader.num_workers or name not in needs_workers
     }
     thread = "" if loader.thread == "training" else f"consumed by thread {loader.thread}"
@@ -84,7 +85,7 @@ def making(fetch: Fetch) -> list[str]:
         "page faults that read": count(fetch.major_faults),
     }
     measured = f"{count(fetch.measured)} of {counted(fetch.n, 'fetch', 'fetches')} measured closely"
-    return [*_known_first(figures), measured]
+    return [*known_first(figures), measured]
 
 
 def distributions(loader: Loader) -> list[Column]:
@@ -95,18 +96,18 @@ def distributions(loader: Loader) -> list[Column]:
         "next(iterator), later ones": loader.wait_s,
         "making a batch": loader.fetch.wall_s if loader.fetch else None,
     }
-    shown = {name: one for name, one in series.items() if one is not None}
+    shown = {name: statistics for name, statistics in series.items() if statistics is not None}
     if not shown:
         return []
     rows = list(shown.values())
     return [
         Column("How long", list(shown), is_number=False, gives_way=True),
-        Column("n", [count(one.n) for one in rows], dropped=2),
-        Column("mean", [seconds(one.mean) for one in rows], dropped=3),
-        Column("p50", [seconds(one.p50) for one in rows]),
-        Column("p95", [seconds(one.p95) for one in rows], dropped=4),
-        Column("p99", [seconds(one.p99) for one in rows], dropped=1),
-        Column("max", [seconds(one.max) for one in rows], dropped=5),
+        Column("n", [count(row.n) for row in rows], dropped=2),
+        Column("mean", [seconds(row.mean) for row in rows], dropped=3),
+        Column("p50", [seconds(row.p50) for row in rows]),
+        Column("p95", [seconds(row.p95) for row in rows], dropped=4),
+        Column("p99", [seconds(row.p99) for row in rows], dropped=1),
+        Column("max", [seconds(row.max) for row in rows], dropped=5),
     ]
 
 
@@ -149,18 +150,20 @@ def worker_columns(loader: Loader) -> list[Column]:
 
 def slow_sample_columns(fetch: Fetch) -> list[Column]:
     """Returns the samples that took longest, slowest first; none where all of them are quick."""
-    samples = [one for one in fetch.slow_samples if isinstance(one, Mapping)]
+    samples = [sample for sample in fetch.slow_samples if isinstance(sample, Mapping)]
     typical = known(fetch.typical_sample_s)
-    took = [known(one.get("seconds")) for one in samples]
+    took = [known(sample.get("seconds")) for sample in samples]
     if max((s for s in took if s is not None), default=0.0) < _SAMPLES_TOLD_S:
         return []
     return [
-        Column("Sample", [sample_name(one) for one in samples], is_number=False),
-        Column("took", [seconds(one) for one in took]),
-        Column("x typical", [_times(one, typical) for one in took]),
-        Column("worker", [_worker(known(one.get("worker"))) for one in samples], dropped=3),
-        Column("pid", [_whole(known(one.get("pid"))) for one in samples], dropped=1),
-        Column("into the run", [seconds(known(one.get("at_s"))) for one in samples], dropped=2),
+        Column("Sample", [sample_name(sample) for sample in samples], is_number=False),
+        Column("took", [seconds(value_s) for value_s in took]),
+        Column("x typical", [_times(value_s, typical) for value_s in took]),
+        Column("worker", [_worker(known(sample.get("worker"))) for sample in samples], dropped=3),
+        Column("pid", [_whole(known(sample.get("pid"))) for sample in samples], dropped=1),
+        Column(
+            "into the run", [seconds(known(sample.get("at_s"))) for sample in samples], dropped=2
+        ),
     ]
 
 
@@ -171,13 +174,8 @@ def _plain(value: object) -> str:
 
 
 def _missing(names: Iterable[str]) -> str:
-    told = ", ".join(names)
-    return f"{NOT_MEASURED}: {told}" if told else ""
-
-
-def _known_first(figures: Mapping[str, str]) -> list[str]:
-    told = [f"{name} {figure}" for name, figure in figures.items() if figure != NOT_MEASURED]
-    return [*told, _missing(name for name, figure in figures.items() if figure == NOT_MEASURED)]
+    fragments = ", ".join(names)
+    return f"{NOT_MEASURED}: {fragments}" if fragments else ""
 
 
 def _or_none(written: str) -> str:

@@ -91,8 +91,8 @@ def ready_words(loader: Loader) -> str:
 
 def keeps_up(loader: Loader) -> str:
     """Returns what to say of workers that training hardly waits for, "" without any."""
-    told = ready_words(loader)
-    return f"keeps up: {told}" if loader.num_workers and told else ""
+    words = ready_words(loader)
+    return f"keeps up: {words}" if loader.num_workers and words else ""
 
 
 def _mean(statistics: Statistics | None) -> str:
@@ -139,22 +139,22 @@ def _of_computing(loader: Loader, bound: LoaderBound) -> str:
     computing, added = bound.parts_s.get(COMPUTE), sum(parts.values())
     if not loader.num_workers:
         return f"computing; making a batch adds {seconds(added)} of {seconds(bound.step_s)}"
-    told = f"computing, {seconds(computing)} a batch"
+    words = f"computing, {seconds(computing)} a batch"
     if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
-        return f"{told}; the loader keeps up once its buffer is filled"
+        return f"{words}; the loader keeps up once its buffer is filled"
     most = max(parts, key=lambda name: parts[name])
-    return f"{told}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
+    return f"{words}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
 
 
 def deaths(loader: Loader) -> list[str]:
     """Returns a sentence for each worker that died."""
-    return [_lost(one) for one in loader.lost_workers if isinstance(one, Mapping)]
+    return [_lost(worker) for worker in loader.lost_workers if isinstance(worker, Mapping)]
 
 
 def faults(loader: Loader) -> list[str]:
     """Returns a sentence for each thing that is wrong whatever it costs."""
-    told = [_repeating(loader), _sharing_files(loader)]
-    return [*deaths(loader), *(sentence for sentence in told if sentence)]
+    sentences = [_repeating(loader), _sharing_files(loader)]
+    return [*deaths(loader), *(sentence for sentence in sentences if sentence)]
 
 
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
@@ -225,11 +225,11 @@ def _throttled(fetch: Fetch) -> str:
 
 
 def _unusual(fetch: Fetch) -> str:
-    found = unusual_samples(fetch)
-    if not found or not fetch.typical_sample_s:
+    samples = unusual_samples(fetch)
+    if not samples or not fetch.typical_sample_s:
         return ""
-    worst = known(found[0].get("seconds")) or 0.0
+    worst = known(samples[0].get("seconds")) or 0.0
     times = count(worst / fetch.typical_sample_s)
-    more = f"; {len(found) - 1} more like it" if len(found) > 1 else ""
-    name = sample_name(found[0])
+    more = f"; {len(samples) - 1} more like it" if len(samples) > 1 else ""
+    name = sample_name(samples[0])
     return f"the slowest sample, {name}, took {seconds(worst)}, {times} x a typical one{more}"

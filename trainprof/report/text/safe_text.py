@@ -42,12 +42,7 @@ _ASCII_STAND_INS: Final = {
 
 
 def one_line(text: str, *, unicode: bool = True) -> str:
-    """Returns `text` as printable characters of one line.
-
-    Args:
-        text: Anything: a path, an argument, an exception's name.
-        unicode: False gives ASCII only, the rest as backslash escapes.
-    """
+    """Returns `text` as printable characters of one line; `unicode=False`: in ASCII escapes."""
     kept = (_printable(character) for character in _TERMINAL_SEQUENCE.sub("", text))
     line = "".join(kept).encode("utf-8", "backslashreplace").decode("utf-8")
     return line if unicode else in_ascii(line)
@@ -61,8 +56,7 @@ def in_ascii(text: str) -> str:
 def with_safe_text(summary: RunSummary) -> RunSummary:
     """Returns the summary with every string in it made `one_line`.
 
-    Renderers start with this: made safe before it stands in a sentence, a string cannot take the
-    words behind it into an escape of its own.
+    Renderers start with this: no string can take the words behind it into an escape of its own.
     """
     return cast(RunSummary, _made_safe(summary))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from trainprof.analysis.summary.levels import size
 
@@ -16,14 +16,14 @@ _TIME_UNITS: Final = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3
 _TIME_LIMITS: Final = (1e-3, 1.0, 100.0, 6000.0, math.inf)
 
 
-def is_known(value: float | None) -> bool:
-    """Tells whether a number was measured: neither None nor NaN nor infinite."""
+def is_known(value: float | None) -> TypeGuard[float]:
+    """Whether a number was measured: neither None nor NaN nor infinite."""
     return value is not None and math.isfinite(value)
 
 
 def seconds(value: float | None) -> str:
     """Returns a duration in its own unit, three digits: "231 ms", "58.4 s", "12.3 min"."""
-    if value is None or not math.isfinite(value):
+    if not is_known(value):
         return NOT_MEASURED
     if value == 0:
         return "0 s"
@@ -36,26 +36,22 @@ def seconds(value: float | None) -> str:
 
 def byte_count(value: float | None) -> str:
     """Returns a size in binary units: "612 MiB"."""
-    if value is None or not math.isfinite(value):
-        return NOT_MEASURED
-    return size(value)
+    return size(value) if is_known(value) else NOT_MEASURED
 
 
 def count(value: float | None) -> str:
     """Returns a number of things: "12,345"."""
-    if value is None or not math.isfinite(value):
-        return NOT_MEASURED
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if is_known(value) else NOT_MEASURED
 
 
-def counted(value: int, one: str, many: str | None = None) -> str:
+def counted(value: int, noun: str, many: str | None = None) -> str:
     """Returns a number with its noun: "1 step", "12,345 steps"."""
-    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+    return f"{count(value)} {noun if value == 1 else many or noun + 's'}"
 
 
 def percent(share: float | None) -> str:
     """Returns a share of 0 to 1 in whole percent; "< 1 %" for what is there but rounds to none."""
-    if share is None or not math.isfinite(share):
+    if not is_known(share):
         return NOT_MEASURED
     if 0 < share <= 0.005:
         return "< 1 %"
@@ -64,9 +60,19 @@ def percent(share: float | None) -> str:
 
 def share_of(part: float | None, whole: float | None) -> float | None:
     """Returns part / whole, None where either is unknown or the whole is nothing."""
-    if part is None or whole is None or not is_known(part) or not is_known(whole) or whole <= 0:
-        return None
-    return part / whole
+    return part / whole if is_known(part) and is_known(whole) and whole > 0 else None
+
+
+def of_hundred(value: float | None) -> str:
+    """Returns percent as they were sampled, whole."""
+    return f"{value:.0f} %" if is_known(value) else NOT_MEASURED
+
+
+def known_first(figures: Mapping[str, str]) -> list[str]:
+    """Returns the figures that were measured, then the names of the others in one fragment."""
+    known = [f"{name} {figure}" for name, figure in figures.items() if figure != NOT_MEASURED]
+    missing = [name for name, figure in figures.items() if figure == NOT_MEASURED]
+    return [*known, f"{NOT_MEASURED}: {', '.join(missing)}" if missing else ""]
 
 
 def three_digits(value: float) -> str:
@@ -105,17 +111,9 @@ def step_scale(total_s: float) -> Scale:
 
 
 def rounded_parts(parts: Sequence[float], decimals: int) -> list[int]:
-    """Rounds numbers so that they add up to their rounded sum.
+    """Rounds numbers to whole 10 ** -decimals so that they add up to their rounded sum.
 
-    Args:
-        parts: Any finite numbers.
-        decimals: Digits after the point that will be shown.
-
-    Returns:
-        Whole numbers of 10 ** -decimals, each at most one away from its part.
-
-    Source:
-        The largest-remainder method (Hamilton) of apportionment.
+    Source: the largest-remainder method (Hamilton) of apportionment.
     """
     scaled = [part * 10**decimals for part in parts]
     whole = [math.floor(part) for part in scaled]

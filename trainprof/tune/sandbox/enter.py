@@ -133,7 +133,9 @@ def directories_to_overlay(
     """
     split = {above for path in mounts for above in _above(path)} | {"/"}
     leading = {above for path in named for above in (*_above(path), path)}
-    roots = [one.path for one in mounts.values() if not one.is_read_only and one.kind != "autofs"]
+    roots = [
+        mount.path for mount in mounts.values() if not mount.is_read_only and mount.kind != "autofs"
+    ]
     waiting = deque((path, False) for path in roots if not is_of_kernel(path))
     last: deque[tuple[str, bool]] = deque()
     overlays: list[str] = []
@@ -153,9 +155,13 @@ def directories_to_overlay(
             if can_write and not (is_covered and is_own):
                 overlays.append(place)
             if not can_write or not is_own:
-                names = [one.name for one in os.scandir(place) if one.is_dir(follow_symlinks=False)]
+                names = [
+                    entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)
+                ]
             else:
-                names = [os.path.basename(one) for one in leading if os.path.dirname(one) == place]
+                names = [
+                    os.path.basename(path) for path in leading if os.path.dirname(path) == place
+                ]
         except OSError:
             continue
         for path in (os.path.join(place, name) for name in names):
@@ -313,7 +319,7 @@ def _close_directories() -> None:
 def _unescaped(text: str) -> str:
     """Returns a field of mountinfo, in which spaces and the like are written as \\040."""
     first, *others = text.split("\\")
-    return first + "".join(chr(int(one[:3], 8)) + one[3:] for one in others)
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
 
 
 class _System:

@@ -133,7 +133,6 @@ def _words(**spec: object) -> tuple[str, ...]:
 
 
 def _caches() -> list[str]:
-    """Returns the directories in which compilers and torch keep what they have made."""
     environ = os.environ
     inductor = os.path.join(tempfile.gettempdir(), f"torchinductor_{_user()}")
     places = (
@@ -142,9 +141,9 @@ def _caches() -> list[str]:
         environ.get("TORCHINDUCTOR_CACHE_DIR", inductor),
         environ.get("CUDA_CACHE_PATH", "~/.nv/ComputeCache"),
     )
-    found = dict.fromkeys(os.path.abspath(os.path.expanduser(place)) for place in places)
+    caches = dict.fromkeys(os.path.abspath(os.path.expanduser(place)) for place in places)
     return [
-        path for path in found if not any(p != path and enter.is_inside(path, p) for p in found)
+        path for path in caches if not any(p != path and enter.is_inside(path, p) for p in caches)
     ]
 
 
@@ -156,7 +155,6 @@ def _user() -> str:
 
 
 def _memory_bytes() -> int:
-    """Returns half of the memory that is free."""
     host = host_now()
     free, limit = host["memory_available_bytes"], host["memory_limit_bytes"]
     return int((free if limit is None else min(free, limit)) * _SHARE_OF_MEMORY)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,7 @@ def tree(tmp_path: Path) -> Callable[..., Path]:
 def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Plants which paths can be written, and which belong to somebody else."""
 
-    def plant(*, closed: Collection[Path] = (), foreign: Collection[Path] = ()) -> None:
+    def plant(closed: Collection[Path] = (), foreign: Collection[Path] = ()) -> None:
         access, lstat = os.access, os.lstat
         no, others = set(map(str, closed)), set(map(str, foreign))
 
@@ -198,34 +199,77 @@ def overlays_in(
 
 
 NO_END = 1e9
+BOTH = (True, False)
 
 
-def test_one_overlay_covers_what_can_be_written_and_has_no_mount_inside(
+@pytest.mark.parametrize(
+    ("names", "planted", "overlays", "knows_all_ids"),
+    [
+        # One covers what can be written and has no mount inside.
+        (["a/b", "c"], {}, ["."], [True]),
+        # A mount inside splits the directories above it.
+        (
+            ["a/mounted/x", "a/other", "other"],
+            {"mounts": {"a/mounted": ("rw", "ext4")}},
+            ["a/mounted", "a/other", "other"],
+            BOTH,
+        ),
+        # Read-only ones and those that mount when looked at are left alone.
+        (["a/mounted/x"], {"mounts": {"a/mounted": ("ro", "ext4")}}, [], [True]),
+        (["a/mounted/x"], {"mounts": {"a/mounted": ("rw", "autofs")}}, [], [True]),
+        # Below a directory that cannot be written are some that can.
+        (
+            ["closed/open/x", "closed/closed_too/open", "open/x"],
+            {"closed": ["", "closed", "closed/closed_too"]},
+            ["closed/closed_too/open", "closed/open", "open"],
+            [True],
+        ),
+        # As /tmp: it can be written, belongs to root, and others have directories in it. Copies of
+        # it are refused to a user; `mine` is covered by the overlay above it.
+        (
+            ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
+            {
+                "closed": ["shut", "shut/theirs"],
+                "foreign": ["", "theirs", "shut", "shut/theirs"],
+            },
+            [".", "shut/mine", "theirs"],
+            [False],
+        ),
+        (
+            ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
+            {
+                "closed": ["shut", "shut/theirs"],
+                "foreign": ["", "theirs", "shut", "shut/theirs"],
+            },
+            ["."],
+            [True],
+        ),
+        # In a directory of one's own only named paths are looked at.
+        (
+            ["a/theirs", "b/theirs"],
+            {"foreign": ["a/theirs", "b/theirs"], "named": ["b/theirs/x"]},
+            [".", "b/theirs"],
+            [False],
+        ),
+    ],
+)
+def test_what_can_be_written_is_covered_by_overlays(
     tree: Callable[..., Path],
+    own: Callable[..., None],
+    names: list[str],
+    planted: dict[str, Any],
+    overlays: list[str],
+    knows_all_ids: Collection[bool],
 ) -> None:
-    top = tree("a/b", "c")
-    assert overlays_in(top, mounted(mount_at(top)), search_s=NO_END) == ["."]
-
-
-@pytest.mark.parametrize("knows_all_ids", [True, False])
-def test_a_mount_inside_splits_the_directories_above_it(
-    tree: Callable[..., Path], knows_all_ids: bool
-) -> None:
-    top = tree("a/mounted/x", "a/beside", "other")
-    (top / "a/file").touch()
-    (top / "a/link").symlink_to(top / "other")
-    mounts = mounted(mount_at(top), mount_at(top / "a/mounted"))
-    found = overlays_in(top, mounts, knows_all_ids=knows_all_ids, search_s=NO_END)
-    assert sorted(found) == ["a/beside", "a/mounted", "other"]
-
-
-@pytest.mark.parametrize(("flags", "kind"), [("ro", "ext4"), ("rw", "autofs")])
-def test_read_only_mounts_and_those_that_mount_when_looked_at_are_left_alone(
-    tree: Callable[..., Path], flags: str, kind: str
-) -> None:
-    top = tree("a/mounted/x")
-    mounts = mounted(mount_at(top), mount_at(top / "a/mounted", flags, kind))
-    assert overlays_in(top, mounts, search_s=NO_END) == []
+    top = tree(*names)
+    own(*([top / name for name in planted.get(kind, ())] for kind in ("closed", "foreign")))
+    inside = planted.get("mounts", {})
+    mounts = mounted(mount_at(top), *(mount_at(top / name, *how) for name, how in inside.items()))
+    named = [top / name for name in planted.get("named", ())]
+    for knows in knows_all_ids:
+        covered = overlays_in(top, mounts, *named, knows_all_ids=knows, search_s=NO_END)
+        assert sorted(covered) == overlays
+        assert "." not in covered or covered[0] == "."
 
 
 def test_a_mount_on_a_file_or_on_what_is_gone_gets_no_overlay(tree: Callable[..., Path]) -> None:
@@ -251,45 +295,9 @@ def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     monkeypatch.setattr(os, "scandir", scandir)
     mounts = mounted(mount_at("/"), mount_at("/dev"), mount_at("/run/user/0"))
-    found = directories_to_overlay(mounts, knows_all_ids=True, search_s=NO_END)
+    overlays = directories_to_overlay(mounts, knows_all_ids=True, search_s=NO_END)
     monkeypatch.undo()
-    assert found == ["/home"]
-
-
-def test_below_a_directory_that_cannot_be_written_are_some_that_can(
-    tree: Callable[..., Path], own: Callable[..., None]
-) -> None:
-    top = tree("closed/open/x", "closed/closed_too/open", "open/x")
-    own(closed=(top, top / "closed", top / "closed/closed_too"))
-    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert sorted(found) == ["closed/closed_too/open", "closed/open", "open"]
-
-
-def test_below_a_directory_of_somebody_elses_copies_of_it_are_refused_to_a_user(
-    tree: Callable[..., Path], own: Callable[..., None]
-) -> None:
-    """As /tmp: it can be written, belongs to root, and others have directories in it."""
-    top = tree("mine/x", "theirs/mine", "shut/mine/x", "shut/theirs")
-    own(
-        foreign=(top, top / "theirs", top / "shut", top / "shut/theirs"),
-        closed=(top / "shut", top / "shut/theirs"),
-    )
-    mounts = mounted(mount_at(top))
-    found = overlays_in(top, mounts, knows_all_ids=False, search_s=NO_END)
-    # `mine` is covered by the overlay above it, whose copies belong to the user.
-    assert sorted(found) == [".", "shut/mine", "theirs"]
-    assert found.index(".") < found.index("theirs")
-    assert overlays_in(top, mounts, knows_all_ids=True, search_s=NO_END) == ["."]
-
-
-def test_in_a_directory_of_ones_own_only_named_paths_are_looked_at(
-    tree: Callable[..., Path], own: Callable[..., None]
-) -> None:
-    top = tree("a/theirs", "b/theirs")
-    own(foreign=(top / "a/theirs", top / "b/theirs"))
-    mounts = mounted(mount_at(top))
-    found = overlays_in(top, mounts, top / "b/theirs/x", knows_all_ids=False, search_s=NO_END)
-    assert found == [".", "b/theirs"]
+    assert overlays == ["/home"]
 
 
 def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
@@ -300,29 +308,20 @@ def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
     own(closed=[top, *(top / name.partition("/")[0] for name in names)])
     mounts, named = mounted(mount_at(top)), top / "13/open/runs"
     assert overlays_in(top, mounts, named, search_s=-1.0) == ["13/open"]
-    found = overlays_in(top, mounts, named, search_s=NO_END)
-    assert found[0] == "13/open"
-    assert sorted(found) == sorted(names)
+    overlays = overlays_in(top, mounts, named, search_s=NO_END)
+    assert overlays[0] == "13/open"
+    assert sorted(overlays) == sorted(names)
     monkeypatch.setattr(enter, "MOST_OVERLAYS", 3)
     few = overlays_in(top, mounts, named, search_s=NO_END)
     assert (len(few), few[0]) == (3, "13/open")
 
 
-def test_places_of_the_systems_are_searched_last(
+def test_places_of_the_systems_are_searched_last_and_what_cannot_be_listed_is_passed_by(
     tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    top = tree("a/open", "b/open", "z/c/open")
-    own(closed=[top, top / "a", top / "b", top / "z", top / "z/c"])
+    top = tree("a/open", "b/open", "z/c/open", "secret/x")
+    own(closed=[top, *(top / name for name in ("a", "b", "z", "z/c", "secret"))])
     monkeypatch.setattr(enter, "SYSTEM_PLACES", (str(top / "a"),))
-    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert found == ["b/open", "z/c/open", "a/open"]
-
-
-def test_a_directory_that_cannot_be_listed_is_passed_by(
-    tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    top = tree("secret/x", "open")
-    own(closed=[top, top / "secret"])
     scandir = os.scandir
 
     def refused(path: str) -> object:
@@ -331,8 +330,8 @@ def test_a_directory_that_cannot_be_listed_is_passed_by(
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    found = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert found == ["open"]
+    overlays = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
+    assert overlays == ["b/open", "z/c/open", "a/open"]
 
 
 class FakeSystem:

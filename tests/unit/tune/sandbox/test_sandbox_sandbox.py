@@ -83,8 +83,8 @@ def test_what_trials_write_is_kept_on_disk_and_in_memory_where_that_is_refused(
     plant(None)
     assert make_sandbox(tmp_path, ["train.py"]).memory_bytes is None
     kernel = plant("overlays are not stacked", None)
-    found = make_sandbox(tmp_path, ["train.py"])
-    assert (found.memory_bytes, found.overlays) == (5 << 30, ("/home/u",))
+    made = make_sandbox(tmp_path, ["train.py"])
+    assert (made.memory_bytes, made.overlays) == (5 << 30, ("/home/u",))
     assert [tried.memory_bytes for tried in kernel.tried] == [None, 5 << 30]
 
 
@@ -178,8 +178,8 @@ def test_a_sandbox_is_taken_for_one_only_if_its_test_left_files_as_they_were(
 ) -> None:
     monkeypatch.setattr(sandbox.subprocess, "run", Program(status, stderr, act))
     tried = Sandbox((), (), None, str(tmp_path))
-    found = sandbox._tested(tried, tmp_path)
-    assert found is None if reason is None else reason in (found or "")
+    made = sandbox._tested(tried, tmp_path)
+    assert made is None if reason is None else reason in (made or "")
     assert list(tmp_path.iterdir()) == []
 
 
