@@ -39,7 +39,7 @@ class Loop:
     def play(self, text: str) -> Loop:
         """Plays a line of text, as above."""
         began: list[int] = []
-        for token in _unrolled(text.split()):
+        for token in unrolled(text.split()):
             if token == "[":
                 began.append(self.run.now)
             elif token == "]":
@@ -78,7 +78,7 @@ class Loop:
             run.passes_time({"+": 10 * US, "~": 2_000 * MS}[what])
 
 
-def _unrolled(tokens: list[str]) -> Iterator[str]:
+def unrolled(tokens: list[str]) -> Iterator[str]:
     """Yields the tokens with all repetition written out."""
     place = 0
     while place < len(tokens):
@@ -92,5 +92,5 @@ def _unrolled(tokens: list[str]) -> Iterator[str]:
             end += 1
             depth += tokens[end].endswith("(") - (tokens[end] == ")")
         for _ in range(int(repeated[1] or 1)):
-            yield from _unrolled(tokens[place + 1 : end])
+            yield from unrolled(tokens[place + 1 : end])
         place = end + 1
