@@ -7,7 +7,7 @@ import pytest
 from support.events import MS, US, FakeRun, seconds
 from support.loops import Loop
 
-from trainprof.analysis.run.summarize import context_of
+from trainprof.findings.summarize import context_of
 from trainprof.analysis.timeline.events import nest
 from trainprof.analysis.timeline.steps import step_boundaries
 from trainprof.analysis.timeline.timeline import loop_start
