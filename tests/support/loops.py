@@ -4,7 +4,7 @@ i1 n1 s1    a new iterator of the loader of train.py:1, its next batch, its end
 f fg ft f0  a forward with gradients in training mode; only with gradients; only in training mode;
             with neither
 b u u2 l    a backward, an update of optimizer 1 or 2, forward with backward and update
-z g         zero_grad, a garbage collection
+z g c       zero_grad, a garbage collection, a checkpoint of 90 ms
 + ~ @1      10 us or 2 s of Python; from here on thread 1
 5( ... )    five times what is inside; ( ... ) groups
 [ ... ]     what has to count as evaluation
@@ -68,8 +68,9 @@ class Loop:
             run.forward(flags=FLAGS[which])
         elif what == "b":
             run.backward()
-        elif what in "zg":
-            run.leaf(Kind.ZERO_GRAD if what == "z" else Kind.GC, US)
+        elif what in "zgc":
+            kinds = {"z": Kind.ZERO_GRAD, "g": Kind.GC, "c": Kind.CHECKPOINT_SAVE}
+            run.leaf(kinds[what], 90 * MS if what == "c" else US)
         elif what in "ul":
             optimizer = self.optimizer(int(which or 1))
             (run.update if what == "u" else run.learn)(optimizer)
