@@ -12,7 +12,6 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.machine.processes import resources_of, samples_by_pid, ticks_of
-from trainprof.findings.summarize import summarize
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize

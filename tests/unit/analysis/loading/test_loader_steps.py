@@ -22,7 +22,7 @@ from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import of_python, times_without
 from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 ALL_FED = {
     "epochs": "3( i1 20( n1 l ) s1 i2 300( n2 f0 ) s2 )",
@@ -98,7 +98,7 @@ def test_samples_of_kept_batches_are_not_counted(
     assert ("training.samples" in summary.not_observed) is (samples is None)
 
 
-def in_two_phases(planted: Planted, share: float) -> Case:
+def in_two_phases(planted: Planted, share: float) -> RunContext:
     """Returns a run of which a loader feeds a share of the steps' time."""
     plain = case_of(planted)
     # The others' steps, which wait for nothing.
@@ -110,7 +110,7 @@ def in_two_phases(planted: Planted, share: float) -> Case:
     return replace(plain, summary=summary, training_s=longer_s, feeding=[part])
 
 
-def only(case: Case) -> Finding:
+def only(case: RunContext) -> Finding:
     [finding] = diagnose(case).findings
     return finding
 

@@ -12,8 +12,8 @@ from support.events import MS, US, FakeRun
 from support.trials import free_pace_in
 
 from trainprof.analysis.pipeline.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
-from trainprof.findings.summarize import summarize
 from trainprof.analysis.timeline.step_series import read_recorded_steps
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, TransferFlag
 
