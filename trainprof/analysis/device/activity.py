@@ -168,14 +168,7 @@ def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
 def activity_of(
     details: npt.NDArray[np.void], events: Events, thread: int, window: tuple[int, int]
 ) -> list[Activity]:
-    """Works out what each device did that the training thread put marks on.
-
-    Args:
-        details: Of the training process.
-        events: Of the training thread.
-        thread: Its number.
-        window: Start and end of the run, ns.
-    """
+    """Works out what each device did that the training thread put marks on."""
     marks = details[details["kind"] == Kind.DEVICE_MARK]
     found = []
     for device in np.unique(marks["site"][marks["thread"] == thread]).tolist():

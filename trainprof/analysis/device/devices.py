@@ -32,10 +32,6 @@ def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap
     """Returns what the device did during the training thread's time.
 
     None where one alone did not tell it.
-
-    Args:
-        details: Of the training process.
-        timeline: Of its training thread.
     """
     if several_devices(details, timeline):
         return None
@@ -58,11 +54,7 @@ def device_of(
     """Returns an entry of the summary's `devices[]`.
 
     Args:
-        overlap: What the device did.
-        attribution: Of the training thread's time.
-        steady: Which steps are.
         device: Its name as the script has it, such as "cuda:0".
-        compiling: When the training thread compiled in its loop.
         driver: For how long a kernel ran there, once warm-up was over.
     """
     activity, timeline = overlap.activity, overlap.timeline

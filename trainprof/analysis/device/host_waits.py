@@ -70,8 +70,6 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     """Works it out for each sync from a time on.
 
     Args:
-        overlap: What the device did.
-        details: Of the training process.
         begin: That time, ns.
     """
     timeline = overlap.timeline
@@ -148,13 +146,7 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
 
 
 def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Transfer]:
-    """Returns the copies of each line and direction, dearest first: in exposed time if it is known.
-
-    Args:
-        events: Of the training thread.
-        sites: Names of lines.
-        overlap: What the device did, where that is known.
-    """
+    """Returns the copies of each line and direction, dearest first: in exposed time if it is known."""
     copies = np.flatnonzero(events.is_kind(Kind.TRANSFER))
     copied = events.where(copies)
     told = None if overlap is None else _Told.of(overlap)
@@ -276,9 +268,6 @@ def sync_points(
     """Returns the sync points of each line and kind, dearest first: in exposed time if known.
 
     Args:
-        events: Of the training thread.
-        sites: Names of lines.
-        overlap: What the device did, where that is known.
         counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
         held: What the device idles after them, where that is known.
     """
@@ -333,10 +322,6 @@ def emptied_caches(
     """Returns the lines of the training loop that did, evaluation left out, dearest first.
 
     Args:
-        details: Of the training process.
-        timeline: Of its training thread, or a part of it.
-        attribution: Of that thread's time.
-        sites: Names of its places.
         worked: When the device did, at most.
     """
     rows = details[(details["kind"] == Kind.CACHE_EMPTIED) & (details["thread"] == timeline.thread)]
@@ -358,12 +343,7 @@ def emptied_caches(
 
 
 def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | None:
-    """Returns the calls by line, None where torch's sync debug mode was never on.
-
-    Args:
-        details: Of the training process.
-        sites: Names of its places.
-    """
+    """Returns the calls by line, None where torch's sync debug mode was never on."""
     windows = details[details["kind"] == Kind.SYNC_WINDOW]
     if len(windows) == 0:
         return None

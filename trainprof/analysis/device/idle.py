@@ -91,8 +91,6 @@ def idle_of(
     """Works out a device's idle time in the training phase.
 
     Args:
-        overlap: What it did during the training thread's time.
-        attribution: Of that time.
         once: What of it comes but once.
         driver: For how long a kernel ran, by its driver, once warm-up was over.
     """
@@ -160,10 +158,7 @@ def _within_driver(
     The driver is asked of a part of training; of the time before that the marks tell.
 
     Args:
-        because: Seconds by cause.
         low_s: It worked at least.
-        overlap: What it did.
-        driver: What its driver tells.
         warmup_s: Of warm-up, which is in neither.
     """
     activity, window = overlap.activity, overlap.timeline.window
@@ -199,10 +194,7 @@ def _left_s(
     between all those is left out.
 
     Args:
-        covered: The time to leave out.
         covered_ns: How much of that lies in each event's own time, shape (n,).
-        timeline: Of the training thread.
-        attribution: Of its time.
     """
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
@@ -269,13 +261,7 @@ class Once:
 
 
 def once_of(overlap: Overlap, compiling: Coverage, steady: Steady) -> Once:
-    """Returns what of training is apart from its steps as they come.
-
-    Args:
-        overlap: What the device did.
-        compiling: When the host compiled in training.
-        steady: Which steps are, and how many come before.
-    """
+    """Returns what of training is apart from its steps as they come."""
     unknown_s, again_s = _once_s(overlap, compiling, steady)
     return Once(unknown_s, _worked_once_s(overlap, steady), again_s)
 

@@ -82,7 +82,6 @@ def kernel_share(
 
     Args:
         gpu_lines: Samples of all GPUs, in order of time.
-        gpus: All of them.
         index: Of the device, as the script has it.
         span: Start and end of the part, ns.
         first_used_ns: When the script first gave it something.

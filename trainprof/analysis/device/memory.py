@@ -95,10 +95,7 @@ def with_memory(
 
     Args:
         devices: As known so far.
-        details: Of the training process.
-        timeline: Of the training thread.
         kind: Of the devices, such as "cuda".
-        warmup: Steps to leave out where growth is looked for.
         is_part: Only a part of the run is shown: readings in the timeline's window count.
     """
     rows = {device.index: device for device in devices or ()}
@@ -129,13 +126,7 @@ def with_memory(
 
 
 def device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
-    """Works out one device's memory.
-
-    Args:
-        readings: At least one.
-        timeline: Of the training thread.
-        warmup: Steps to leave out where growth is looked for.
-    """
+    """Works out one device's memory."""
     missing: dict[str, str] = {}
     peaks = readings.of(MemoryFigure.PEAK_ALLOCATED)
     of_reserved = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED

@@ -77,14 +77,7 @@ class Collectives:
 def collectives_of(
     details: npt.NDArray[np.void], timeline: Timeline, attribution: Attribution, sites: Sites
 ) -> Collectives:
-    """Returns the calls of the training loop.
-
-    Args:
-        details: Of the training process.
-        timeline: Of its training thread, or a part of it.
-        attribution: Of that thread's time.
-        sites: Names of its places.
-    """
+    """Returns the calls of the training loop."""
     rows = details[(details["kind"] == Kind.COLLECTIVE) & (details["thread"] == timeline.thread)]
     if len(rows) == 0:
         nothing = np.zeros(len(timeline.steps.ends), dtype=np.int64)

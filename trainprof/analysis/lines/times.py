@@ -145,10 +145,8 @@ def line_profile(
     The same function of two processes is counted as one, unless its file changed between them.
 
     Args:
-        processes: With their logs, the script's own first.
         sources: By the name of the file in the run's sources/.
         only: "workers" or "main" where the others were not to be timed, or None.
-        cwd: Where the run was started, or None.
         damage: What is lost of it.
     """
     functions: dict[tuple[Place, str | None], _Function] = {}
@@ -239,7 +237,6 @@ def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = N
     """Returns some of the functions, or all in another order.
 
     Args:
-        profile: The run's.
         by_time: The slowest comes last, as kernprof sorts.
         top: Only the N slowest.
     """

@@ -48,7 +48,6 @@ def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
     that binds its ranks, of a script that binds itself.
 
     Args:
-        host: Of the manifest.
         process: That trains. One that did not tell has its supervisor's.
     """
     seen = Cores(
@@ -170,7 +169,6 @@ def parts_of_processes(
 
     Args:
         recording: Of one trainprof.
-        processes: That trained, of this recording.
     """
     alone = parts_of_recordings([(recording, processes[0])])[0]
     cores = [cores_of(recording.section("host"), process) for process in processes]

@@ -314,8 +314,6 @@ def memory_growth(
     None where it does not, or not evenly: what is loaded once, or fills a cache, comes to an end.
 
     Args:
-        ticks: Samples of the process tree.
-        pid: Of the process that trains.
         step_ends: Of all steps, ns, in order.
         warmup: So many of the first steps do not count.
         room_bytes: Of memory, left at the end.

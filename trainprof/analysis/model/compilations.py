@@ -29,9 +29,6 @@ def compilations_of(
     """Returns them by line, most time first.
 
     Args:
-        details: Of the training process.
-        timeline: Of its training thread, or a part of it.
-        sites: Names of its places.
         worked: When a device surely did; None without one.
     """
     rows = _rows(details, timeline)

@@ -86,7 +86,6 @@ def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | Non
     An epoch reaches to the beginning of the next one, with the evaluation between them.
 
     Args:
-        timeline: Of the run.
         epoch: 0-based index of a training epoch; with `steps` those of them that lie in it.
         steps: 0-based, the end excluded.
 

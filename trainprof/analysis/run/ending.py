@@ -60,7 +60,6 @@ def ending_of_run(recording: Recording, logs: list[ProcessLog], shown: list[Proc
     itself, and its parent comes to an end of its own.
 
     Args:
-        recording: The run.
         logs: Of the script's own process.
         shown: Of the training process whose figures are told: its limit comes first.
     """
@@ -91,7 +90,6 @@ def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
     """Returns the end of the script's own process, unless what it started trains on.
 
     Args:
-        recording: The run.
         logs: Of the script's own process.
     """
     end = _of_script(recording, logs)

@@ -90,7 +90,6 @@ def rank_and_size(
 
     Args:
         environments: Texts of Topic.ENVIRONMENT, as they were noted.
-        logs: Of the process.
     """
     for told in reversed(list(environments)):
         rank = integer(told.get("rank")) if isinstance(told, dict) else None

@@ -115,10 +115,7 @@ def training_of(
     """Returns what was trained and how fast.
 
     Args:
-        timeline: Of the process that trains.
-        steps: Its.
         samples: As `trained_samples` counts them; in steps that no loader feeds nobody does.
-        metadata: Its.
         free: What was free; nobody counts the samples of batches that are not made.
     """
     iterations = _iterations(timeline, _feeding(timeline))

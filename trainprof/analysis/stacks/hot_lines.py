@@ -76,11 +76,7 @@ def hottest_lines(
     line that called them; backward for the line of its call, but for Python hooks in it.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         step_s: Seconds of a steady step by ledger key.
-        names: Of what was seen.
-        fetches: Of the workers, by loader.
         settled_ns: When warm-up was over.
     """
     samples = samples.where(samples.wanted_ns >= settled_ns)
@@ -168,10 +164,7 @@ def lines_of_training(
     """Returns the lines that the parts of the training loop go to, part by part.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
-        names: Of what was seen.
         steps: How many there were.
         once: What of "other" does not come again: its lines are those of the rest.
     """
@@ -262,7 +255,6 @@ def _where_it_ends(part: str, samples: StackSamples, names: LineNames) -> list[H
     Args:
         part: Ledger key.
         samples: That were wanted in it.
-        names: Of what was seen.
     """
     lines = lines_met(part, names.stacks(samples.stack), len(samples), None)
     if not lines or lines[0].share < _ENDS_SHARE:
@@ -278,8 +270,6 @@ def fetch_lines(
     """Returns the lines that the making of one loader's batches goes to.
 
     Args:
-        fetches: Of all loaders.
-        loader: Its id.
         samples_by_thread: Looks, and the names of what was seen, by pid and thread.
     """
     met = fetch_samples(fetches, loader, samples_by_thread)
@@ -341,7 +331,6 @@ def lines_met(
 
     Args:
         part: Ledger key, or another name of what the looks were at.
-        stacks: That they met.
         asked: How many looks were wanted; none is returned where too few of them could be taken.
         seconds: Of the part, None where that is not known.
     """

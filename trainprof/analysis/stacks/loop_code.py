@@ -64,10 +64,7 @@ def torch_in_loop(
     torch's as a whole.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
-        names: Of what was seen.
         lines: Of the parts, as `lines_of_training` has them.
         counted_until: When reads of a kind were counted no longer, ns.
     """
@@ -111,7 +108,6 @@ def _by_line(
     Args:
         is_torch: Which looks met torch as far as reads were counted, shape (n,).
         samples: Those.
-        names: Of what was seen.
         until_ns: When reads of some kind were counted no longer.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
@@ -170,8 +166,6 @@ def python_once(
     """Returns what of the loop's own code comes but once.
 
     Args:
-        parts: Of the training thread.
-        compiling: When torch.compile did in the loop, evaluation left out.
         own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
         step_ends: Of the steps, ns, shape (n_steps,).
         warmup: So many steps lead up to steady ones.

@@ -54,10 +54,7 @@ def python_in_model(
     And where another thread of the process runs Python code now and then.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
-        names: Of what was seen.
         settled_ns: When warm-up was over: a first forward imports and compiles.
     """
     told = samples.where(samples.wanted_ns >= settled_ns)
@@ -134,7 +131,6 @@ def element_reads(
     Args:
         parts: Of the training thread's loop.
         seconds: Of each part inside it, by ledger key.
-        sites: Names of lines.
         counted_until: When reads of a kind were counted no longer, ns.
         settled_ns: When warm-up was over.
     """

@@ -142,11 +142,7 @@ def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
 
 
 def line_names(log: ProcessLog, cwd: Any) -> LineNames:
-    """Returns the names in a process's log.
-
-    Args:
-        cwd: Where the run was started.
-    """
+    """Returns the names in a process's log."""
     texts = {topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)}
     return LineNames(texts, Sites(texts[Topic.SITE], cwd if isinstance(cwd, str) else None))
 
