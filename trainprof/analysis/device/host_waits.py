@@ -146,7 +146,7 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
 
 
 def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Transfer]:
-    """Returns the copies of each line and direction, dearest first: in exposed time if it is known."""
+    """Returns the copies of each line and direction, slowest first: in exposed time if known."""
     copies = np.flatnonzero(events.is_kind(Kind.TRANSFER))
     copied = events.where(copies)
     told = None if overlap is None else _Told.of(overlap)
