@@ -170,12 +170,14 @@ def activity_of(
 ) -> list[Activity]:
     """Works out what each device did that the training thread put marks on."""
     marks = details[details["kind"] == Kind.DEVICE_MARK]
-    found = []
+    activities = []
     for device in np.unique(marks["site"][marks["thread"] == thread]).tolist():
         threads = np.unique(marks["thread"][marks["site"] == device]).tolist()
-        others = tuple(marks_of(marks, one, device) for one in threads if one != thread)
-        found.append(_activity(device, marks_of(marks, thread, device), others, events, window))
-    return found
+        others = tuple(marks_of(marks, other, device) for other in threads if other != thread)
+        activities.append(
+            _activity(device, marks_of(marks, thread, device), others, events, window)
+        )
+    return activities
 
 
 def _activity(

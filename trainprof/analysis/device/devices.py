@@ -36,8 +36,8 @@ def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap
     if several_devices(details, timeline):
         return None
     window = (timeline.window.start, timeline.window.end)
-    told = activity_of(details, timeline.events, timeline.thread, window)
-    most = max(told, key=lambda activity: len(activity.marks), default=None)
+    activities = activity_of(details, timeline.events, timeline.thread, window)
+    most = max(activities, key=lambda activity: len(activity.marks), default=None)
     if most is None or len(most.marks) < MIN_MARKS:
         return None
     return Overlap.of(most, timeline)

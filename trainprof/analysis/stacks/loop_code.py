@@ -80,7 +80,7 @@ def torch_in_loop(
     is_torch, is_known = _by_line(is_torch, here, names, until_ns)
     asked -= int(np.count_nonzero(~is_known))
     is_loss = is_torch & gaps.is_models
-    found = []
+    shared = []
     for line in lines:
         if line.part == "other":
             is_there = is_met_at(line, here, names) & is_known
@@ -89,12 +89,12 @@ def torch_in_loop(
                 torch_share=_share(is_torch[is_there]),
                 loss_share=_share(is_loss[is_there]),
             )
-        found.append(line)
+        shared.append(line)
     if asked < MIN_SAMPLES:
-        return TorchInLoop(found, None)
+        return TorchInLoop(shared, None)
     each_s = seconds.get("other", 0.0) / max(asked, int(np.count_nonzero(is_loss)))
     places = Counter(gaps.place[is_loss].tolist())
-    return TorchInLoop(found, {name: count * each_s for name, count in places.items()})
+    return TorchInLoop(shared, {name: count * each_s for name, count in places.items()})
 
 
 def _by_line(
@@ -196,8 +196,8 @@ def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
     inner_ns = [own_ns[a:b].sum() for a, b in zip(first.tolist(), behind.tolist(), strict=True)]
     left = compiling.ends - compiling.starts - np.array(inner_ns, dtype=np.int64)
     is_between = parts.at(compiling.starts) == KEY["other"]
-    found: Int64 = np.where(is_between, np.maximum(left, 0), 0)
-    return found
+    between_ns: Int64 = np.where(is_between, np.maximum(left, 0), 0)
+    return between_ns
 
 
 def _first_steps(own_ns: Int64, warmup: int) -> int:
