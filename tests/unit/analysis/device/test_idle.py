@@ -41,7 +41,7 @@ def half_starved(run: DeviceRun, _: int) -> None:
     run.learn(*WORK)
 
 
-def fed(run: DeviceRun, _: int) -> None:
+def steady(run: DeviceRun, _: int) -> None:
     run.next(100 * US)
     run.copy(100 * US)
     run.learn(*WORK)
@@ -111,7 +111,7 @@ def hidden_sync(run: DeviceRun, _: int) -> None:
 TRAININGS = {
     starved: "data",
     half_starved: "compute",
-    fed: "compute",
+    steady: "compute",
     drained: "sync",
     copying: "transfer",
     copying_without_blocking: "transfer",
@@ -281,7 +281,7 @@ def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path)
 
 
 def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
-    summary, device, whole_s = of(trained(fed, STEPS), tmp_path)
+    summary, device, whole_s = of(trained(steady, STEPS), tmp_path)
     (point,) = summary.sync_points
     assert point.seconds > 0.9 * whole_s
     assert point.exposed_s < 0.01 * whole_s
@@ -416,7 +416,7 @@ def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
 
 
 def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
-    run = trained(lambda run, n: (starved if n < STEPS // 2 else fed)(run, n), STEPS)
+    run = trained(lambda run, n: (starved if n < STEPS // 2 else steady)(run, n), STEPS)
     directory = run.run.write(tmp_path)
     first = summarize(directory, steps=(0, STEPS // 2)).devices
     second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
@@ -440,7 +440,7 @@ def overhead_of_reads(directory: Path, reads: int) -> Overhead:
 
 
 def test_what_recording_costs(tmp_path: Path) -> None:
-    run = trained(fed, STEPS)
+    run = trained(steady, STEPS)
     marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
     cost_us = run.run.summary(tmp_path).overhead.per_step_us
     assert cost_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
@@ -463,13 +463,13 @@ def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
             torn = bytearray(run.run.records[number])
             torn[random.choice((12, 20, 28)) + random.randrange(4)] ^= 1 << random.randrange(8)
             run.run.records[number] = bytes(torn)
-        found = run.run.summary(tmp_path / str(attempt))
-        assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
-        assert min(found.ledger.seconds.values()) >= 0
-        for device in found.devices or ():
+        summary = run.run.summary(tmp_path / str(attempt))
+        assert sum(summary.ledger.seconds.values()) == pytest.approx(summary.ledger.wall_s)
+        assert min(summary.ledger.seconds.values()) >= 0
+        for device in summary.devices or ():
             assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
             assert min(device.idle_because.values()) >= 0
-        terminal.render(found, width=80, color=False)
+        terminal.render(summary, width=80, color=False)
 
 
 def compiles(run: DeviceRun, ns: int, version: int) -> None:

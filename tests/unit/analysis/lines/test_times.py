@@ -113,7 +113,7 @@ def test_names_of_processes() -> None:
     stray = FakeRun(pid=22, role="child", header={"ppid": "x", "ancestors": 7, "rank": "9" * 99})
     loading = FakeRun(pid=23)
     loading.fetch(100, 4)
-    logs = [one.log() for one in (script, *ranks, worker, helper, stray, loading)]
+    logs = [run.log() for run in (script, *ranks, worker, helper, stray, loading)]
     assert [name.label for name in process_names(logs)] == [
         "main",
         "rank 0",
@@ -250,7 +250,7 @@ def test_the_same_function_of_two_texts_is_two(tmp_path: Path) -> None:
     process = run.process()
     process.lines(process.function("f.py", 1, "f", source=None), {2: (1, 10)})
     profile = read_line_profile(run.write())
-    assert [rows(one) for one in profile.functions] == [{2: (1, 10)}] * 3
+    assert [rows(function) for function in profile.functions] == [{2: (1, 10)}] * 3
     assert list(profile.timings().values()) == [[(2, 3, 30)]]
 
 
