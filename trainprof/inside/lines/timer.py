@@ -45,9 +45,14 @@ class LineTimer(LineProfiler):
 
     Where the script, a debugger or a coverage tool traces by itself, this one stands down for good.
 
+    Args:
+        added: Called with the code and the qualified name of each function under `@profile`.
+        left: Called when the outermost function that is timed has been left.
+        stood_down: Called once, with the reason.
+
     Attributes:
         is_off: Times nothing any more, or nothing in this process.
-        has_stood_down: Somebody else traces.
+        has_stood_down: Another tracer is active.
         unit_ns: A unit of `timings`, in ns.
     """
 
@@ -61,13 +66,6 @@ class LineTimer(LineProfiler):
         left: Callable[[], None],
         stood_down: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-            added: Called with the code and the qualified name of each function that the script
-                has put under us.
-            left: Called when the outermost function under us has been left.
-            stood_down: Called once, with the reason.
-        """
         super().__init__()
         self._added, self._left, self._stood_down = added, left, stood_down
         self._wrappers: dict[int, Wrapped] = {}
@@ -97,8 +95,7 @@ class LineTimer(LineProfiler):
     def add_code(self, code: CodeType) -> bool:
         """Times all functions of this code, those that run already and those still to be made.
 
-        Returns:
-            False if this line_profiler cannot tell unpadded code.
+        False if this line_profiler cannot tell unpadded code.
         """
         key = (label(code), code.co_code)
         if key in self._known:
@@ -169,7 +166,7 @@ class LineTimer(LineProfiler):
             self._tracing.put_back(manager)
 
     def let_dynamo_skip_wrappers(self) -> None:
-        """To be called when torch has been imported."""
+        """Call this when torch has been imported."""
         for wrapper in self._wrappers.values():
             let_dynamo_skip(wrapper)
 
@@ -287,7 +284,7 @@ class _Tracing:
     """The interpreter's tracing, which line_profiler takes for itself before Python 3.12.
 
     Scripts ask `sys.gettrace()` to see whether they are being debugged, and then load their data
-    without workers: while it is us who trace, they are told what they would be told without us.
+    without workers: while we trace, they get the answer that they would get without us.
     """
 
     def __init__(self) -> None:
@@ -364,11 +361,7 @@ def take_over_line_profilers_own(timer: LineTimer) -> None:
 
 
 def overhead_ns() -> float | None:
-    """Measures what line_profiler adds to a line here, in ns; takes about a millisecond.
-
-    Returns:
-        None if somebody traces.
-    """
+    """Returns what line_profiler adds to a line here, in ns; None if somebody traces."""
     if not USES_MONITORING and sys.gettrace() is not None:
         return None
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns, time_ns
-from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trainprof.inside.start import profile_shim
 from trainprof.inside.start.import_hook import AfterImport
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
 from trainprof.record.open_files import too_few_open_files
@@ -29,6 +29,63 @@ AFTER_ALL_OTHERS: Final = -(1 << 30)
 
 Callback = Callable[[ModuleType, int, int], None]
 Callbacks = dict[str, Callback]
+
+
+T = TypeVar("T")
+
+
+class IdleProfile:
+    """Has what line_profiler's profiler object has, and times nothing.
+
+    Functions are returned as they are, code is run, statistics are empty and not written.
+    """
+
+    def __call__(self, function: T) -> T:
+        return function
+
+    wrap_callable = __call__
+
+    def __enter__(self) -> IdleProfile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def _do_nothing(self, *args: object, **kwargs: object) -> None:
+        return None
+
+    add_function = enable = disable = enable_by_count = disable_by_count = _do_nothing
+    dump_stats = print_stats = _do_nothing
+
+    def _add_none(self, *args: object, **kwargs: object) -> int:
+        return 0
+
+    add_callable = add_class = add_module = _add_none
+
+    def get_stats(self) -> SimpleNamespace:
+        return SimpleNamespace(timings={}, unit=1e-6)
+
+    def run(self, command: str) -> IdleProfile:
+        names = sys.modules["__main__"].__dict__
+        return self.runctx(command, names, names)
+
+    def runctx(self, command: str, globals: Any, locals: Any) -> IdleProfile:
+        exec(command, globals, locals)
+        return self
+
+    def runcall(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        return function(*args, **kwargs)
+
+
+def _install_profile(profile: object) -> None:
+    """Puts `profile` where kernprof does: all modules of the script find it."""
+    builtins.profile = profile  # type: ignore[attr-defined]
+
+
+def _install_in_script(profile: object) -> None:
+    """Puts it into the script's globals, too, where `if 'profile' not in globals()` looks."""
+    _install_profile(profile)
+    sys.modules["__main__"].__dict__.setdefault("profile", profile)
 
 
 class Tracee:
@@ -50,7 +107,7 @@ class Tracee:
     def install(self) -> None:
         if self._lines is None:
             if self._options.get("profile") or self._options.get("lines"):
-                profile_shim.install(profile_shim.IdleProfile())
+                _install_profile(IdleProfile())
             if self._is_recording:
                 AfterImport({"torch": self._on_torch}).install()
         else:
@@ -79,7 +136,7 @@ class Tracee:
 
     def _install_lines(self, lines: Lines) -> None:
         """Lets lines be timed from the script's first on."""
-        profile_shim.install_in_script(lines.profile)
+        _install_in_script(lines.profile)
         callbacks: Callbacks = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),

@@ -469,9 +469,7 @@ def test_other_errors_do_not_count(monkeypatch: pytest.MonkeyPatch, error: BaseE
     assert ends_by(monkeypatch, lambda: user(error)) is None
 
 
-def test_an_error_that_the_script_caught_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_that_the_script_caught_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "last_value", raising=False)
     monkeypatch.delattr(sys, "last_exc", raising=False)
     with contextlib.suppress(torch.OutOfMemoryError):

@@ -211,10 +211,4 @@ def test_what_other_modules_have_asked_for() -> None:
 def test_every_function_has_its_qualified_name() -> None:
     text = "def f():\n  class A:\n    def g(self): return lambda: 1\nclass B:\n  def h(self): ...\n"
     names = [name for (name, _), _ in functions_in(compile(text, "file.py", "exec"))]
-    assert names == [
-        MODULE,
-        "f",
-        "f.<locals>.A.g",
-        "f.<locals>.A.g.<locals>.<lambda>",
-        "B.h",
-    ]
+    assert names == [MODULE, "f", "f.<locals>.A.g", "f.<locals>.A.g.<locals>.<lambda>", "B.h"]

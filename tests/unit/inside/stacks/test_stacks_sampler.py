@@ -404,10 +404,7 @@ def test_lines_that_are_timed_are_not_looked_at(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize(
     ("attribute", "value", "why"),
-    [
-        ("platform", "beos", None),
-        ("_is_gil_enabled", lambda: False, "not without the GIL"),
-    ],
+    [("platform", "beos", None), ("_is_gil_enabled", lambda: False, "not without the GIL")],
 )
 def test_where_it_cannot_be_done_says_why(
     monkeypatch: pytest.MonkeyPatch, attribute: str, value: Any, why: str | None

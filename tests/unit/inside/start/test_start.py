@@ -266,8 +266,7 @@ def test_no_script_is_told_that_kernprof_runs_it_where_nobody_needs_that(
 
 
 @pytest.mark.parametrize(
-    ("imports", "scratch", "status"),
-    [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)],
+    ("imports", "scratch", "status"), [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)]
 )
 def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
     tmp_path: Path, imports: str, scratch: str | None, status: int

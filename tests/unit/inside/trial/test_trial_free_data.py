@@ -412,8 +412,7 @@ def test_a_copy_is_equal_and_of_the_same_types(batch: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.int64, torch.complex64],
+    "dtype", [torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.int64, torch.complex64]
 )
 def test_large_tensors_are_kept_off_the_heap_of_the_script(dtype: torch.dtype) -> None:
     large = torch.arange(1 << 17).reshape(2, -1).to(dtype)
