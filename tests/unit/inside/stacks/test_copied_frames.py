@@ -1,4 +1,4 @@
-"""A copy of a stack tells the same places, and holds nothing of the script's."""
+"""A copy of a stack has the same places, and holds nothing of the script."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_the_same_places_are_named(tmp_path: Path) -> None:
         # In 3.11 the list is made in a function of its own, between the two.
         of_copy = of_copy[-len(of_frames) :]
         assert of_copy == of_frames
-        texts = [sites.shown(one, "/") for one in of_copy]
+        texts = [sites.shown(site, "/") for site in of_copy]
     lines = _lines_of(sys._getframe())
-    assert texts[1:] == [sites.shown(one, "/") for one in of_frames][1:]
+    assert texts[1:] == [sites.shown(site, "/") for site in of_frames][1:]
     assert len(lines) > 2
-    assert all(one == other for one, other in lines)
+    assert all(copied == line for copied, line in lines)
     assert texts[0].startswith(__file__.removeprefix("/"))
 
 
@@ -103,7 +103,7 @@ def another_thread() -> Iterator[tuple[int, Callable[[], None]]]:
     end()
 
 
-def test_another_thread_is_told_until_it_ends() -> None:
+def test_another_thread_has_a_stack_until_it_ends() -> None:
     with another_thread() as (ident, end):
         stack, code = stack_of(ident), codes_by_thread()[ident]
         names = []
