@@ -73,7 +73,6 @@ class Lines:
         self, options: Mapping[str, Any], log: EventLog, *, directory: str, cwd: str
     ) -> None:
         self._log = log
-        self._cwd = cwd
         self._patterns = [_pattern(text) for text in options.get("functions") or ()]
         self._only = options.get("only")
         self._is_by_hand = bool(os.environ.get(ENV_BY_HAND))
@@ -105,10 +104,28 @@ class Lines:
         return self.profile.paused() if is_library and self.profile.is_on() else None
 
     def reach_into(self, runpy: ModuleType) -> None:
-        """Reaches the script where a child started by spawn or forkserver imports it."""
-        if _is_child_of_multiprocessing():
-            patcher = Patcher("lines", self._failed, lambda _, reason: self._unavailable(reason))
-            _put_profile_into_main_of_children(runpy, patcher, self.profile)
+        """Gives the script `profile` in a child started by spawn or forkserver that imports it."""
+        if not _is_child_of_multiprocessing():
+            return
+
+        def make(original: Wrapped) -> Wrapped:
+            def run_path(
+                path_name: Any,
+                init_globals: dict[str, Any] | None = None,
+                run_name: str | None = None,
+            ) -> Any:
+                if run_name == _MP_MAIN:
+                    init_globals = {"profile": self.profile, **(init_globals or {})}
+                try:
+                    return original(path_name, init_globals, run_name)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return run_path
+
+        patcher = Patcher("lines", self._failed, lambda _, reason: self._unavailable(reason))
+        patcher.around_if_there(make, (runpy, "run_path"))
 
     def write_if_due(self) -> None:
         """Writes what was timed since the last record, about once a second."""
@@ -438,9 +455,8 @@ class LinesProbe:
         fetch = sys.modules.get(f"{utils}.fetch")
         self._worker: Any = sys.modules.get(f"{utils}.worker")
         base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
-        stream = getattr(fetch, "_IterableDatasetFetcher", None)
-        plain = getattr(fetch, "_MapDatasetFetcher", None)
-        fetcher = getattr(fetch, "_BaseDatasetFetcher", None)
+        names = ("_IterableDatasetFetcher", "_MapDatasetFetcher", "_BaseDatasetFetcher")
+        stream, plain, fetcher = (getattr(fetch, name, None) for name in names)
         name = "_engine_run_backward"
 
         def enter(*_: Any, **__: Any) -> None:
@@ -472,28 +488,6 @@ class LinesProbe:
         dataset = args[1] if len(args) > 1 else kwargs.get("dataset")
         collate = args[3] if len(args) > 3 else kwargs.get("collate_fn")
         self._lines.choose_of_loader(dataset=dataset, collate=collate)
-
-
-def _put_profile_into_main_of_children(
-    runpy: ModuleType, patcher: Patcher, profile: object
-) -> None:
-    """Gives the script's globals a `profile` in a child that imports it anew, as in the script."""
-
-    def make(original: Wrapped) -> Wrapped:
-        def run_path(
-            path_name: Any, init_globals: dict[str, Any] | None = None, run_name: str | None = None
-        ) -> Any:
-            if run_name == _MP_MAIN:
-                init_globals = {"profile": profile, **(init_globals or {})}
-            try:
-                return original(path_name, init_globals, run_name)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return run_path
-
-    patcher.around_if_there(make, (runpy, "run_path"))
 
 
 def _is_child_of_multiprocessing() -> bool:

@@ -21,9 +21,8 @@ from trainprof.inside.patching.patcher import hide_our_frame, let_dynamo_skip, u
 
 T = TypeVar("T")
 Wrapped = Callable[..., Any]
-# (file, first line, name) of a function, as line_profiler tells them apart.
+# (file, first line, name) of a function in line_profiler's statistics; (line, hits, time).
 Label = tuple[str, int, str]
-# (line, hits, time) of lines that were reached.
 Rows = list[tuple[int, int, int]]
 
 # Before it, line_profiler traces: whatever runs below an enabled profiler is slower.
@@ -137,7 +136,7 @@ class LineTimer(LineProfiler):
             self._left()
 
     def is_on(self) -> bool:
-        """Tells whether lines are timed on this thread, now."""
+        """Whether lines are timed on this thread, now."""
         return self.enable_count > 0 and not self._tracing.is_lost()
 
     def switch_off(self) -> None:
@@ -296,7 +295,7 @@ class _Tracing:
         return tracer is not None and not _is_line_profilers(tracer)
 
     def is_lost(self) -> bool:
-        """Tells, while line_profiler is enabled, whether it is no longer the one that traces."""
+        """Whether line_profiler, which is enabled, no longer is the tracer."""
         return not USES_MONITORING and not _is_line_profilers(self._get())
 
     def hide(self) -> None:
@@ -342,13 +341,9 @@ class _Tracing:
         # this place is its own. Without that, frames that run already are no longer traced.
         hidden, sys.gettrace = sys.gettrace, self._get
         try:
-            _nothing()
+            (lambda: None)()
         finally:
             sys.gettrace = hidden
-
-
-def _nothing() -> None:
-    """Is called."""
 
 
 def _is_line_profilers(tracer: Any) -> bool:
@@ -369,18 +364,17 @@ def overhead_ns() -> float | None:
         for _ in range(count):
             pass
 
-    bare = min(_duration(loop) for _ in range(_CALIBRATION_ROUNDS))
+    def duration() -> int:
+        start = perf_counter_ns()
+        loop(_CALIBRATION_LOOPS)
+        return perf_counter_ns() - start
+
+    bare = min(duration() for _ in range(_CALIBRATION_ROUNDS))
     profiler = LineProfiler()
     profiler.add_function(loop)
     profiler.enable_by_count()
     try:
-        timed = min(_duration(loop) for _ in range(_CALIBRATION_ROUNDS))
+        timed = min(duration() for _ in range(_CALIBRATION_ROUNDS))
     finally:
         profiler.disable_by_count()
     return max(timed - bare, 0) / (2 * _CALIBRATION_LOOPS)
-
-
-def _duration(loop: Callable[[int], None]) -> int:
-    start = perf_counter_ns()
-    loop(_CALIBRATION_LOOPS)
-    return perf_counter_ns() - start

@@ -23,13 +23,8 @@ if TYPE_CHECKING:
 
 # Runs none of the script's code.
 HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
-
 # Of multiprocessing's finalizers, the one with the lowest priority comes last.
 AFTER_ALL_OTHERS: Final = -(1 << 30)
-
-Callback = Callable[[ModuleType, int, int], None]
-Callbacks = dict[str, Callback]
-
 
 T = TypeVar("T")
 
@@ -119,7 +114,8 @@ class Tracee:
     def _time_lines(self) -> Lines | None:
         """Returns what times lines, where that is asked for and line_profiler is to be had."""
         options = self._options.get("lines")
-        if not isinstance(options, dict) or _is_helper():
+        words = getattr(sys, "orig_argv", ())
+        if not isinstance(options, dict) or any(HELPER_OF_MULTIPROCESSING in w for w in words):
             return None
         try:
             from trainprof.inside.lines.probe import Lines
@@ -137,7 +133,7 @@ class Tracee:
     def _install_lines(self, lines: Lines) -> None:
         """Lets lines be timed from the script's first on."""
         _install_in_script(lines.profile)
-        callbacks: Callbacks = {
+        callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
             "runpy": lambda runpy, *_: lines.reach_into(runpy),
@@ -155,13 +151,10 @@ class Tracee:
             from trainprof.inside.trial.written_files import WrittenFiles
             from trainprof.record.schema import Topic
 
-            places = (str(scratch), self._directory)
-            WrittenFiles(
-                lambda path, was_there: self._note_now(
-                    Topic.TRIAL, {"written": [path], "was_there": was_there}
-                ),
-                places,
-            ).watch()
+            def record(path: str, was_there: bool) -> None:
+                self._note_now(Topic.TRIAL, {"written": [path], "was_there": was_there})
+
+            WrittenFiles(record, (str(scratch), self._directory)).watch()
         except Exception as error:
             self._report("written files", error)
 
@@ -201,7 +194,8 @@ class Tracee:
         try:
             from trainprof.record.schema import Topic
 
-            self._open_log().note(Topic.PROBE_FAILED, _fault(where, error))
+            fault = {"probe": where, "error": f"{type(error).__name__}: {error}"}
+            self._open_log().note(Topic.PROBE_FAILED, fault)
         except Exception:
             return
 
@@ -267,10 +261,6 @@ class Tracee:
             return
 
 
-def _fault(where: str, error: BaseException) -> dict[str, str]:
-    return {"probe": where, "error": f"{type(error).__name__}: {error}"}
-
-
 def start() -> None:
     """Installs the tracee once per process; a second call (two site directories) does nothing."""
     directory = os.environ.get(ENV_DIRECTORY)
@@ -279,10 +269,6 @@ def start() -> None:
     tracee = Tracee(directory, _options())
     start.tracee = tracee  # type: ignore[attr-defined]
     tracee.install()
-
-
-def _is_helper() -> bool:
-    return any(HELPER_OF_MULTIPROCESSING in word for word in getattr(sys, "orig_argv", ()))
 
 
 def _working_directory() -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,17 +71,6 @@ def marks(recording: Recording) -> list[tuple[int, int, int]]:
         assert (event.flags == DeviceMarkFlag.FIRST) == (not rows)
         rows.append((event.start // MS - 1000, event.end // MS - 1000, since // MS))
     return rows
-
-
-def test_the_same_with_and_without(same_with_us: Callable[..., Any], device: Device) -> None:
-    def work() -> Any:
-        x = torch.ones(2, requires_grad=True)
-        x.detach().to(GPU)
-        loss = Works(device)(x).sum()
-        loss.backward()
-        return x.grad
-
-    assert same_with_us(work, *probes())[0] == "returned"
 
 
 def test_marks_are_put_at_phases_and_recorded_once_reached(
@@ -242,20 +229,6 @@ def test_while_a_graph_is_captured_none_is_put_and_none_asked_for(
     for finish in session.at_end:
         finish()
     assert len(marks(recorder.read())) == before
-
-
-def test_a_device_that_fails_silences_the_marks_alone(
-    recorder: Recorder, device: Device, clock: FakeClock
-) -> None:
-    recorder.start(*probes(), now=clock)
-    torch.ones(1).to(GPU)
-    device.error = RuntimeError("no more events")
-    for _ in range(2):
-        Works(device)(torch.ones(1))
-    recording = recorder.read()
-    assert len(recording.of(Kind.FORWARD)) == 2
-    (fault,) = recording.notes(Topic.PROBE_FAILED)
-    assert fault["probe"] == "device_marks"
 
 
 def test_a_forked_child_asks_nothing_of_cuda_and_leaves_its_parents_events_alone(

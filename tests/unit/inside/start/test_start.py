@@ -238,28 +238,6 @@ def test_profile_is_a_decorator_that_does_nothing(tmp_path: Path, text: str) -> 
     assert [path.name for path in tmp_path.iterdir() if path.name == "x"] == []
 
 
-TOLD = """
-import atexit, builtins, json
-try:
-    profile; under_kernprof = True
-except NameError:
-    under_kernprof = False
-if hasattr(builtins, "profile"):
-    atexit.register(profile.print_stats)
-print(under_kernprof, json.dumps({k: repr(type(v)) for k, v in globals().items()}))
-"""
-
-
-@pytest.mark.parametrize("is_needed", [True, False])
-def test_profile_is_there_only_where_the_script_needs_it(tmp_path: Path, is_needed: bool) -> None:
-    name = script(tmp_path, TOLD)
-    plain = run_plain([name], tmp_path)
-    done = run_hooked([name], tmp_path, tmp_path / "run", options={"profile": is_needed})
-    assert (done.stderr, done.returncode) == ("", 0)
-    # Its own globals are its own in any case.
-    assert done.stdout == plain.stdout.replace("False", str(is_needed), 1)
-
-
 @pytest.mark.parametrize(
     ("imports", "scratch", "status"), [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)]
 )

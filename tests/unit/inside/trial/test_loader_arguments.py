@@ -9,7 +9,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from trainprof.inside.catalogue import default_probes
-from trainprof.inside.trial.loader_arguments import NonBlockingProbe, together
+from trainprof.inside.trial.loader_arguments import NonBlockingProbe
 from trainprof.launch.options import TrialOptions
 from trainprof.record.schema import Topic
 
@@ -46,46 +45,6 @@ def made_elsewhere(**options: Any) -> DataLoader[torch.Tensor]:
 
 HERE = site_in(made)
 MATCHING = {"num_workers": 1, "prefetch_factor": 3, "persistent_workers": True}
-PLAIN = SimpleNamespace(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
-WITH_WORKERS = SimpleNamespace(
-    num_workers=2, prefetch_factor=4, persistent_workers=True, timeout=30
-)
-
-
-@pytest.mark.parametrize(
-    ("asked", "loader", "values", "refused"),
-    [
-        ({"num_workers": 3}, PLAIN, {"num_workers": 3, "prefetch_factor": 2}, []),
-        (
-            {"num_workers": 0},
-            WITH_WORKERS,
-            {
-                "num_workers": 0,
-                "prefetch_factor": None,
-                "persistent_workers": False,
-                "multiprocessing_context": None,
-                "timeout": 0,
-            },
-            [],
-        ),
-        ({"prefetch_factor": 8}, WITH_WORKERS, {"prefetch_factor": 8}, []),
-        ({"prefetch_factor": 8}, PLAIN, {}, ["prefetch_factor"]),
-        ({"persistent_workers": True}, PLAIN, {}, ["persistent_workers"]),
-        ({"persistent_workers": False}, PLAIN, {}, []),
-        ({"multiprocessing_context": "spawn"}, PLAIN, {}, ["multiprocessing_context"]),
-        (
-            {"num_workers": 1, "multiprocessing_context": "spawn"},
-            PLAIN,
-            {"num_workers": 1, "prefetch_factor": 2, "multiprocessing_context": "spawn"},
-            [],
-        ),
-    ],
-)
-def test_arguments_fit_together(
-    asked: dict[str, Any], loader: Any, values: dict[str, Any], refused: list[str]
-) -> None:
-    fitting, why_not = together(asked, loader)
-    assert (fitting, sorted(why_not)) == (values, refused)
 
 
 def test_loaders_are_changed_as_they_are_first_iterated(recorder: Recorder) -> None:
@@ -126,6 +85,9 @@ def test_lines_are_named_by_where_the_run_was_started(recorder: Recorder, is_kno
     [
         ({"num_workers": 1}, ()),
         ({"num_workers": 1, "multiprocessing_context": "teleport"}, (HERE,)),
+        # There are no workers.
+        ({"prefetch_factor": 8}, (HERE,)),
+        ({"persistent_workers": True, "multiprocessing_context": "spawn"}, (HERE,)),
     ],
 )
 def test_a_loader_of_no_line_or_with_what_torch_does_not_know_stays(
@@ -156,16 +118,6 @@ def test_memory_is_pinned_where_there_is_an_accelerator(
     assert ("pin_memory" in trial_note(recorder)["refused"]) is not is_there
 
 
-def test_a_fault_of_ours_is_reported_and_the_loader_stays(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainprof.inside.trial.loader_arguments.together", lambda *_: 1 // 0)
-    start_trial(recorder, loaders={"num_workers": 1}, sites=(HERE,))
-    loader = made()
-    assert (len(list(loader)), loader.num_workers) == (3, 0)
-    assert [fault["probe"] for fault in faults(recorder)] == ["trial_loaders"]
-
-
 def test_workers_are_taken_away(recorder: Recorder) -> None:
     start_trial(recorder, loaders={"num_workers": 0}, sites=(HERE,))
     loader = made(
@@ -173,7 +125,11 @@ def test_workers_are_taken_away(recorder: Recorder) -> None:
     )
     assert len(list(loader)) == 3
     assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"
-    assert loader.multiprocessing_context is None
+    assert (loader.multiprocessing_context, loader.prefetch_factor, loader.timeout) == (
+        None,
+        None,
+        0,
+    )
     assert trial_note(recorder)["applied"] == {"num_workers": 0}
 
 

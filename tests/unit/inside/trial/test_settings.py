@@ -201,13 +201,3 @@ def test_an_error_of_the_constructor_looks_the_same(same_with_us: Callable[..., 
     trial = TrialOptions(settings={"fused": True}).to_json()
     for wrong in (lambda: SGD([], lr=1), lambda: Adam(parameters(), lr=-1)):
         assert same_with_us(wrong, *default_probes(trial))[0] == "raised"
-
-
-def test_a_fault_of_ours_leaves_the_optimizer(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = "trainprof.inside.trial.settings.OptimizerSettingsProbe._why_not"
-    monkeypatch.setattr(place, lambda *_: 1 // 0)
-    start_trial(recorder, settings={"fused": True})
-    assert settings_of(Adam(parameters())) == [None, None]
-    assert [fault["probe"] for fault in faults(recorder)] == ["trial_optimizer"]

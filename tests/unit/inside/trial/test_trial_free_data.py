@@ -155,13 +155,6 @@ def test_batches_are_the_kept_ones_in_turn(recorder: Recorder, way: dict[str, An
     assert values == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
 
 
-def test_the_short_last_batch_is_one_of_them(recorder: Recorder) -> None:
-    start_trial(recorder, data="free", sites=(HERE,))
-    loader = made(Counted())
-    passes = [[len(batch) for batch in loader] for _ in range(3)]
-    assert passes == [[4, 4, 4, 2]] * 3
-
-
 @pytest.mark.usefixtures("keep_two")
 def test_workers_end_at_once_and_none_are_started(recorder: Recorder) -> None:
     start_trial(recorder, data="free", sites=(HERE,))
@@ -452,11 +445,6 @@ def test_copies_share_nothing_but_what_the_batch_shares_inside() -> None:
     views[2].zero_()
     assert [part.sum().item() for part in views[:4]] == [0, 0, 0, 0]
     assert views[2] is views[3]
-
-
-def test_sizes_are_counted_once() -> None:
-    x = torch.ones(10)
-    assert KeptBatch([x, x, {"y": torch.ones(5, dtype=torch.int8)}, "text"], torch).size_bytes == 45
 
 
 def test_tensors_are_pinned_where_the_loaders_were(monkeypatch: pytest.MonkeyPatch) -> None:
