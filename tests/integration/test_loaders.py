@@ -324,29 +324,6 @@ for attempt in range(2):
 """,
         *(6, 6, 1),
     ),
-    "reinforcement learning, without a loader": Style(
-        """
-policy = make_model()
-optimizer = torch.optim.Adam(policy.parameters())
-for episode in range(5):
-    state, rewards = torch.zeros(8), []
-    for move in range(4):
-        with torch.no_grad(), timed("rollout"):
-            action = policy(state)
-        state = state + action
-        rewards.append(state.sum())
-    states = state.repeat(4, 1)
-    with timed("forward"):
-        value = policy(states)
-    optimizer.zero_grad(); (value * torch.stack(rewards)[:, None]).mean().backward()
-    optimizer.step()
-truth["forward"] += truth["rollout"]
-counts["forward"] += counts["rollout"]
-""",
-        *(5, 5, 0),
-        roles=(),
-        without=("data_wait", "first_batch"),
-    ),
 }
 
 # In one process; each of the others needs one of its own, for what it times or lacks.

@@ -138,23 +138,6 @@ for x, y in make_loader(4):
 """,
         *(4, 4, 1),
     ),
-    "closure": Style(
-        """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    for x, y in make_loader():
-        def closure():
-            optimizer.zero_grad()
-            with timed("forward"):
-                p = model(x)
-            loss = mse(p, y)
-            loss.backward()
-            return loss
-        optimizer.step(closure)
-""",
-        *(12, 12, 2),
-    ),
     "optimizer in the backward": Style(
         """
 model = make_model()
@@ -479,26 +462,6 @@ for epoch in range(2):
 """,
         *(12, 12, 2),
     ),
-    "a compiled model": Style(
-        """
-class SlowLoss(nn.MSELoss):
-    def forward(self, p, y):
-        time.sleep(0.004)
-        return super().forward(p, y)
-
-model, criterion = torch.compile(nn.Linear(8, 1), backend="aot_eager"), SlowLoss()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    for x, y in make_loader():
-        p = model(x)  # compiles, the first time
-        with timed("loss"):
-            loss = criterion(p, y)
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-""",
-        *(12, 12, 2),
-        key="loss",
-        without=("evaluation", "recompute"),
-    ),
     "a whole step compiled": Style(
         """
 model = nn.Linear(8, 1)
@@ -535,19 +498,6 @@ for epoch in range(2):
         key="loss",
         source="backward",
     ),
-    "persistent workers": Style(
-        """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = make_loader(num_workers=1, persistent_workers=True)
-for epoch in range(3):
-    for x, y in loader:
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-""",
-        *(18, 18, 3),
-    ),
     "IterableDataset": Style(
         """
 class Stream(IterableDataset):
@@ -575,23 +525,6 @@ for epoch in range(2):
 """,
         *(12, 12, 2),
         key="data_wait",
-    ),
-    "an endless loader": Style(
-        """
-def endless(loader):
-    while True:
-        yield from loader
-
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = endless(make_loader(5))
-for step in range(15):
-    x, y = next(batches)
-    with timed("forward"):
-        p = model(x)
-    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-""",
-        *(15, 15, 3),
     ),
     "next(iter(loader)) each step": Style(
         """
@@ -701,7 +634,6 @@ TOGETHER = (
     ),
     (
         "LBFGS",
-        "closure",
         "optimizer in the backward",
         "GradScaler that skips a step",
         "sharpness-aware: two passes for each update",
@@ -711,8 +643,6 @@ TOGETHER = (
         "gradients clipped",
         "a schedule that reads the loss",
         "two phases with two optimizers",
-        "persistent workers",
-        "an endless loader",
     ),
     (
         "plain loop with evaluation",
@@ -720,7 +650,6 @@ TOGETHER = (
         "stochastic weight averaging, with batch norms computed at the end",
     ),
     ("functional training with torch.func", "an optimizer of the script's own class"),
-    ("parts of a model compiled", "a compiled model"),
 )
 ALONE = tuple((name,) for name in STYLES if not any(name in names for names in TOGETHER))
 CASES = [

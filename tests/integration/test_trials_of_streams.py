@@ -14,7 +14,7 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.choice import against
 from trainprof.tune.measurements import Measurements
 from trainprof.tune.runner import Script, ScriptRunner
-from trainprof.tune.trial import FirstPass, Limits, Trial, baseline, loader_alone
+from trainprof.tune.trial import FirstPass, Limits, Trial, baseline
 
 # It begins after a second and trains for two passes of 30 batches; how a worker gives its own part,
 # or asks which one it is only for its seed, is the first word.
@@ -95,12 +95,3 @@ def test_a_script_that_takes_long_to_begin_gets_its_training(
     measured = runner.run(baseline(), 1, limits)
     assert (measured.outcome, measured.was_cut) == (OK, True)
     assert measured.seconds < 60.0
-
-
-def test_what_a_loader_alone_gave_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = runner_of(tmp_path, monkeypatch, "shares", "2")
-    measured = runner.run(loader_alone((SITE,)), 1, Limits(25, 120.0))
-    assert (measured.outcome, measured.steps) == (OK, 25)
-    assert measured.read_bytes is not None
