@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from support.processes import PYTHON, run
 from support.session import run_under
 from support.styles import without_compiler
 
@@ -25,11 +24,9 @@ for step in range(40):
 
 
 def compared(directory: Path, *words: str) -> tuple[dict[str, Any], int]:
-    command = [sys.executable, "-m", "trainprof", "compare", *words, "--format", "json"]
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False
-    )
-    return json.loads(done.stdout), done.returncode
+    command = (*PYTHON, "-m", "trainprof", "compare", "--format", "json")
+    done = run(command, *words, cwd=directory)
+    return json.loads(done.stdout), done.status
 
 
 def test_two_real_runs_and_what_was_changed_between_them(tmp_path: Path) -> None:

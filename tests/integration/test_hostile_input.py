@@ -278,12 +278,6 @@ def test_a_file_cut_anywhere(run: Run, name: str) -> None:
             assert "30 steps" in reported.out or '"steps": 30' in reported.out
 
 
-def test_a_log_that_was_cut_says_so(run: Run) -> None:
-    run.mend(without_summary=True)
-    (run.path / LOG).write_bytes(run.whole(LOG)[: -RECORD_BYTES - 5])
-    assert f"{Path(LOG).name} is cut off" in report(run.path, "--verbose").out
-
-
 @pytest.mark.proves("Damaged runs", "any file with bytes changed")
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_with_bytes_changed(run: Run, name: str) -> None:

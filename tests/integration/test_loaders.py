@@ -310,15 +310,12 @@ class Deadly(Waiting):
             os._exit(7)
         return super().__getitem__(index)
 
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 loader = DataLoader(Deadly(), 4, num_workers=1)
 for attempt in range(2):
     try:
         for x, y in loader:
-            with timed("forward"):
-                p = model(x)
-            optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+            learn(model, optimizer, x, y)
     except RuntimeError as error:
         assert attempt == 0 and "exited unexpectedly" in str(error)
 """,

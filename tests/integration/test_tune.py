@@ -16,7 +16,7 @@ import pytest
 from support.machine import attempts
 from support.processes import can_be_read
 from support.styles import without_compiler
-from support.trials import sandbox_for
+from support.trials import runner_in
 
 from trainprof.analysis.run.summarize import case_of
 from trainprof.analysis.summary.run import Exit
@@ -35,7 +35,6 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import plan
 from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune
-from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.trial import Limits, Trial, baseline, ceiling, loader_alone
 from trainprof.tune.trial_output import read_trial_notes
 
@@ -76,14 +75,6 @@ def main():
 if __name__ == "__main__":
     main()
 """)
-
-
-def runner_in(directory: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> ScriptRunner:
-    """Returns what runs trials of a command in a directory, from there."""
-    monkeypatch.chdir(directory)
-    sandbox = sandbox_for(directory)
-    tune = RunDirectory(directory / "tune")
-    return ScriptRunner(Script(words), tune, interval_s=0.5, sandbox=sandbox)
 
 
 # Nothing takes as long; a process that stays fails the test then.
