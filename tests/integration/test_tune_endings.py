@@ -13,8 +13,8 @@ import pytest
 from support.styles import without_compiler
 from support.trials import runner_in
 
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import OK
+from trainprof.findings.saved import saved_summary
 from trainprof.launch import lingering
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.choice import against
