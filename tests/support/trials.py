@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.session import Recorder
 
 from trainprof.analysis.pipeline.trial_pace import free_pace, free_steps
@@ -17,6 +18,7 @@ from trainprof.inside.session import Session
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Topic
+from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox, make_sandbox
 
 
@@ -58,9 +60,12 @@ def faults(recorder: Recorder) -> list[Any]:
     return [*recording.notes(Topic.PROBE_FAILED), *recording.notes(Topic.PROBE_UNAVAILABLE)]
 
 
-def sandbox_for(directory: Path) -> Sandbox | None:
-    """Returns a sandbox for trials of a test, None where the kernel has none."""
+def runner_in(directory: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> ScriptRunner:
+    """Returns what runs trials of a command in a directory, in its sandbox where there is one."""
+    monkeypatch.chdir(directory)
     try:
-        return make_sandbox(directory, ())
+        sandbox: Sandbox | None = make_sandbox(directory, ())
     except NoSandbox:
-        return None
+        sandbox = None
+    tune = RunDirectory(directory / "tune")
+    return ScriptRunner(Script(words), tune, interval_s=0.5, sandbox=sandbox)
