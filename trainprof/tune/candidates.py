@@ -13,14 +13,14 @@ from trainprof.analysis.model.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline.bounds import MODEL_ERROR, predict
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.pipeline.trial_pace import fewest_alone
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.findings.gain import FASTER_REST, times_without
-from trainprof.findings.loading.crowding import crowding_of
+from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
@@ -71,7 +71,7 @@ class Plan:
 
 
 def plan(
-    context: Case,
+    context: RunContext,
     *,
     allow_numerics: bool = False,
     free_step_s: float | None = None,
@@ -126,7 +126,7 @@ def plan(
     )
 
 
-def _of_threads(context: Case) -> list[Candidate]:
+def _of_threads(context: RunContext) -> list[Candidate]:
     """How many threads torch computes with: fewer may be faster where a model is small.
 
     No model tells what another number gives.
@@ -153,7 +153,7 @@ def _of_threads(context: Case) -> list[Candidate]:
     ]
 
 
-def _of_optimizer(context: Case) -> list[Candidate]:
+def _of_optimizer(context: RunContext) -> list[Candidate]:
     """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
     if not may_fuse(context):
         return []
@@ -163,12 +163,12 @@ def _of_optimizer(context: Case) -> list[Candidate]:
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
-def _optimizers(context: Case) -> tuple[OptimizerCall, ...]:
+def _optimizers(context: RunContext) -> tuple[OptimizerCall, ...]:
     calls = (*(optimizer.call for optimizer in context.torch.looped), *context.torch.unfused)
     return tuple(dict.fromkeys(call for call in calls if call.site is not None))
 
 
-def _of_numerics(context: Case) -> list[Candidate]:
+def _of_numerics(context: RunContext) -> list[Candidate]:
     share = context.share(*COMPUTE_KEYS)
     if not context.is_on_device or share < _COMPUTE_SHARE:
         return []
@@ -180,9 +180,7 @@ def _of_numerics(context: Case) -> list[Candidate]:
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
 
 
-def _ceiling(
-    context: Case, feeder: LoaderCase, others: Sequence[LoaderCase] = ()
-) -> Interval | None:
+def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
@@ -217,7 +215,7 @@ def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
-def _may_be_waking(context: Case, feeder: LoaderCase) -> bool:
+def _may_be_waking(context: RunContext, feeder: Feeder) -> bool:
     """Whether what is left of a step without the wait may mostly be waking up from it."""
     if feeder.measured is None or context.is_on_device or _asleep_share(feeder) < _MOSTLY:
         return False
@@ -226,7 +224,7 @@ def _may_be_waking(context: Case, feeder: LoaderCase) -> bool:
     return rest_s < min(alone if context.torch.threads == 1 else threads, feeder.measured.wait_s)
 
 
-def _asleep_share(feeder: LoaderCase) -> float:
+def _asleep_share(feeder: Feeder) -> float:
     """Returns the share of the wait in which the training thread was on no core."""
     fetch = feeder.loader.fetch
     if feeder.loader.num_workers:
@@ -236,7 +234,7 @@ def _asleep_share(feeder: LoaderCase) -> float:
     return min(fetch.asleep_s / (fetch.wall_s.mean * fetch.n), 1.0)
 
 
-def _alone(feeder: LoaderCase) -> Interval | None:
+def _alone(feeder: Feeder) -> Interval | None:
     """Returns how many times as many batches the loader could give as training takes now."""
     if feeder.inputs is None or feeder.measured is None:
         return None
@@ -253,7 +251,7 @@ def _fewest_alone(loader: Loader) -> int:
     return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
 
 
-def _pass_batches(feeder: LoaderCase) -> int | None:
+def _pass_batches(feeder: Feeder) -> int | None:
     """Returns the length of a pass where it takes one that went on to its end to know it.
 
     A loop that leaves its passes before leaves those over free data, too.

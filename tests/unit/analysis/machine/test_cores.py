@@ -13,9 +13,9 @@ from support.events import MS, FakeRun
 from trainprof.analysis.machine.cores import Cores, cores_of
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.recording import read_recording
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.summary.run import System
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Topic
 
@@ -129,7 +129,7 @@ def sampled(
     span_ns = run.now - run.start
     for share in (0.0, 0.5, 1.0):
         t_ns, passed = run.start + round(span_ns * share), span_ns * share
-        busy = [round(one * passed) for one in cores_busy]
+        busy = [round(cores * passed) for cores in cores_busy]
         cpu = {"user_ns": sum(busy), "idle_ns": round(len(busy) * passed) - sum(busy)}
         host.append(
             {
@@ -140,8 +140,8 @@ def sampled(
             }
         )
         used = round(own_percent / 100 * passed)
-        one = {"pid": run.pid, "started_ns": 1, "user_ns": used, "system_ns": 0, "reaped_ns": 0}
-        tree.append({"t_ns": t_ns, "processes": [one | {"rss_bytes": 1 << 20, "threads": 1}]})
+        process = {"pid": run.pid, "started_ns": 1, "user_ns": used, "system_ns": 0, "reaped_ns": 0}
+        tree.append({"t_ns": t_ns, "processes": [process | {"rss_bytes": 1 << 20, "threads": 1}]})
     for name, lines in (("host", host), ("processes", tree)):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (directory.samples / f"{name}.jsonl").write_text(text)
@@ -179,7 +179,7 @@ def test_ranks_of_a_run_do_not_disturb_one_another(tmp_path: Path) -> None:
     shared = shared_cpu(cpu)
     assert shared.others_share == pytest.approx(0.9 - 7.1 / 8)
     assert not shared.is_disturbed
-    case = case_of(directory)  # what a rank's own findings rest on
+    case = context_of(directory)  # what a rank's own findings rest on
     assert shared_cpu(case.summary.system.cpu) == shared
 
 

@@ -1,0 +1,357 @@
+"""A loader's fetches summed up, from logs with planted records: in all, by worker, slow samples."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.events import MS, FakeRun
+
+from trainprof.analysis.machine.processes import resources_of, samples_by_pid, ticks_of
+from trainprof.analysis.summary.loader import Fetch, Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
+from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag, Topic
+
+S = 1_000_000_000
+
+
+def fetch(
+    run: FakeRun,
+    ns: int,
+    *,
+    cpu: int = 0,
+    delay_us: int = 0,
+    read: int = 0,
+    batch_bytes: int = 0,
+    slow: tuple[tuple[int, int], ...] = (),
+    stands_for: int = 1,
+    **record: int,
+) -> None:
+    """A measured fetch of 4 samples; `slow` are (index, ns), from its start on."""
+    start, at = run.now, run.now
+    run.fetch(ns, 4, **record)
+    run.record(Kind.FETCH_CPU, start, start + cpu, site=delay_us, value=cpu, flags=stands_for)
+    if read:
+        value = read | 1 << FAULTS_SHIFT
+        run.record(Kind.FETCH_IO, start, start, value=value, flags=stands_for)
+    if batch_bytes:
+        run.record(Kind.FETCH_BATCH, start, start, site=1, value=batch_bytes, flags=stands_for)
+    for index, took in slow:
+        flags = SlowSampleFlag.IS_INDEX
+        run.record(Kind.SLOW_SAMPLE, at, at + took, value=index, flags=flags)
+        at += took
+
+
+def worker(main: FakeRun, pid: int, number: int, loader: int) -> FakeRun:
+    """The log of a worker, which knows nothing, and that the main process knows it."""
+    main.record(Kind.WORKER, main.now, main.now, site=loader, value=pid, flags=number + 1)
+    return FakeRun(pid=pid, role="child", now=main.now, header={"ppid": main.pid})
+
+
+def summary(tmp_path: Path, run: FakeRun, *workers: FakeRun, **manifest: Any) -> RunSummary:
+    directory = run.write(tmp_path, **manifest)
+    for number, one in enumerate(workers):
+        (directory.events / f"{one.pid}-{number}.events").write_bytes(one.log_bytes())
+    return summarize(directory)
+
+
+def fetch_of(loader: Loader) -> Fetch:
+    assert loader.fetch is not None
+    return loader.fetch
+
+
+def training(run: FakeRun, loader: int, batches: int = 4) -> None:
+    run.train_pass(loader, run.optimizer(), batches)
+
+
+@pytest.mark.parametrize("is_given_again", [False, True])
+def test_workers_are_known_by_the_iterator_that_started_them(tmp_path, is_given_again):
+    """Two loaders with workers, started by spawn: the workers do not know whose they are.
+
+    A pid that is given again belongs to the later loader.
+    """
+    run = FakeRun()
+    first, second = run.loader(1, num_workers=1), run.loader(2, num_workers=1)
+    logs = [worker(run, 11, 0, first)]
+    fetch(logs[0], 5 * MS, flags=1)
+    training(run, first)
+    if is_given_again:
+        worker(run, 11, 0, second)
+        logs[0].now = run.now
+    else:
+        logs.append(worker(run, 12, 0, second))
+    fetch(logs[-1], 7 * MS, flags=1)
+    training(run, second)
+    fetches = [fetch_of(x) for x in summary(tmp_path, run, *logs).loaders]
+    assert [x.dataset_s for x in fetches] == pytest.approx([0.005, 0.007])
+    pids = [[row["pid"] for row in x.per_worker] for x in fetches]
+    assert pids == ([[11], [11]] if is_given_again else [[11], [12]])
+
+
+def test_a_workers_row(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=2)
+    workers = [worker(run, 11 + number, number, loader) for number in range(2)]
+    for number, one in enumerate(workers):
+        one.passes_time(2 * MS)
+        for _ in range(3):
+            fetch(
+                one,
+                (number + 1) * 10 * MS,
+                cpu=4 * MS,
+                delay_us=1000,
+                read=8192,
+                batch_bytes=256,
+                flags=number + 1,
+            )
+    run.iterate(loader)
+    run.next(loader, 80 * MS)
+    training_end = run.now
+    found = fetch_of(summary(tmp_path, run, *workers).loaders[0])
+    assert (found.n, found.measured, found.samples) == (6, 6, 24)
+    assert found.cpu_s == pytest.approx(0.024)
+    assert (found.read_bytes, found.major_faults, found.batch_bytes) == (6 * 8192, 6, 256)
+    first, second = found.per_worker
+    assert (first["worker"], first["pid"], first["n"]) == (0, 11, 3)
+    assert (first["running_s"], first["runnable_s"], first["asleep_s"]) == pytest.approx(
+        (0.012, 0.003, 0.015)
+    )
+    assert second["asleep_s"] == pytest.approx(0.045)
+    asked_s = (training_end - run.start - 2 * MS) / 1e9
+    assert first["busy_share"] == pytest.approx(0.030 / asked_s)
+    assert first["first_fetch_s"] == pytest.approx(0.002)
+
+
+def test_a_fetch_before_any_pass_spoils_no_share(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=1)
+    one = worker(run, 11, 0, loader)
+    one.now -= 1000
+    fetch(one, 500, flags=1)
+    one.now = run.now
+    run.iterate(loader)
+    fetch(one, 10 * MS, flags=1)
+    run.next(loader, 20 * MS)
+    [row] = fetch_of(summary(tmp_path, run, one).loaders[0]).per_worker
+    assert row["busy_share"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_delays_are_no_loaders(tmp_path):
+    """A run delay in us may look like the id of a loader that was built anew."""
+    run = FakeRun()
+    loaders = [run.loader(num_workers=0, serial=1) for _ in range(2)]
+    optimizer = run.optimizer()
+    site = json.loads(run.texts[loaders[0] - 1][1])["site"]
+    for number in loaders:
+        topic, text = run.texts[number - 1]
+        run.texts[number - 1] = (topic, json.dumps(json.loads(text) | {"site": site}))
+        run.iterate(number)
+        for batch in range(4):
+            with run.span(Kind.LOADER_NEXT, site=number, value=batch + 1):
+                fetch(run, 10 * MS, delay_us=loaders[1])
+            run.learn(optimizer)
+        run.stop(number)
+    [found] = summary(tmp_path, run).loaders
+    assert found.passes == 2
+    assert fetch_of(found).runnable_s == pytest.approx(8 * loaders[1] * 1e-6)
+
+
+# Slow samples
+
+
+def test_slow_samples_are_listed_slowest_first_with_their_worker(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=2)
+    workers = [worker(run, 11 + number, number, loader) for number in range(2)]
+    slow = [((7, 3 * MS), (8, 9 * MS)), ((57, 5 * MS),)]
+    for number, one in enumerate(workers):
+        fetch(one, 20 * MS, slow=slow[number], flags=number + 1)
+    training(run, loader)
+    options = {"slow_samples": 2}
+    [one] = summary(tmp_path, run, *workers, options=options).loaders
+    found = fetch_of(one).slow_samples
+    assert [(x["index"], x["seconds"], x["worker"], x["pid"]) for x in found] == [
+        (8, 0.009, 0, 11),
+        (57, 0.005, 1, 12),
+    ]
+    assert found[0]["at_s"] == pytest.approx(3 * MS / 1e9)
+
+
+def test_how_long_its_fetch_was_kept_from_the_cores_is_told_of_a_slow_sample(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=1)
+    one = worker(run, 11, 0, loader)
+    fetch(one, 20 * MS, slow=((7, 3 * MS),), flags=1)
+    fetch(one, 20 * MS, slow=((8, 9 * MS),), flags=1, delay_us=6000)
+    fetch(one, 20 * MS, slow=((9, 5 * MS),), flags=1, delay_us=6000)
+    training(run, loader)
+    found = fetch_of(summary(tmp_path, run, one).loaders[0]).slow_samples
+    assert [(x["index"], x["kept_off_s"]) for x in found] == [(8, 0.006), (9, 0.005), (7, 0.0)]
+
+
+def test_a_sample_without_an_index_is_known_by_its_place(tmp_path):
+    run = FakeRun()
+    loader = run.loader(num_workers=1)
+    one_worker = worker(run, 11, 0, loader)
+    start = one_worker.now
+    fetch(one_worker, 20 * MS, flags=1)
+    one_worker.record(Kind.SLOW_SAMPLE, start, start + MS, value=3)
+    training(run, loader)
+    [sample] = fetch_of(summary(tmp_path, run, one_worker).loaders[0]).slow_samples
+    assert (sample["index"], sample["place_in_batch"]) == (None, 3)
+
+
+def test_samples_of_a_loader_in_a_dataset_are_its_own(tmp_path):
+    run = FakeRun()
+    loader, inner, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    run.iterate(loader)
+    for number in range(3):
+        with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
+            start = run.now
+            with run.span(Kind.FETCH, value=4):
+                with run.span(Kind.LOADER_NEXT, site=inner, value=1):
+                    fetch(run, 2 * MS, slow=((5, MS),))
+                run.passes_time(MS)
+            run.record(Kind.SLOW_SAMPLE, start, run.now, value=number, flags=1)
+        run.learn(optimizer)
+    outer, inside = summary(tmp_path, run).loaders
+    assert {x["index"] for x in fetch_of(outer).slow_samples} == {0, 1, 2}
+    assert {x["index"] for x in fetch_of(inside).slow_samples} == {5}
+
+
+def test_samples_of_another_thread_are_those_of_its_fetch(tmp_path):
+    """Two loaders, each consumed by a thread, at once."""
+    run = FakeRun()
+    one, other, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    begin = run.now
+    for thread, loader in enumerate((one, other)):
+        run.now, run.thread = begin + thread, thread
+        run.iterate(loader)
+        for number in range(3):
+            with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
+                fetch(run, 10 * MS, slow=((100 * thread + number, 4 * MS),))
+            if thread == 0:
+                run.learn(optimizer)
+    found = {x.id: fetch_of(x).slow_samples for x in summary(tmp_path, run).loaders}
+    assert {x["index"] for x in found[one]} == {0, 1, 2}
+    assert {x["index"] for x in found[other]} == {100, 101, 102}
+
+
+def test_a_script_that_executes_itself_anew_keeps_its_figures(tmp_path):
+    """Its second log has other threads and other ids under the same numbers."""
+    first = FakeRun()
+    first.loader(1)
+    second = FakeRun(start=first.start + S, now=first.start + S)
+    second.records.clear()
+    second.thread = 1
+    second.mark(Kind.THREAD, site=1)
+    loader, optimizer = second.loader(2), second.optimizer()
+    second.iterate(loader)
+    for number in range(3):
+        with second.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
+            fetch(second, 10 * MS, cpu=4 * MS, slow=((number, MS),))
+        second.learn(optimizer)
+    training(first, 2, batches=1)
+    directory = second.write(tmp_path)
+    (directory.events / f"{first.pid}-1.events").write_bytes(first.log_bytes())
+    found = next(x for x in summarize(directory).loaders if x.fetch)
+    assert found.site == "train.py:2"
+    assert (fetch_of(found).n, fetch_of(found).measured) == (3, 3)
+    assert fetch_of(found).running_s == pytest.approx(0.012)
+    assert len(fetch_of(found).slow_samples) == 3
+
+
+# What the supervisor's samples add
+
+
+def test_resources_of_a_process_in_a_stretch_of_time():
+    figures = {
+        "rss_bytes": [1, 9, 5, 20],
+        "threads": [1, 2, 1, 1],
+        "read_bytes": [0, 100, 300, 900],
+        "user_ns": [0, 0, S, S],
+    }
+    lines = [
+        {
+            "t_ns": number * S,
+            "processes": [
+                {"pid": 7, "started_ns": 5, "state": state}
+                | {name: values[number] for name, values in figures.items()}
+            ],
+        }
+        for number, state in enumerate("RRSD")
+    ]
+    samples = samples_by_pid(ticks_of(lines), [7, 8])
+    resources = resources_of(samples[7], S, 2 * S)
+    assert (resources["rss_bytes"], resources["threads"]) == (9, 2)
+    assert (resources["read_bytes_per_s"], resources["cpu_percent"]) == (200, 100)
+    assert samples[8] == []
+    assert resources_of([], 0, S) == {}
+
+
+# Damage
+
+DETAILS = [int(kind) for kind in Kind if Kind.FETCH_CPU <= kind < Kind.LINE]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_details_of_any_content_do_not_stop_the_analysis(tmp_path, seed):
+    """Their times may be anything, and near those of real fetches most of all."""
+    chance = random.Random(seed)
+    run = FakeRun()
+    loader = run.loader(num_workers=2)
+    workers = [worker(run, 11 + number, number, loader) for number in range(2)]
+    for one in workers:
+        for _ in range(20):
+            fetch(one, chance.randrange(1, 10 * MS), cpu=chance.randrange(MS), flags=1)
+    training(run, loader, 30)
+    for one in (run, *workers):
+        for _ in range(300):
+            start = chance.choice([run.start, run.now, chance.getrandbits(64), one.now])
+            start += chance.randrange(-100, 100)
+            end = chance.choice([start, start + chance.randrange(MS), chance.getrandbits(64)])
+            one.records.append(
+                RECORD.pack(
+                    chance.choice(DETAILS),
+                    chance.getrandbits(8),
+                    chance.getrandbits(chance.choice([1, 16])),
+                    chance.getrandbits(chance.choice([3, 32])),
+                    max(start, 0) % (1 << 64),
+                    max(end, 0) % (1 << 64),
+                    chance.getrandbits(chance.choice([4, 33, 64])),
+                )
+            )
+    found = summary(tmp_path, run, *workers)
+    assert found.training.steps == 30
+    assert sum(fetch_of(x).n for x in found.loaders if x.fetch) <= 40
+    assert json.dumps(asdict(found), allow_nan=False)
+
+
+@pytest.mark.parametrize(("is_inside", "is_noted"), [(True, False), (False, False), (False, True)])
+def test_a_loader_that_uses_a_device_as_it_prepares_batches(tmp_path, is_inside, is_noted):
+    """It copies to one in its fetches, or its batches are on one."""
+    run = FakeRun()
+    using, other = run.loader(1), run.loader(2)
+    optimizer = run.optimizer()
+    if is_noted:
+        run.text(Topic.ENVIRONMENT, {"batch_on_device": using})
+    for loader in (using, other):
+        run.iterate(loader)
+        for number in range(1, 5):
+            with run.span(Kind.LOADER_NEXT, site=loader, value=number):
+                with run.span(Kind.FETCH, value=4):
+                    run.passes_time(MS)
+                    if loader == using and is_inside:
+                        run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
+                run.passes_time(MS)
+            if not is_inside:
+                run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
+            run.learn(optimizer)
+        run.stop(loader)
+    touches = {loader.id: loader.touches_device for loader in summary(tmp_path, run).loaders}
+    assert touches == {using: is_inside or is_noted, other: False}

@@ -1,0 +1,52 @@
+"""A run's saved summary is used where it is whole and up to date, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from support import summaries
+
+from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.run import Exit
+from trainprof.findings.saved import saved_summary
+from trainprof.record.run_directory import RunDirectory, write_json
+
+
+def test_a_saved_summary_is_used_only_when_whole(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert saved_summary(directory) is None
+    summary = summaries.slow_loader()
+    write_json(directory.summary, to_jsonable(summary))
+    assert saved_summary(directory) == summary
+    whole = directory.summary.read_text()
+    for damaged in (whole[: len(whole) // 2], "[]", "{}", '{"schema_version": 1, "run": 5}'):
+        directory.summary.write_text(damaged)
+        assert saved_summary(directory) is None
+    newer = {**json.loads(whole), "schema_version": 2}
+    directory.summary.write_text(json.dumps(newer))
+    assert saved_summary(directory) is None
+
+
+def test_a_summary_that_is_out_of_date_is_not_used(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.create()
+    log = directory.events / "1-1.events"
+    log.touch()
+    summary = summaries.slow_loader()
+    write_json(directory.summary, to_jsonable(summary))
+    written_ns = directory.summary.stat().st_mtime_ns
+    os.utime(log, ns=(written_ns, written_ns))
+    assert saved_summary(directory) == summary
+    os.utime(log, ns=(written_ns, written_ns + 1))
+    assert saved_summary(directory) is None
+
+
+def test_the_summary_of_a_run_that_was_still_going_is_not_used(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    summary = summaries.slow_loader()
+    going_on = replace(summary, run=replace(summary.run, exit=Exit(None, None, "running")))
+    write_json(directory.summary, to_jsonable(going_on))
+    assert saved_summary(directory) is None

@@ -1,0 +1,50 @@
+"""From which share on a part, or a gain, is worth naming; shares, times and sizes in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
+MODERATE_SHARE: Final = 0.05
+HIGH_SHARE: Final = 0.20
+# As a share of the pace. Less is not worth a change, nor can a run show it.
+LEAST_GAIN: Final = 0.03
+# By how much the halves of a run may differ by noise: beyond that the run changed in the midst.
+MOST_NOISE: Final = 0.15
+# Two shares that differ by no more are told as one.
+_ROUNDING_SHARE: Final = 0.01
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def percent_apart(part_s: float, whole_s: float, share: float) -> str:
+    """Returns the percentage of two times, " (86 %)", to stand behind them.
+
+    "" where it is the share that is told beside them, but for rounding.
+    """
+    of_whole = part_s / whole_s if whole_s > 0 else share
+    return f" ({percent(of_whole)})" if abs(of_whole - share) > _ROUNDING_SHARE else ""
+
+
+def pair(part_s: float, whole_s: float) -> str:
+    """Two times in the unit that suits the larger: `187 of 231 ms`."""
+    if whole_s >= 1:
+        return f"{part_s:.2f} of {whole_s:.2f} s"
+    if whole_s >= 0.01:
+        return f"{part_s * 1e3:.0f} of {whole_s * 1e3:.0f} ms"
+    return f"{part_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms"
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
+    exponent, scaled = 0, float(count)
+    # Compared as it will be printed: 1,023 KiB are 1.00 MiB.
+    while abs(scaled) >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
+        scaled /= 1024
+        exponent += 1
+    magnitude = abs(scaled)
+    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{scaled:,.{digits if exponent else 0}f} {_BYTE_UNITS[exponent]}"

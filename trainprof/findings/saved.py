@@ -1,0 +1,67 @@
+"""The summary that a run left in its directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainprof.analysis.summary.finding import COMES_ONCE, Finding
+from trainprof.analysis.summary.json_text import from_jsonable
+from trainprof.analysis.summary.run_summary import SUMMARY_SCHEMA_VERSION, RunSummary
+from trainprof.findings.catalogue import RULES, rule_named, with_traits
+from trainprof.record.files import read_run_json
+from trainprof.record.log_reader import log_paths
+from trainprof.record.run_directory import RunDirectory
+
+
+def saved_summary(directory: RunDirectory) -> RunSummary | None:
+    """Returns the summary that the run left, None where it left none that can be used.
+
+    One that is older than a log is of no use: something trained on when the script had ended.
+    """
+    if _is_outdated(directory):
+        return None
+    data = read_run_json(directory.summary)
+    if not isinstance(data, dict) or data.get("schema_version") != SUMMARY_SCHEMA_VERSION:
+        return None
+    try:
+        summary = _renamed(from_jsonable(data))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    return None if summary.run.exit.reason == "running" else summary
+
+
+def _renamed(summary: RunSummary) -> RunSummary:
+    """Returns the summary with findings of earlier versions as those of the rules of now."""
+
+    def renamed(finding: Finding) -> Finding:
+        once = {COMES_ONCE: True} if finding.id == "slow_first_batch" else {}
+        evidence = {**finding.evidence, **once}
+        return with_traits(replace(finding, id=_name_now(finding.id), evidence=evidence))
+
+    passed_over = [
+        replace(
+            passed,
+            finding=renamed(passed.finding),
+            root=None if passed.root is None else _name_now(passed.root),
+        )
+        for passed in summary.passed_over
+    ]
+    return replace(
+        summary,
+        findings=[renamed(finding) for finding in summary.findings],
+        passed_over=passed_over,
+        rules=summary.rules or [rule.id for rule in RULES],
+    )
+
+
+def _name_now(name: str) -> str:
+    rule = rule_named(name)
+    return name if rule is None else rule.id
+
+
+def _is_outdated(directory: RunDirectory) -> bool:
+    try:
+        written_ns = directory.summary.lstat().st_mtime_ns
+        return any(log.lstat().st_mtime_ns > written_ns for log in log_paths(directory.events))
+    except OSError:
+        return False

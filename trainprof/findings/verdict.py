@@ -1,0 +1,438 @@
+"""One headline: the largest share of training, or why a device was idle, as a measured fact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from trainprof.analysis.loading.loader_figures import cost_s
+from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
+from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
+from trainprof.analysis.summary.device import AFTER_WARMUP
+from trainprof.analysis.summary.levels import (
+    HIGH_SHARE,
+    MODERATE_SHARE,
+    pair,
+    percent,
+    percent_apart,
+)
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
+from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+
+# Start-up is named only in runs that are meant to be long, and when it is most of them.
+STARTUP_SHARE: Final = 0.5
+STARTUP_MIN_WALL_S: Final = 60.0
+
+# A steady step's share may differ so much from that of all training to stand beside it.
+_SAME_SHARE: Final = 0.15
+
+
+# Of the waiting for all loaders: one that has so much of it is the one that is waited for.
+_ALONE_SHARE: Final = 0.9
+
+
+_A_STEP: Final = " a step"
+
+
+_HOST_KEYS: Final = ("other", "gc")
+_HIDDEN_BY_A_DEVICE: Final = ("data", "host")
+# Host time here is mostly the device at work: never a culprit until device time is known.
+_DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
+# From here on faster loading or less Python could gain a tenth at most.
+DEVICE_BOUND_SHARE: Final = 0.9
+# Of the training phase: from here on computing is most of it.
+_MOST: Final = 0.5
+# A bottleneck of the host's, with words of its own.
+_COMPILING: Final = "compiling"
+_CAUSE_OF: Final = {
+    "data": "loader_s",
+    "transfer": "copy_s",
+    "sync": "sync_s",
+    "host": "host_s",
+    "checkpoint": "checkpoint_s",
+    _COMPILING: "compile_s",
+}
+_NEXT_WORDS: Final = {
+    "data": "waiting for data",
+    "transfer": "copying",
+    "sync": "waiting for values",
+    "host": "Python between the parts of a step",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    _COMPILING: "torch.compile, which compiles again,",
+}
+_LAUNCHING: Final = "small pieces of work, given out too slowly"
+
+
+def verdict(evidence: Evidence) -> Verdict:
+    """Names the largest part of training that is not computing, if it is large enough.
+
+    Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`, and
+    the level tells how far the loop is bound by its data: not or moderately.
+    """
+    if evidence.has_timed_lines:
+        return Verdict(
+            "unknown",
+            "NO VERDICT: line timing slows the script, some of its parts more than others",
+        )
+    if evidence.was_synchronized:
+        return Verdict(
+            "unknown",
+            "NO VERDICT: --cuda-sync measures each phase by itself, and nothing overlaps",
+        )
+    if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
+        return _without_steps(evidence)
+    if evidence.steps.steady_steps < MIN_STEADY_STEPS:
+        return _not_enough(evidence)
+    if evidence.wall_s >= STARTUP_MIN_WALL_S:
+        share = evidence.startup_s / evidence.wall_s
+        if share > STARTUP_SHARE:
+            return Verdict(
+                "startup",
+                f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
+                f"first batch, {percent(share)} of the run",
+                "highly",
+                share,
+            )
+    device = evidence.device
+    return _of_host(evidence) if device is None else _of_device(evidence, device)
+
+
+def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
+    return device_verdict(
+        device,
+        training_s=evidence.training_s,
+        evaluation_s=evidence.training.get("evaluation", 0.0),
+        sites={
+            "data": _feeding_site(evidence),
+            "transfer": evidence.transfer_site,
+            "sync": evidence.sync_site,
+            "checkpoint": evidence.checkpoints.site,
+            "evaluation": evidence.evaluation_call or evidence.evaluation_site,
+        },
+    )
+
+
+def _of_host(evidence: Evidence) -> Verdict:
+    shares = _shares(evidence)
+    compute = shares.pop("compute")
+    name = max(shares, key=lambda key: shares[key])
+    share = shares[name]
+    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and compute < 0.5):
+        return _named(evidence, name, share, _level(evidence, name, share))
+    if compute >= 0.5:
+        level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
+        headline = _compute_headline(evidence, compute, level, name, share)
+        return Verdict("compute", headline, level, compute)
+    return Verdict(
+        "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
+    )
+
+
+def _level(evidence: Evidence, name: str, share: float) -> str:
+    """On an accelerator that tells nothing the host's waits may have cost nothing."""
+    is_sure = not (evidence.has_device and name in _HIDDEN_BY_A_DEVICE)
+    return "highly" if share >= HIGH_SHARE and is_sure else "moderately"
+
+
+def _shares(evidence: Evidence) -> dict[str, float]:
+    groups = {
+        "data": LOADER_KEYS,
+        "evaluation": ("evaluation",),
+        "checkpoint": ("checkpoint",),
+        "host": _HOST_KEYS,
+        "compute": (*COMPUTE_KEYS, *_DEVICE_KEYS) if evidence.has_device else COMPUTE_KEYS,
+    }
+    total = evidence.training_s or 1.0
+    shares = {
+        name: sum(evidence.training.get(key, 0.0) for key in keys) / total
+        for name, keys in groups.items()
+    }
+    shares["communication"] = evidence.communication_s / total
+    loss = evidence.loss_in_loop_s / total
+    shares["host"] = max(shares["host"] - shares["communication"] - loss, 0.0)
+    shares["compute"] += loss
+    return shares
+
+
+def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
+    describe = {
+        "data": _data_headline,
+        "evaluation": _evaluation_headline,
+        "checkpoint": _checkpoint_headline,
+        "host": _host_headline,
+        "communication": _communication_headline,
+    }[name]
+    headline, site = describe(evidence, share)
+    if evidence.has_device and name in _HIDDEN_BY_A_DEVICE:
+        headline += "; whether the device worked meanwhile is not known"
+    return Verdict(name, headline, level, share, site)
+
+
+def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    site = _feeding_site(evidence)
+    part = _share_of_site(evidence, site)
+    is_alone = part >= _ALONE_SHARE
+    where = (site or "its data") if is_alone else "its loaders"
+    prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
+    text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
+    text += _in_figures(evidence, LOADER_KEYS, share)
+    return text if is_alone else f"{text}, {percent(part)} of it for {site}", site
+
+
+def _share_of_site(evidence: Evidence, site: str | None) -> float:
+    """Returns which share of the waiting for loaders is for those of a line.
+
+    A loader inside another one's dataset counts in both, in the ledger but once.
+    """
+    costs = _costs_by_site(evidence)
+    of_all = min(sum(costs.values()), sum(evidence.training.get(key, 0.0) for key in LOADER_KEYS))
+    of_site = 0.0 if site is None else costs.get(site, 0.0)
+    return min(of_site / of_all, 1.0) if of_all > 0 else 1.0
+
+
+def _feeding_site(evidence: Evidence) -> str | None:
+    """The line whose loaders cost training most: waits, and starts and ends of passes."""
+    costs = _costs_by_site(evidence)
+    return max(costs, key=lambda site: costs[site], default=None)
+
+
+def _costs_by_site(evidence: Evidence) -> dict[str, float]:
+    """Returns what training spends on the loaders of each line, as a mean over ranks, s."""
+    feeding, ranks = _feeding(evidence), max(evidence.ranks, 1)
+    # Workers may be ended, too, as the script is: that is no part of training.
+    ended_s = sum(loader.end_s for loader in feeding) / ranks
+    of_ends = min(evidence.training.get("loader_end", 0.0) / ended_s, 1.0) if ended_s > 0 else 0.0
+    costs: dict[str, float] = {}
+    for loader in feeding:
+        spent_s = cost_s(loader) - loader.evaluation_wait_s + of_ends * loader.end_s
+        costs[loader.site] = costs.get(loader.site, 0.0) + spent_s / ranks
+    return costs
+
+
+def _feeding(evidence: Evidence) -> list[Loader]:
+    return [x for x in evidence.loaders if x.role == "training" and x.thread == "training"]
+
+
+def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    call, site = evidence.evaluation_call, evidence.evaluation_site
+    seconds = evidence.training.get("evaluation", 0.0)
+    where = f", called at {call}" if call else f" over {site}" if site else ""
+    text = f"EVALUATION: it takes {percent(share)} of training time{where}, {seconds:.1f} s"
+    return text, call or site
+
+
+def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    site = evidence.checkpoints.site
+    seconds = evidence.training.get("checkpoint", 0.0)
+    at = f" at {site}" if site else ""
+    calls = evidence.checkpoints
+    saves = [calls.called] if calls.saves or not calls.loads else []
+    called = " and ".join((*saves, "torch.load") if calls.loads else saves)
+    take = "take" if " and " in called else "takes"
+    text = f"CHECKPOINTS: {called}{at} {take} {percent(share)} of training time"
+    return f"{text}, {seconds:.1f} s", site
+
+
+def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    collecting = evidence.training.get("gc", 0.0)
+    is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
+    between = "between loading, forward, backward and optimizer"
+    text = f"PYTHON-BOUND: Python code {between} takes {percent(share)} of training time"
+    if evidence.waits_at is not None:
+        text = (
+            f"WAIT-BOUND: {between} the loop waits for another thread or process at "
+            f"{evidence.waits_at}: {percent(share)} of training time"
+        )
+    if is_collecting:
+        text = (
+            "PYTHON-BOUND: Python's garbage collection, and code between the parts of a step, take "
+            f"{percent(share)} of training time"
+        )
+    if evidence.collectives:
+        text += f", {pair(share * evidence.training_s, evidence.training_s)}"
+    else:
+        text += _in_figures(evidence, _HOST_KEYS, share, evidence.loss_in_loop_s)
+    if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
+        text += f", most of it {evidence.other_place}"
+    ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
+    if ahead:
+        text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"
+    return text, None
+
+
+def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
+    worst = evidence.collectives[0]
+    text = (
+        f"COMMUNICATION: calls of torch.distributed take {percent(share)} of training time, "
+        f"{pair(evidence.communication_s, evidence.training_s)}, most of it {worst.function} at "
+        f"{worst.site}; waiting for slower ranks is in it"
+    )
+    return text, worst.site
+
+
+def _in_figures(
+    evidence: Evidence, keys: tuple[str, ...], share: float, without_s: float = 0.0
+) -> str:
+    """Returns what a share is in time: of a steady step, or of training where that is far off.
+
+    Behind a step's times stands its own percentage where it is not that of training.
+
+    Args:
+        evidence: Of the run.
+        keys: Of the ledger, that it is the share of.
+        share: Of training.
+        without_s: What of these keys is left out.
+    """
+    steady, step = evidence.steps.per_step_s, evidence.steps.step_s
+    if steady and step and step.mean > 0:
+        part_s = sum(steady.get(key, 0.0) for key in keys)
+        part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
+        if abs(part_s / step.mean - share) <= _SAME_SHARE:
+            apart = percent_apart(part_s, step.mean, share)
+            return f", {pair(part_s, step.mean)}{_A_STEP}{apart}"
+    part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
+    return f", {pair(part_s, evidence.training_s)}"
+
+
+def _compute_headline(
+    evidence: Evidence, compute: float, level: str, name: str, share: float
+) -> str:
+    what = "forward, backward and optimizer"
+    if evidence.has_device:
+        what += " with waiting for the GPU or copying"
+    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
+    compiling = evidence.compiling_s / (evidence.training_s or 1.0)
+    if compiling >= HIGH_SHARE:
+        text = (
+            f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
+            f"without it take {percent(max(compute - compiling, 0.0))}"
+        )
+    told = None if evidence.has_device else evidence.python_in_model
+    in_python = told.total_s / (evidence.training_s or 1.0) if told is not None else 0.0
+    if in_python >= TOLD_FROM_SHARE:
+        text += f", Python code inside them about {percent(in_python)} of it"
+    words = {
+        "data": "waiting for data",
+        "evaluation": "evaluation",
+        "checkpoint": "checkpoints",
+        "host": "Python between them",
+        "communication": "calls of torch.distributed",
+    }
+    if share >= MODERATE_SHARE:
+        return f"{text}; next comes {words[name]} with {percent(share)}"
+    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}"
+
+
+def _not_enough(evidence: Evidence) -> Verdict:
+    have = evidence.steps.steady_steps
+    counted = f"{have} steady step" + ("" if have == 1 else "s")
+    return Verdict(
+        "unknown",
+        f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} are needed",
+    )
+
+
+def _without_steps(evidence: Evidence) -> Verdict:
+    site = f" over {evidence.evaluation_site}" if evidence.evaluation_site else ""
+    return Verdict(
+        "unknown",
+        f"NO TRAINING STEPS: no backward and no parameter update was seen, only inference{site}",
+        None,
+        None,
+        evidence.evaluation_site,
+    )
+
+
+def device_verdict(
+    device: DeviceEvidence,
+    *,
+    training_s: float,
+    evaluation_s: float,
+    sites: Mapping[str, str | None],
+) -> Verdict:
+    """Names what keeps the device from working, if it is large enough.
+
+    What is idle for certain is counted; the gaps between kernels, where looks tell them, are the
+    host's. Where the device keeps up with the host, so is all the time in which it may have been
+    idle while the host gave out work, compiling and warm-up left out: however much of it the device
+    worked, it would have waited for the host.
+
+    Args:
+        device: What it tells.
+        training_s: Length of the training phase.
+        evaluation_s: Of it, in evaluation, idle or not.
+        sites: The user's line by bottleneck, where there is one.
+    """
+    low, high = device.busy
+    settled_s = (1 - device.warmup) * training_s
+    time = AFTER_WARMUP if device.warmup else "training time"
+    at_work = f"the device was at work in {_interval(low, high)} of {time}"
+    if low >= DEVICE_BOUND_SHARE:
+        headline = (
+            f"GPU-BOUND: the device was at work in at least {percent(low)} of {time}; "
+            f"faster loading or less Python would gain at most {percent(1 - low)}"
+        )
+        return Verdict("compute", headline, "not", low)
+    shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
+    shares["evaluation"] = evaluation_s / (settled_s or 1.0)
+    launching = device.launching
+    shares["host"] += launching
+    name = max(shares, key=lambda key: shares[key])
+    share = shares[name]
+    computing = high - device.given_out
+    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
+        level = "highly" if share >= HIGH_SHARE else "moderately"
+        if name == "host" and launching > share / 2:
+            headline = _launch_headline(at_work, keeps_up=device.keeps_up)
+            return Verdict("host", headline, level, share)
+        site = sites.get(name)
+        of_time = f"{percent(share)} of {time}"
+        headline = _headline(name, share, of_time, share * settled_s, settled_s, site)
+        return Verdict("host" if name == _COMPILING else name, headline, level, share, site)
+    is_launching = name == "host" and launching > share / 2
+    next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
+    following = f"; next comes {next_words} with {percent(share)}"
+    following = following if share >= MODERATE_SHARE else ""
+    if low >= _MOST:
+        level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
+        return Verdict(
+            "compute", f"COMPUTE-BOUND, {level} data-bound: {at_work}{following}", level, low
+        )
+    return Verdict(
+        "unknown", f"NO VERDICT: {at_work}: what it was idle for is not known well enough"
+    )
+
+
+def _headline(
+    name: str, share: float, of_time: str, idle_s: float, settled_s: float, site: str | None
+) -> str:
+    at = f" at {site}" if site else ""
+    over = f" over {site}" if site else ""
+    of_training = f"in {of_time}, {pair(idle_s, settled_s)}"
+    if name == "evaluation":
+        return f"EVALUATION: it takes {of_time}{over}, {idle_s:.1f} s"
+    words = {
+        "data": f"DATA-BOUND: the device is idle while the loop waits for {site or 'its data'}",
+        "transfer": f"COPY-BOUND: the device does nothing but copy, most of it{at},"
+        if site
+        else "COPY-BOUND: the device does nothing but copy",
+        "sync": f"SYNC-BOUND: the device is idle while the loop waits for its values{at}",
+        "host": "HOST-BOUND: the device is idle while Python runs between the parts of a step",
+        _COMPILING: "HOST-BOUND: the device is idle while torch.compile compiles again",
+        "checkpoint": f"CHECKPOINTS: the device is idle while they are written or read{at}",
+    }[name]
+    return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"
+
+
+def _launch_headline(at_work: str, *, keeps_up: bool) -> str:
+    since = "had done all it was given at the end of nearly every forward, backward and update"
+    since = since if keeps_up else "waited for more in the midst of forward, backward and update"
+    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}"
+
+
+def _interval(low: float, high: float) -> str:
+    ends = percent(low), percent(high)
+    return ends[0] if ends[0] == ends[1] else f"{ends[0][:-2]} to {ends[1]}"
