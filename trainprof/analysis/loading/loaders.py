@@ -37,8 +37,8 @@ from trainprof.analysis.timeline.evaluation import evaluation_ns
 from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
 from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.names import UNKNOWN_SITE
 from trainprof.record.schema import Kind
-from trainprof.record.site_name import UNKNOWN_SITE
 
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.

@@ -1,4 +1,4 @@
-"""How a process comes under the tracee, and what it then holds."""
+"""How a process comes under trainprof, and what it then holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.session import ROOT, read_recordings, run_hooked, run_plain, tracee_environment
+from support.session import ROOT, hooked_environment, read_recordings, run_hooked, run_plain
 
 from trainprof.inside.start import site_directory
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
@@ -57,7 +57,7 @@ def test_modules_beside_us_do_not_shadow_the_standard_library(tmp_path: Path) ->
     for name in ("typing", "mmap", "atexit", "json", "weakref"):
         (site / f"{name}.py").write_text("raise SystemExit('shadowed')")
     name = script(tmp_path, "import sys, torch; print([p for p in sys.path if 'site-p' in p])")
-    env = tracee_environment(tmp_path / "run")
+    env = hooked_environment(tmp_path / "run")
     env["PYTHONPATH"] = str(site / "trainprof" / "inside" / "start" / "site")
     done = subprocess.run(
         [sys.executable, name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
@@ -93,7 +93,7 @@ def test_a_shadowed_sitecustomize_runs_as_before(tmp_path: Path, more: str) -> N
     script(place, USER_SITE.format(more), "sitecustomize.py")
     name = script(tmp_path, "import sys; print(sys.path[1:]); print('script')\n")
     plain = run_plain([name], tmp_path, env={"PYTHONPATH": str(place)})
-    environment = tracee_environment(tmp_path / "run")
+    environment = hooked_environment(tmp_path / "run")
     ours_first = environment["PYTHONPATH"].split(os.pathsep)[0]
     ours = run_plain(
         [name],
@@ -113,7 +113,7 @@ def test_without_a_run_directory_it_does_nothing_and_a_bad_environment_never_rai
     tmp_path: Path,
 ) -> None:
     name = script(tmp_path, MODULES_OF_OURS)
-    place = tracee_environment(tmp_path / "run")["PYTHONPATH"]
+    place = hooked_environment(tmp_path / "run")["PYTHONPATH"]
     done = run_plain([name], tmp_path, env={"PYTHONPATH": place})
     assert (done.stdout, done.stderr) == ("[]\n", "")
     env = {"TRAINPROF_OPTIONS": "{not json", "TRAINPROF_DEBUG": ""}

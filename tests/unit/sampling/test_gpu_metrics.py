@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainprof.sampling.gpu_metrics import Tier
-from trainprof.sampling.gpu_pace import MAX_INTERVAL_NS, MetricPace
+from trainprof.sampling.gpu_metrics import MAX_INTERVAL_NS, MetricPace, Tier
 
 MS = 1_000_000
 S = 1000 * MS
