@@ -133,7 +133,7 @@ class Session:
         self.backward_watches: tuple[BackwardWatch, ...] = ()
         self.copy_watches: tuple[CopyWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
-        self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
+        self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing
         self.device_was_waited_for: Callable[[], None] | None = None
         self.threads_set_at = 0
         self.looked_ns = 0
@@ -152,7 +152,10 @@ class Session:
 
     def attach(self, torch: ModuleType, probes: Iterable[Probe]) -> None:
         """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
-        self.log.note(Topic.ENVIRONMENT, _versions(torch))
+        version = getattr(torch, "version", None)
+        versions = {name: getattr(version, name, None) for name in ("cuda", "hip")}
+        name = str(getattr(torch, "__version__", "unknown"))
+        self.log.note(Topic.ENVIRONMENT, {"torch": name, **versions})
         for function in (self.emit, self.sites.find, self.log.define):
             let_dynamo_skip(function, and_all_below=True)
         question = getattr(getattr(torch, "compiler", None), "is_compiling", None)
@@ -244,18 +247,5 @@ def _switched(watches: tuple[Any, ...], watch: Any, is_on: bool) -> tuple[Any, .
     return (*others, watch) if is_on else others
 
 
-def _nothing_with(_: object, __: object) -> None:
-    return
-
-
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     return None
-
-
-def _versions(torch: ModuleType) -> dict[str, str | None]:
-    version = getattr(torch, "version", None)
-    return {
-        "torch": str(getattr(torch, "__version__", "unknown")),
-        "cuda": getattr(version, "cuda", None),
-        "hip": getattr(version, "hip", None),
-    }

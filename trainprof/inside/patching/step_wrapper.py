@@ -24,10 +24,8 @@ _ARRIVES_WITH: Final = {"hands_on": object}
 class StepAround:
     """What is done around steps in this process.
 
-    Attributes:
-        hands_on: Asks whether a call goes on as if nothing stood around it.
-        run: Makes a step: of torch's function, the arguments without a name, those with one.
-        hide_frame: As `hide_our_frame` does, for the function that stands in the class.
+    `hands_on` asks whether a call goes on as if nothing stood around it. `run` makes a step, of
+    torch's function and the arguments. `hide_frame` is `hide_our_frame`, which can be sent so.
     """
 
     __slots__ = ("hands_on", "hide_frame", "run")

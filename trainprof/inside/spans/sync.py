@@ -135,11 +135,8 @@ class SyncProbe:
             )
             self._references[name] = getrefcount(vars(torch.Tensor).get(name))
         synchronize = recorded_after(session.wait_now, patcher.guarded(self._synchronized))
-        for module in (
-            torch.cuda,
-            getattr(torch, "accelerator", None),
-            getattr(torch, "xpu", None),
-        ):
+        for name in ("cuda", "accelerator", "xpu"):
+            module = torch.cuda if name == "cuda" else getattr(torch, name, None)
             if module is not None:
                 patcher.around_if_there(synchronize, (module, "synchronize"))
 
