@@ -30,13 +30,9 @@ KEPT_AT_FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """An outermost call of a module that has ended.
+    """An outermost call of a module that has ended: its arguments by position and by name.
 
-    Attributes:
-        module, output: What was called, and what it returned; None where it failed.
-        inputs: Its arguments, by position and by name.
-        site: The user's line that called it.
-        took_ns: On the host.
+    `output` is None where it failed, `site` the user's line that called it, `took_ns` on the host.
     """
 
     module: Any
@@ -63,10 +59,8 @@ class Probe(Protocol):
 class BackwardWatch:
     """What is to be called around each backward pass.
 
-    Attributes:
-        begins: With what it starts from, and the further arguments of the engine's Python door.
-        has_ended: However it did.
-        gives: With its result, behind that; None where it is not needed.
+    `begins` gets what it starts from, and the further arguments of the engine's Python door.
+    `has_ended` is called however it did, `gives` behind that with its result.
     """
 
     begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
@@ -78,8 +72,7 @@ class Session:
     """Owns what probes share: the log, the clock, call sites, the run's limits.
 
     Attributes:
-        emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
-        now: The clock of every record, in ns.
+        emit: The log's; probes bind it once, and it stays good in a forked child.
         phase_now: The clock of phases that devices work on: it leaves marks in their streams, or
             under --cuda-sync waits for them.
         copy_now: The clock at which copies begin: most calls turn out to copy nothing.
@@ -104,10 +97,8 @@ class Session:
             and in a loader's worker where none of the script's code has there.
         looked_ns: What probes took to look closer at loaders and calls, besides their records.
         at_end: Called as the process comes to its end, if it comes that far.
-        options: From the command line, by launch/options.py.
         begun_in: Where the run was started, None if that is not known. This process may have been
             elsewhere, and files of one run have one name.
-        compiler: To be asked by wrappers that torch.compile traces through.
     """
 
     def __init__(

@@ -21,6 +21,9 @@ _AROUND: Final = "around"
 _ARRIVES_WITH: Final = {"hands_on": object}
 
 
+Run = Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]
+
+
 class StepAround:
     """What is done around steps in this process.
 
@@ -33,7 +36,7 @@ class StepAround:
     def __init__(
         self,
         hands_on: Callable[[], bool],
-        run: Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any],
+        run: Run,
         hide_frame: Callable[[BaseException], None],
     ) -> None:
         self.hands_on, self.run, self.hide_frame = hands_on, run, hide_frame

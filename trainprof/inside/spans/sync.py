@@ -60,9 +60,7 @@ class _HostAlone:
 class _Chain:
     """Whether a device's values are read one right after another, by one thread.
 
-    Args:
-        now: The clock.
-        first: The clock that leaves a mark in the device's stream.
+    `first` is the clock that leaves a mark in the device's stream.
     """
 
     def __init__(self, now: Callable[[], int], first: Callable[[], int]) -> None:
@@ -104,8 +102,7 @@ class SyncProbe:
     """Wraps `item` and its like; on a host tensor they are counted, for they wait for nothing.
 
     torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out. Of
-    thousands a step no more are counted after a while: that would slow the script, and tell
-    nothing.
+    thousands a step no more are counted after a while: that would slow the script.
     """
 
     name = "sync"
