@@ -138,10 +138,11 @@ class Measurements:
         both = self.alike(trial.name)
         if both.is_too_short:
             return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
-        base, other = (
-            [pace for run in runs if (pace := _pace_of(run, trial)) is not None]
+        paces = (
+            [run.pace if trial.data == "alone" else run.training_pace for run in runs]
             for runs in (both.base, both.other)
         )
+        base, other = ([pace for pace in side if pace is not None] for side in paces)
         return self.compared(base, other) if base and other else None
 
     def alike(self, name: str) -> Alike:
@@ -183,10 +184,6 @@ class Measurements:
 def _kind(failure: str) -> str:
     """Returns the exception's class, or the exit status: messages name files of a trial's own."""
     return failure.partition(":")[0]
-
-
-def _pace_of(run: Measured, trial: Trial) -> Pace | None:
-    return run.pace if trial.data == "alone" else run.training_pace
 
 
 def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
