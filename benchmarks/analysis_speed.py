@@ -112,9 +112,9 @@ def write_run(
     jitter = np.random.default_rng(0).integers(0, US, steps // epochs).astype(np.uint64)
     now = 10**9
     with open(directory.events / f"{PID}-1{EVENT_LOG_SUFFIX}", "wb") as file:
-        facts = json.dumps({"pid": PID, "role": "script", "perf_ns": now, "time_ns": now}).encode()
-        prefix = HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(facts))
-        file.write((prefix + facts).ljust(HEADER_BYTES, b"\0"))
+        header = json.dumps({"pid": PID, "role": "script", "perf_ns": now, "time_ns": now}).encode()
+        prefix = HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(header))
+        file.write((prefix + header).ljust(HEADER_BYTES, b"\0"))
         file.write(RECORD.pack(Kind.THREAD, 0, 0, 1, now, now, PID))
         for number, (topic, text) in TEXTS.items():
             pieces = [text[i : i + TEXT_PART_BYTES] for i in range(0, len(text), TEXT_PART_BYTES)]
@@ -184,13 +184,13 @@ def measure(name: str, step: list[tuple[int, int, int, int, int]], steps: int) -
             text=True,
         )
         seconds = time.perf_counter() - started
-    told = json.loads(child.stdout)
-    assert told["steps"] == steps, told
-    assert told["epochs"] == EPOCHS, told
+    measured = json.loads(child.stdout)
+    assert measured["steps"] == steps, measured
+    assert measured["epochs"] == EPOCHS, measured
     print(
         f"{name:13} {steps:>9,} steps, {records:>10,} records: {seconds:.2f} s with imports "
-        f"(summarize {told['summarize_s']:.2f} s, render {told['render_s']:.2f} s), "
-        f"peak {told['peak_bytes'] / 1e9:.2f} GB"
+        f"(summarize {measured['summarize_s']:.2f} s, render {measured['render_s']:.2f} s), "
+        f"peak {measured['peak_bytes'] / 1e9:.2f} GB"
     )
 
 

@@ -85,8 +85,8 @@ def simulated_rates(noise: Noise, repeats: int, pairs: int, seed: int = 1) -> tu
         return [simulated(random, noise, level) for _ in range(repeats)]
 
     alarms = sum(speed_up(side(1), side(1)).verdict in (FASTER, SLOWER) for _ in range(pairs))
-    found = sum(speed_up(side(1), side(1 + PLANTED)).verdict == SLOWER for _ in range(pairs))
-    return alarms / pairs, found / pairs
+    caught = sum(speed_up(side(1), side(1 + PLANTED)).verdict == SLOWER for _ in range(pairs))
+    return alarms / pairs, caught / pairs
 
 
 def recorded(
@@ -110,24 +110,27 @@ def real_rates(pairs: int, steps: int, asleep_ms: float) -> None:
                 run = recorded(Path(parent), number, 100 * PLANTED, steps, asleep_ms)
                 slowed.append(run)
     verdicts = [compare([a], [b]).speedup for a, b in zip(equal[::2], equal[1::2], strict=True)]
-    alarms = sum(one.verdict in (FASTER, SLOWER) for one in verdicts)
+    alarms = sum(speed.verdict in (FASTER, SLOWER) for speed in verdicts)
     print(f"\nreal: {pairs} pairs of equal runs of {steps} steps, {alarms} false alarms")
     means = [run.mean_step_s() or 0.0 for run in equal]
     print(f"  mean steps {min(means) * 1e3:.2f} to {max(means) * 1e3:.2f} ms", end="")
     print(f", standard deviation of runs {np.std(np.log(means), ddof=1):.1%}")
-    chances = [one.chance.share for one in verdicts if one.chance is not None]
+    chances = [speed.chance.share for speed in verdicts if speed.chance is not None]
     print(f"  what can be chance: {min(chances):.1%} to {max(chances):.0%}")
     single = [compare([a], [b]).speedup for a, b in zip(equal[::2], slowed, strict=True)]
-    found = sum(one.verdict == SLOWER for one in single)
-    print(f"  planted {PLANTED:.0%}, one run each: {found} of {len(single)} found")
+    caught = sum(speed.verdict == SLOWER for speed in single)
+    print(f"  planted {PLANTED:.0%}, one run each: {caught} of {len(single)} found")
     neighbours = equal[::2]
     for size in (3, 5, pairs):
         starts = range(0, pairs - size + 1, size)
         groups = [(neighbours[i : i + size], slowed[i : i + size]) for i in starts]
-        told = [compare(*group).speedup for group in groups]
-        found = sum(one.verdict == SLOWER for one in told)
-        print(f"  planted {PLANTED:.0%}, {size} runs each: {found} of {len(told)} found", end=": ")
-        print(", ".join(_interval([one.mid, one.low, one.high]) for one in told))
+        speedups = [compare(*group).speedup for group in groups]
+        caught = sum(speed.verdict == SLOWER for speed in speedups)
+        print(
+            f"  planted {PLANTED:.0%}, {size} runs each: {caught} of {len(speedups)} found",
+            end=": ",
+        )
+        print(", ".join(_interval([speed.mid, speed.low, speed.high]) for speed in speedups))
 
 
 def _interval(bounds: Sequence[float | None]) -> str:
@@ -149,8 +152,8 @@ def main() -> None:
     print(f"{'':<16}{'runs a side':>12}{'false alarms':>14}{f'{PLANTED:.0%} found':>12}")
     for name, noise in CASES.items():
         for repeats in REPEATS:
-            alarms, found = simulated_rates(noise, repeats, arguments.pairs)
-            print(f"{name:<16}{repeats:>12}{alarms:>14.1%}{found:>12.1%}", flush=True)
+            alarms, caught = simulated_rates(noise, repeats, arguments.pairs)
+            print(f"{name:<16}{repeats:>12}{alarms:>14.1%}{caught:>12.1%}", flush=True)
     if arguments.real:
         real_rates(arguments.real, arguments.real_steps, arguments.asleep_ms)
 

@@ -53,7 +53,7 @@ CASES = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=[case.name for case in CASES])
+    parser.add_argument("--only", nargs="*", choices=[sample.name for sample in CASES])
     parser.add_argument("--out", type=Path, help="keeps the runs there")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
@@ -61,51 +61,51 @@ def main() -> None:
         print("| script | the device at work | by its driver | found | may give | by hand |")
         print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
-        for case in CASES:
-            if not arguments.only or case.name in arguments.only:
-                row = of(case, arguments.out or Path(directory))
+        for sample in CASES:
+            if not arguments.only or sample.name in arguments.only:
+                row = of(sample, arguments.out or Path(directory))
                 end = " |" if arguments.markdown else ""
                 print(f"{'| ' if end else ''}{' | '.join(row)}{end}", flush=True)
 
 
-def of(case: Case, directory: Path) -> list[str]:
+def of(sample: Case, directory: Path) -> list[str]:
     """Returns a row of the table."""
-    script, run = SCRIPTS / f"{case.name}.py", directory / case.name
+    script, run = SCRIPTS / f"{sample.name}.py", directory / sample.name
     words = ("-m", "trainprof", "run", "-q", "-o", str(run), str(script), "slow")
     ended = _run(words)
     if ended.returncode:
-        return [case.name, f"failed: {ended.stderr.strip().splitlines()[-1:]}", "", "", "", ""]
+        return [sample.name, f"failed: {ended.stderr.strip().splitlines()[-1:]}", "", "", "", ""]
     summary = json.loads((run / "summary.json").read_text())
     [device] = summary["devices"] or [{"busy_share": None, "kernel_share": None}]
-    found = [f"{one['id']} {one['site'] or ''}".strip() for one in summary["findings"]]
-    is_right = _is_right(case, summary["findings"], script)
+    slugs = [f"{finding['id']} {finding['site'] or ''}".strip() for finding in summary["findings"]]
+    is_right = _is_right(sample, summary["findings"], script)
     by_hand = ""
-    if case.is_mended:
+    if sample.is_mended:
         mended = _run((str(script), "both"))
-        told = mended.stdout.strip().splitlines()[-1:]
-        paces = json.loads(told[0]) if mended.returncode == 0 and told else None
+        last_line = mended.stdout.strip().splitlines()[-1:]
+        paces = json.loads(last_line[0]) if mended.returncode == 0 and last_line else None
         by_hand = f"{paces['slow'] / paces['fast']:.2f}x" if paces else "failed"
-    first = summary["findings"][0]["predicted_speedup"] if found else None
+    first = summary["findings"][0]["predicted_speedup"] if slugs else None
     return [
-        case.name,
+        sample.name,
         "not known" if device["busy_share"] is None else _span(device["busy_share"], " %", 100),
         "" if device["kernel_share"] is None else f"{100 * device['kernel_share']:.0f} %",
-        f"{', '.join(found) or 'nothing'}{'' if is_right else ' (WRONG)'}",
+        f"{', '.join(slugs) or 'nothing'}{'' if is_right else ' (WRONG)'}",
         "" if first is None else _span(first, "x", 1),
         by_hand,
         *([f"faults: {summary['faults']}"] if summary["faults"] else []),
     ]
 
 
-def _is_right(case: Case, findings: list[dict[str, Any]], script: Path) -> bool:
+def _is_right(sample: Case, findings: list[dict[str, Any]], script: Path) -> bool:
     """Whether the first finding is the planted one, at its line where one is marked."""
-    if case.finding is None or not findings:
-        return case.finding is None and not findings
+    if sample.finding is None or not findings:
+        return sample.finding is None and not findings
     lines = script.read_text().splitlines()
     marked = [f"{script.name}:{number}" for number, line in enumerate(lines, 1) if HERE in line]
     first = findings[0]
     site = Path(first["site"] or "").name
-    return first["id"] == case.finding and (not marked or site in marked)
+    return first["id"] == sample.finding and (not marked or site in marked)
 
 
 def _span(bounds: list[float], unit: str, times: int) -> str:

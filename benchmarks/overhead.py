@@ -46,16 +46,16 @@ def main() -> None:
     parser.add_argument("--only", choices=CASES, action="append")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, python {sys.version.split()[0]}, {arguments.pairs} pairs")
-    for case in arguments.only or CASES:
-        steps = max(40, int(arguments.steps * CASES[case]))
-        pairs = [(run(case, steps, False), run(case, steps, True)) for _ in range(arguments.pairs)]
-        report(case, steps, pairs)
+    for name in arguments.only or CASES:
+        steps = max(40, int(arguments.steps * CASES[name]))
+        pairs = [(run(name, steps, False), run(name, steps, True)) for _ in range(arguments.pairs)]
+        report(name, steps, pairs)
 
 
-def run(case: str, steps: int, is_profiled: bool) -> Figures:
+def run(name: str, steps: int, is_profiled: bool) -> Figures:
     """Runs a script once, in a fresh directory."""
     directory = Path(tempfile.mkdtemp(prefix="trainprof-overhead-"))
-    command = [sys.executable, str(SCRIPTS / f"{case}.py"), str(steps)]
+    command = [sys.executable, str(SCRIPTS / f"{name}.py"), str(steps)]
     if is_profiled:
         run_directory = str(directory / "run")
         command[1:1] = ["-m", "trainprof", "run", "-o", run_directory]
@@ -81,10 +81,10 @@ def run(case: str, steps: int, is_profiled: bool) -> Figures:
         shutil.rmtree(directory)
 
 
-def report(case: str, steps: int, pairs: Sequence[tuple[Figures, Figures]]) -> None:
+def report(name: str, steps: int, pairs: Sequence[tuple[Figures, Figures]]) -> None:
     """Prints one case: each row is the median over pairs, smallest and largest."""
     bare_us = statistics.median(bare.median_step_ns for bare, _ in pairs) / 1e3
-    print(f"\n{case}: {steps:,} steps of {bare_us:,.0f} us")
+    print(f"\n{name}: {steps:,} steps of {bare_us:,.0f} us")
     row("median step, ratio", [ours.median_step_ns / bare.median_step_ns for bare, ours in pairs])
     row(
         "median step, added us",

@@ -149,7 +149,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
     events = process.events
     timeline = build_timeline(
         events,
-        process.facts,
+        process.metadata,
         BuiltLoaders.of(process.details),
         main_thread=process.main_thread,
         start=int(events.start[0]),
@@ -161,7 +161,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
     inputs = pipeline_inputs(
         timeline,
         FetchTable.joined(tables),
-        process.facts,
+        process.metadata,
         p.loader,
         cores=number(recording.section("host").get("usable_cores"), float(os.cpu_count() or 1)),
         details=process.details,

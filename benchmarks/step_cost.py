@@ -53,7 +53,7 @@ def main() -> None:
         log = EventLog(directory, role="script")
         for _ in range(arguments.pairs):
             session = Session(log, cwd=os.getcwd())
-            chosen = [one for one in default_probes() if one.name not in arguments.without]
+            chosen = [probe for probe in default_probes() if probe.name not in arguments.without]
             session.attach(torch, chosen)
             hooked = task.step_us()
             session.detach()

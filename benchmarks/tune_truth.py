@@ -69,23 +69,23 @@ CASES = (
 )
 
 
-def tuned(case: Case, budget_s: float, directory: Path) -> dict[str, Any]:
+def tuned(target: Case, budget_s: float, directory: Path) -> dict[str, Any]:
     """Returns the summary of a `tune` run."""
     command = [sys.executable, "-m", "trainprof", "tune", "-q", "--format", "json"]
-    command += [f"--budget={budget_s}s", "-o", str(directory / "tune"), *case.words]
+    command += [f"--budget={budget_s}s", "-o", str(directory / "tune"), *target.words]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"{case.name}: {done.stderr}")
+        sys.exit(f"{target.name}: {done.stderr}")
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
 
 
-def by_hand_s(case: Case, mode: str) -> float:
+def by_hand_s(target: Case, mode: str) -> float:
     """Returns the mean of a steady step that the script itself tells."""
-    assert case.planted is not None
-    command = [sys.executable, str(PLANTED), mode, *case.planted]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return float(told.split()[0]) / 1e3
+    assert target.planted is not None
+    command = [sys.executable, str(PLANTED), mode, *target.planted]
+    stdout = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(stdout.split()[0]) / 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Ceilings:
     error: float
 
 
-def ceiling_by_hand(case: Case, directory: Path, turns: int) -> Ceilings:
+def ceiling_by_hand(target: Case, directory: Path, turns: int) -> Ceilings:
     """Runs free data by hand and in `tune`'s trials, in turns, until it is known how far it is off.
 
     Args:
@@ -114,19 +114,19 @@ def ceiling_by_hand(case: Case, directory: Path, turns: int) -> Ceilings:
         turns: At most.
     """
     runner = ScriptRunner(
-        Script(case.words),
+        Script(target.words),
         RunDirectory(directory),
         interval_s=0.5,
-        sandbox=make_sandbox(directory.absolute(), case.words),
+        sandbox=make_sandbox(directory.absolute(), target.words),
     )
     by_hand: list[float] = []
     by_trial: list[float] = []
     for turn in range(1, turns + 1):
-        real_s, free_s = by_hand_s(case, "real"), by_hand_s(case, "free")
+        real_s, free_s = by_hand_s(target, "real"), by_hand_s(target, "free")
         by_hand.append(real_s / free_s)
         base = runner.run(baseline(), turn, LIMITS)
-        told = json.loads((directory / base.directory / "summary.json").read_text())
-        free = runner.run(ceiling((told["loaders"][0]["site"],), None), turn, LIMITS)
+        base_summary = json.loads((directory / base.directory / "summary.json").read_text())
+        free = runner.run(ceiling((base_summary["loaders"][0]["site"],), None), turn, LIMITS)
         by_trial.append(_step_s(base) / _step_s(free))
         logs = [math.log(its / hands) for its, hands in zip(by_trial, by_hand, strict=True)]
         error = statistics.stdev(logs) / math.sqrt(turn) if turn > 1 else math.inf
@@ -157,7 +157,7 @@ class Score:
 
 
 def judge(
-    case: Case, summary: dict[str, Any], score: Score, directory: Path, turns: int
+    target: Case, summary: dict[str, Any], score: Score, directory: Path, turns: int
 ) -> list[list[str]]:
     """Returns a row for each trial, and counts it."""
     rows = []
@@ -176,13 +176,18 @@ def judge(
             width = (predicted[1] - predicted[0]) / speed["mid"]
             score.widths.append(width)
         by_hand = ""
-        if trial["name"] == "ceiling" and turns and case.planted is not None and speed is not None:
-            found = ceiling_by_hand(case, directory / "in_turns", turns)
-            score.ceilings.append(found)
-            by_hand = f"{found.by_hand:.2f}x by hand, {found.by_trial:.2f}x in turns with it"
+        if (
+            trial["name"] == "ceiling"
+            and turns
+            and target.planted is not None
+            and speed is not None
+        ):
+            in_turns = ceiling_by_hand(target, directory / "in_turns", turns)
+            score.ceilings.append(in_turns)
+            by_hand = f"{in_turns.by_hand:.2f}x by hand, {in_turns.by_trial:.2f}x in turns with it"
         rows.append(
             [
-                case.name,
+                target.name,
                 trial["name"],
                 "-" if predicted is None else f"{predicted[0]:.2f}-{predicted[1]:.2f}x",
                 trial["outcome"] if speed is None else _measured(speed),
@@ -192,7 +197,7 @@ def judge(
         )
     best = summary["recommended"]
     name = best["name"] if best is not None else "nothing"
-    rows.append([case.name, f"recommended: {name}", "", "", "", ""])
+    rows.append([target.name, f"recommended: {name}", "", "", "", ""])
     return rows
 
 
@@ -211,14 +216,14 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "2")
     score, rows = Score(), []
-    for case in CASES:
-        if asked.only not in case.name:
+    for target in CASES:
+        if asked.only not in target.name:
             continue
         with tempfile.TemporaryDirectory() as directory:
-            summary = tuned(case, asked.budget, Path(directory))
-            found = judge(case, summary, score, Path(directory), asked.turns)
-        rows += found
-        for row in found:
+            summary = tuned(target, asked.budget, Path(directory))
+            judged = judge(target, summary, score, Path(directory), asked.turns)
+        rows += judged
+        for row in judged:
             line = f"| {' | '.join(row)} |" if asked.markdown else "  ".join(x for x in row if x)
             print(line, flush=True)
     if score.forecasts:
@@ -228,7 +233,7 @@ def main() -> None:
             f"median width {statistics.median(score.widths):.0%} of the speed-up"
         )
     if score.ceilings:
-        off = ", ".join(f"{one.off:+.0%} (+-{2 * one.error:.0%})" for one in score.ceilings)
+        off = ", ".join(f"{known.off:+.0%} (+-{2 * known.error:.0%})" for known in score.ceilings)
         print(f"ceiling against data made free by hand: {off}")
 
 

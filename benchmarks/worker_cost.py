@@ -113,14 +113,14 @@ def as_worker() -> Iterator[None]:
 @contextmanager
 def taken_for(wall_ns: int) -> Iterator[None]:
     """Samples and fetches are treated as if they took as long."""
-    told = fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS
-    fetch_usage.SHORT_NS = 0 if wall_ns >= told[0] else told[0]  # type: ignore[misc]
-    fetch_usage.LONG_NS = 0 if wall_ns >= told[1] else told[1]  # type: ignore[misc]
-    slowest_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= told[2] else told[2]  # type: ignore[misc]
+    usual = fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS
+    fetch_usage.SHORT_NS = 0 if wall_ns >= usual[0] else usual[0]  # type: ignore[misc]
+    fetch_usage.LONG_NS = 0 if wall_ns >= usual[1] else usual[1]  # type: ignore[misc]
+    slowest_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= usual[2] else usual[2]  # type: ignore[misc]
     try:
         yield
     finally:
-        fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS = told  # type: ignore[misc]
+        fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS = usual  # type: ignore[misc]
 
 
 def in_worker(wall_ns: int) -> Callable[[], float]:

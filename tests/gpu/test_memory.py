@@ -39,14 +39,14 @@ def test_the_peak_is_the_scripts_own_and_growth_is_growth(
     assert summary["faults"] == []
     (row,) = summary["devices"]
     memory = row["memory"]
-    found = [
+    figures = [
         memory[name]
         for name in (
             *("peak_allocated_bytes", "peak_reserved_bytes"),
             *("retries", "out_of_memory_errors"),
         )
     ]
-    assert found == ours.told()
+    assert figures == ours.last_line()
     print(f"\n{what}: {memory}")
     assert memory["is_growing"] is (what == "keeps")
     if what == "keeps":
@@ -71,7 +71,7 @@ def test_a_peak_that_the_script_resets_is_not_lost(tmp_path: Path, cuda: str) ->
     script = write(tmp_path, RESETS)
     ours, summary = profiled(script, cuda)
     assert ours == bare(script, cuda)
-    before, after = ours.told()
+    before, after = ours.last_line()
     assert after < 300 * MIB < before
     assert summary["devices"][0]["memory"]["peak_allocated_bytes"] == before
 

@@ -46,7 +46,7 @@ def test_a_graph_is_captured_and_replayed_as_without(
     ours, summary = profiled(script, cuda, options=options)
     plain = bare(script, cuda)
     assert (ours.status, ours.stderr) == (plain.status, plain.stderr) == (0, "")
-    assert ours.told() == pytest.approx(plain.told(), rel=1e-3)
+    assert ours.last_line() == pytest.approx(plain.last_line(), rel=1e-3)
     assert summary["faults"] == []
 
 
@@ -74,14 +74,14 @@ def test_syncs_in_native_code_are_found_by_line_and_nobody_sees(tmp_path: Path, 
     assert ours == plain
     assert ours.stdout == "0 False\n"
     assert summary["faults"] == []
-    found = summary["found_syncs"]
-    print(f"\n{found}")
-    assert (found["first_step"], found["steps"]) == (20, 20)
-    sites = [call["site"] for call in found["calls"]]
+    syncs = summary["found_syncs"]
+    print(f"\n{syncs}")
+    assert (syncs["first_step"], syncs["steps"]) == (20, 20)
+    sites = [call["site"] for call in syncs["calls"]]
     assert line_of(WAITS, "# waits") in sites
     assert line_of(WAITS, "loss.item()") not in sites
     assert line_of(WAITS, "x.cpu()") not in sites
-    assert found["known_calls"] >= 2 * found["steps"]
+    assert syncs["known_calls"] >= 2 * syncs["steps"]
 
 
 @pytest.mark.parametrize("mode", ["warn", "error"])

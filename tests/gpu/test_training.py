@@ -51,9 +51,9 @@ def test_the_sample_script_runs_in_each_mode(tmp_path: Path, device: str, mode: 
     if timing == "async":
         low, high = row["busy_share"]
         assert 0 <= low <= high <= 1
-    told = {name: summary[name] for name in ("devices", "found_syncs", "overhead", "verdict")}
+    last = {name: summary[name] for name in ("devices", "found_syncs", "overhead", "verdict")}
     step = summary["training"]["step_s"]["p50"]
-    print(f"\n{mode}: a step {step * 1e3:.2f} ms, {json.dumps(told)}")
+    print(f"\n{mode}: a step {step * 1e3:.2f} ms, {json.dumps(last)}")
 
 
 # What a device did, by torch.profiler: the union of all that ran there, over the time it took.
@@ -106,17 +106,19 @@ print(json.dumps(told))
 
 
 @pytest.mark.parametrize("case", ["works", "half", "starved"])
-def test_the_device_is_busy_as_torchs_profiler_says(tmp_path: Path, cuda: str, case: str) -> None:
+def test_the_device_is_busy_as_torchs_profiler_says(
+    tmp_path: Path, cuda: str, workload: str
+) -> None:
     script = write(tmp_path, BUSY)
-    truth = bare(script, cuda, case, "profiler")
+    truth = bare(script, cuda, workload, "profiler")
     assert truth.status == 0, truth.stderr
-    ours, _ = profiled(script, cuda, case, "trainprof")
+    ours, _ = profiled(script, cuda, workload, "trainprof")
     assert ours.status == 0, ours.stderr
     (row,) = part_of(tmp_path / "run", cuda, f"{WARMUP + 1}:{WARMUP + STEPS}")["devices"]
     low, high = row["busy_share"]
-    busy = truth.told()["busy"]
-    print(f"\n{case}: torch.profiler {truth.told()}, trainprof {low:.3f} to {high:.3f}, {row}")
-    assert truth.told()["spans"] > 0
+    busy = truth.last_line()["busy"]
+    print(f"\n{workload}: torch.profiler {busy:.3f}, trainprof {low:.3f} to {high:.3f}, {row}")
+    assert truth.last_line()["spans"] > 0
     assert low - POINTS <= busy <= high + POINTS
 
 
@@ -142,7 +144,7 @@ def test_what_a_step_costs_is_printed(tmp_path: Path, device: str) -> None:
         plain = bare(script, device)
         ours, summary = profiled(script, device, run=f"run-{pair}")
         assert (plain.status, ours.status) == (0, 0), ours.stderr
-        plain_us, ours_us = (one.told()["median_us"] for one in (plain, ours))
+        plain_us, ours_us = (ended.last_line()["median_us"] for ended in (plain, ours))
         ratios.append(ours_us / plain_us)
         added.append(ours_us - plain_us)
     print(
@@ -166,7 +168,7 @@ def test_the_device_is_not_touched_before_the_script_does(
     script = write(tmp_path, UNTOUCHED)
     ours, _ = profiled(script, device, options=MODES[mode])
     assert ours == bare(script, device)
-    assert ours.told() == [False, False]
+    assert ours.last_line() == [False, False]
 
 
 # Small pieces of work, given out slowly: what a launch-bound script's device really does.
@@ -218,9 +220,9 @@ def test_the_bounds_hold_the_time_of_its_kernels(tmp_path: Path, cuda: str) -> N
     assert summary["faults"] == []
     (row,) = summary["devices"]
     step_s = summary["phases"]["training_s"] / summary["training"]["steps"]
-    told, (low, high) = truth.told(), row["busy_share"]
-    busy, between = told["step_us"] / 1e6 / step_s, told["kernels"] / STEPS * BETWEEN_S / step_s
+    last, (low, high) = truth.last_line(), row["busy_share"]
+    busy, between = last["step_us"] / 1e6 / step_s, last["kernels"] / STEPS * BETWEEN_S / step_s
     print(f"\nlaunch-bound: torch.profiler {busy:.3f}, trainprof {low:.3f} to {high:.3f}")
-    assert told["kernels"] > 0
+    assert last["kernels"] > 0
     # What a device needs from one kernel to the next is its own time.
     assert low - POINTS - between <= busy <= high + POINTS

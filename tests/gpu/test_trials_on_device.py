@@ -46,8 +46,8 @@ def run_trial(
 @pytest.mark.parametrize("data", ["real", "free"])
 def test_pinned_batches_are_copied_without_waiting(tmp_path: Path, device: str, data: str) -> None:
     asked = TrialOptions(sites=(SITE,), loaders={"pin_memory": True}, data=data)  # type: ignore[arg-type]
-    told, run = run_trial(tmp_path, device, asked)
-    is_pinned = [pinned for pinned, _ in told]
+    batches, run = run_trial(tmp_path, device, asked)
+    is_pinned = [pinned for pinned, _ in batches]
     assert is_pinned == [device == "cuda"] * 40  # copies of batches too
     copies = read_recordings(run.events)[0].of(Kind.TRANSFER)
     to_device = [copy.flags for copy in copies if copy.flags & TransferFlag.H2D]
@@ -56,7 +56,7 @@ def test_pinned_batches_are_copied_without_waiting(tmp_path: Path, device: str, 
     notes = read_trial_notes(run)
     assert notes.applied["pin_memory"] is True
     assert notes.refused == {}
-    assert list(notes.losses) == [loss for _, loss in told]
+    assert list(notes.losses) == [loss for _, loss in batches]
 
 
 def test_settings_of_the_device(tmp_path: Path, cuda: str) -> None:

@@ -73,11 +73,11 @@ def test_a_stream_that_each_worker_yields(
     tmp_path: Path, shares: str | None, workers: int, is_found: bool
 ) -> None:
     stream = f"DataLoader(Stream({shares!r}), batch_size=16, num_workers={workers})"
-    found = findings_of(tmp_path, f"train({stream})")
-    assert ("duplicated_stream" in found) is is_found
+    findings = findings_of(tmp_path, f"train({stream})")
+    assert ("duplicated_stream" in findings) is is_found
     if is_found:
-        assert next(iter(found)) == "duplicated_stream"
-    for finding in found.values():
+        assert next(iter(findings)) == "duplicated_stream"
+    for finding in findings.values():
         assert shares or finding["change"].get("num_workers", 0) < 2
 
 
@@ -86,8 +86,8 @@ def test_no_worker_for_the_only_core(tmp_path: Path) -> None:
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 train(DataLoader(Computed(), batch_size=16))
 """
-    found = findings_of(tmp_path, script)
-    assert not any("num_workers=" in finding["advice"] for finding in found.values())
+    findings = findings_of(tmp_path, script)
+    assert not any("num_workers=" in finding["advice"] for finding in findings.values())
 
 
 def test_an_evaluation_ahead_of_training_is_no_recompilation(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ def test_two_real_runs_and_what_was_changed_between_them(tmp_path: Path) -> None
     assert run_under([script, "2"], tmp_path, tmp_path / "a").returncode == 0
     script.write_text(SCRIPT + "# changed\n")
     assert run_under([script, "22"], tmp_path, tmp_path / "b").returncode == 0
-    told, status = compared(tmp_path, "a", "b")
+    comparison, status = compared(tmp_path, "a", "b")
     assert status == 0
     # The median: a busy machine may hold up any step, and half of them hardly for 20 ms.
-    step = next(one for one in told["metrics"] if one["name"] == "step_p50_s")
+    step = next(metric for metric in comparison["metrics"] if metric["name"] == "step_p50_s")
     assert step["other"] > step["base"]
-    assert not told["comparable"]
-    assert {"the script's text differs", "Changed: arguments 2 -> 22"} <= set(told["notes"])
+    assert not comparison["comparable"]
+    assert {"the script's text differs", "Changed: arguments 2 -> 22"} <= set(comparison["notes"])
 
 
 SETTINGS = "import sys; print(open(sys.argv[1]).read())\n"

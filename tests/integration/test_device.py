@@ -98,11 +98,11 @@ def test_synchronized_phases_take_what_the_device_takes(
         assert shown[:-1] == plain[:-1]
         assert summary["run"]["device_timing"] == "synchronized"
         assert summary["overhead"]["synchronizations"] >= 10 * STEPS
-        found, truth = summary["ledger"]["seconds"], json.loads(shown[-1])["seconds"]
+        ledger, truth = summary["ledger"]["seconds"], json.loads(shown[-1])["seconds"]
         missed = {
-            phase: (found[phase], seconds)
+            phase: (ledger[phase], seconds)
             for phase, seconds in truth.items()
-            if found[phase] != pytest.approx(seconds, rel=WITHIN)
+            if ledger[phase] != pytest.approx(seconds, rel=WITHIN)
         }
         if not missed:  # else the scheduler may have taken the processor away in between
             break
@@ -212,7 +212,7 @@ WIDEST = 0.25
 def test_the_device_is_busy_and_idle_as_it_is(
     environment: dict[str, str],
     tmp_path: Path,
-    case: str,
+    workload: str,
     operation_ns: int,
     copy_ns: int,
     bottleneck: str,
@@ -220,13 +220,15 @@ def test_the_device_is_busy_and_idle_as_it_is(
     for attempt in attempts():
         run = tmp_path / str(attempt)
         run.mkdir()
-        arguments = (case, str(operation_ns), str(copy_ns))
+        arguments = (workload, str(operation_ns), str(copy_ns))
         launcher = (*TRAINPROF, "-o", "run")
         shown = output(launcher, run, BUSY, arguments=arguments, env=environment).splitlines()
         summary = json.loads((run / "run" / "summary.json").read_text())
         assert summary["faults"] == []
         assert shown[-2] == "waited for 0"
-        missed = missed_shares(summary, json.loads(shown[-1]), 1.0 if case == "tiny" else WIDEST)
+        missed = missed_shares(
+            summary, json.loads(shown[-1]), 1.0 if workload == "tiny" else WIDEST
+        )
         named = summary["verdict"]["bottleneck"]
         if not missed and named == bottleneck:
             break
@@ -237,17 +239,17 @@ def test_the_device_is_busy_and_idle_as_it_is(
     counted_s = training_s - device["idle_because"]["warmup_s"]  # shares are of the time after it
     idle_s = training_s - device["busy_share"][0] * counted_s
     assert sum(device["idle_because"].values()) == pytest.approx(idle_s)
-    if case == "tiny":
+    if workload == "tiny":
         assert device["busy_share"][0] < 0.5
         # Between two pieces of work it may be idle or not: that is said, and not guessed.
         assert device["idle_because"]["unknown_s"] > 0.3 * training_s
         assert "wide bounds" in summary["not_observed"]["devices.busy_share"]
-    if case == "copies":
+    if workload == "copies":
         (copies,) = summary["transfers"]
         assert (copies["in_training"], copies["by_library_share"]) == (80, 0.0)
         assert copies["exposed_in_training_s"] == copies["exposed_s"]
-    if case == "item":
-        point = max(summary["sync_points"], key=lambda one: one["seconds"] or 0.0)
+    if workload == "item":
+        point = max(summary["sync_points"], key=lambda sync: sync["seconds"] or 0.0)
         assert point["seconds"] > 0.5 * training_s
         assert point["exposed_s"] < 0.25 * point["seconds"]
 
@@ -258,12 +260,12 @@ def missed_shares(
     """Returns what lies off the truth, of the training phase: as found, and as it is."""
     (device,) = summary["devices"]
     training_s = summary["phases"]["training_s"]
-    found = {name: [s / training_s for s in both] for name, both in device["exposed_s"].items()}
-    found["busy"] = device["busy_share"]
+    ledger = {name: [s / training_s for s in both] for name, both in device["exposed_s"].items()}
+    ledger["busy"] = device["busy_share"]
     missed = {
-        name: (found[name], true)
+        name: (ledger[name], true)
         for name, true in truth.items()
-        if not found[name][0] - POINTS <= true <= found[name][1] + POINTS
+        if not ledger[name][0] - POINTS <= true <= ledger[name][1] + POINTS
     }
     low, high = device["busy_share"]
     return missed if high - low <= widest else missed | {"width": high - low}

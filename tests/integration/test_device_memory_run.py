@@ -94,7 +94,7 @@ def test_memory_and_found_syncs_of_a_run(tmp_path: Path) -> None:
     assert memory["readings"] > 20
     assert memory["growth_bytes_per_step"] in (None, pytest.approx(GROWS))
 
-    found = summary["found_syncs"]
-    assert (found["first_step"], found["steps"], found["known_calls"]) == (20, 20, 0)
-    (call,) = found["calls"]
+    syncs = summary["found_syncs"]
+    assert (syncs["first_step"], syncs["steps"], syncs["known_calls"]) == (20, 20, 0)
+    (call,) = syncs["calls"]
     assert call == {"site": f"{script.name}:{line_of('here it waits')}", "count": 40}

@@ -318,9 +318,9 @@ DDP_SCRIPT = PREAMBLE + DDP_ASKS + RANKS
 
 
 def truth_of_rank(pair: Pair, rank: int) -> dict[str, Any]:
-    found = json.loads((pair.run.parent / f"truth-{rank}.json").read_text())
-    assert isinstance(found, dict)
-    return found
+    row_of = json.loads((pair.run.parent / f"truth-{rank}.json").read_text())
+    assert isinstance(row_of, dict)
+    return row_of
 
 
 def check_cost(row: dict[str, Any], truth: dict[str, Any]) -> None:
@@ -353,9 +353,9 @@ def check_ranks(summary: dict[str, Any], pair: Pair) -> None:
         assert row["step_s"]["n"] > 0
         whole = row["ledger"]
         assert sum(whole["seconds"].values()) == pytest.approx(whole["wall_s"], rel=0.005)
-    for key, found in summary["ledger"]["seconds"].items():
+    for key, row_of in summary["ledger"]["seconds"].items():
         mean = sum(row["ledger"]["seconds"][key] for row in rows) / 2
-        assert found == pytest.approx(mean)
+        assert row_of == pytest.approx(mean)
     training = summary["training"]
     assert (training["steps"], training["iterations"], training["epochs"]) == (12, 12, 2)
     assert training["samples"] == 2 * 48
@@ -482,8 +482,8 @@ def test_ranks_end_at_the_same_step_when_the_time_is_over(tmp_path: Path) -> Non
     ours = (sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", "--max-time", "9s")
     ended = run((*ours, *TORCHRUN), "train.py", cwd=tmp_path, env=environment())
     assert ended.status == 0, ended.stderr
-    told = run(REPORT, "--format", "json", "run", cwd=tmp_path, env=environment())
-    summary = json.loads(told.stdout)
+    page_ = run(REPORT, "--format", "json", "run", cwd=tmp_path, env=environment())
+    summary = json.loads(page_.stdout)
     assert summary["faults"] == []
     first, second = summary["ranks"]
     assert first["steps"] == second["steps"] > 0
@@ -538,16 +538,16 @@ with open("told", "w") as file:
 
 def told_by_daemon(cwd: Path) -> dict[str, Any]:
     """Lets the daemon begin, and returns what it timed."""
-    go, told = (os.open(cwd / name, os.O_RDWR) for name in ("go", "told"))
+    go, page_ = (os.open(cwd / name, os.O_RDWR) for name in ("go", "told"))
     try:
         os.write(go, b"x")
-        assert can_be_read(told, DEADLINE_S), "the daemon told nothing"
-        found = json.loads(os.read(told, 65536))
+        assert can_be_read(page_, DEADLINE_S), "the daemon told nothing"
+        row_of = json.loads(os.read(page_, 65536))
     finally:
         os.close(go)
-        os.close(told)
-    assert isinstance(found, dict)
-    return found
+        os.close(page_)
+    assert isinstance(row_of, dict)
+    return row_of
 
 
 @pytest.mark.proves("Children", "a daemon that trains after the script has ended")
@@ -563,8 +563,8 @@ def test_a_daemon_is_found_by_a_later_report(tmp_path: Path) -> None:
         check_same(pair)
         assert pair.summary()["training"]["steps"] == 0
         truth = told_by_daemon(cwd)
-        told = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
-        later = json.loads(told.stdout)
+        page_ = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
+        later = json.loads(page_.stdout)
         assert (later["training"]["steps"], later["training"]["epochs"]) == (12, 2)
         if is_its_own(later, truth):
             break

@@ -269,11 +269,11 @@ except KeyboardInterrupt:
 
 def test_a_terminal_that_hangs_up_tells_the_script(tmp_path: Path) -> None:
     """The kernel tells the session's leader alone, which is trainprof."""
-    told = tmp_path / "told"
+    heard = tmp_path / "told"
     text = f"""
 import os, signal, time
 def handle(number, frame):
-    with open({str(told)!r}, "w") as file:
+    with open({str(heard)!r}, "w") as file:
         file.write("hung up")
     os._exit(0)
 signal.signal(signal.SIGHUP, handle)
@@ -286,7 +286,7 @@ while True:
         terminal.await_text(b"ready\r\n")  # whole: a write cut by the hang-up would raise
         terminal.hang_up()
         assert terminal.process.wait(DEADLINE_S) == 0
-    assert told.read_text() == "hung up"
+    assert heard.read_text() == "hung up"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

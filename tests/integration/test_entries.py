@@ -308,13 +308,13 @@ def other_pythons() -> list[str]:
     """Pythons of any version on this machine, each once."""
     places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place]
     places += sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    found: dict[Path, str] = {}
+    pythons: dict[Path, str] = {}
     for place in places:
         for name in ("python", "python2", "python3"):
             path = place / name
             if path.exists() and "shims" not in path.parts:
-                found.setdefault(path.resolve(), str(path))
-    return sorted(found.values())
+                pythons.setdefault(path.resolve(), str(path))
+    return sorted(pythons.values())
 
 
 @pytest.mark.proves("Children", "of other Python versions, with -I, -E, -S, -s or an empty env")

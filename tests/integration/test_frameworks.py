@@ -578,21 +578,21 @@ def _output(launcher: Sequence[str], directory: Path, script: str) -> str:
 
 def _check_loaders(framework: Framework, script: str, summary: dict[str, Any]) -> None:
     """Each loader is named by a line that the script says builds it, and every such line is."""
-    told = {
+    expected = {
         (f"script.py:{number}", role)
         for number, line in enumerate(script.splitlines(), 1)
         if MARK in line
         for role in line.split(MARK)[1].split(", ")
     }
-    assert {(loader["site"], loader["role"]) for loader in summary["loaders"]} == told
+    assert {(loader["site"], loader["role"]) for loader in summary["loaders"]} == expected
     assert len(summary["loaders"]) == framework.loaders
     assert {loader["built_by"] for loader in summary["loaders"]} <= {framework.built_by}
     assert sum(x["steps"] for x in summary["epochs"]) in (0, summary["training"]["steps"])
 
 
 def _check_evaluation(summary: dict[str, Any], seconds: dict[str, float]) -> None:
-    found = summary["ledger"]["seconds"]["evaluation"]
+    evaluation_s = summary["ledger"]["seconds"]["evaluation"]
     if "other at least" in seconds:
         assert summary["ledger"]["seconds"]["other"] >= seconds["other at least"]
     if "evaluation at least" in seconds:
-        assert seconds["evaluation at least"] < found < seconds["evaluation at most"]
+        assert seconds["evaluation at least"] < evaluation_s < seconds["evaluation at most"]

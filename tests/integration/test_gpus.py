@@ -71,7 +71,7 @@ def test_a_run_on_one_of_two_gpus(tmp_path: Path, library: Path) -> None:
     environment = {**stub_environment(library, tmp_path), "CUDA_VISIBLE_DEVICES": "GPU-00000001"}
     for attempt in attempts():
         (tmp_path / "conf").write_text("gpus=2\nduty_pct=100\n")
-        summary, told = profile(
+        summary, stdout_truth = profile(
             *(tmp_path, TRAINS_ON_ONE_OF_TWO),
             run=f"run-{attempt}",
             options=["--interval", "0.1"],
@@ -82,7 +82,7 @@ def test_a_run_on_one_of_two_gpus(tmp_path: Path, library: Path) -> None:
         if energy_miss(used) <= 0.01:
             break
     assert energy_miss(used) <= 0.01
-    assert told["seconds"]["libraries"] == 0
+    assert stdout_truth["seconds"]["libraries"] == 0
     assert (used["logical_index"], used["is_visible"], used["is_used"]) == (0, True, True)
     assert (hidden["logical_index"], hidden["is_visible"]) == (None, False)
     assert {process["role"] for process in used["processes"]} == {"own", "other"}

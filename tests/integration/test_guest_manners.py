@@ -90,9 +90,9 @@ def parts_of(
     assert list(wrote[1]) == ["", *texts], ours.stderr
     parts = {name: Part(*(of.get(name, "") for of in wrote)) for name in wrote[0]}
     [main] = [
-        one
-        for one in read_recordings(directory / "run" / "events")
-        if one.header["role"] == "script"
+        recording
+        for recording in read_recordings(directory / "run" / "events")
+        if recording.header["role"] == "script"
     ]
     assert main.notes(Topic.PROBE_FAILED) == []
     return parts, plain, ours, main
@@ -1137,10 +1137,10 @@ def test_what_a_script_sees(tmp_path: Path) -> None:
     for name in ("deep", "looks"):
         assert parts[name].plain_stderr == "", name
 
-    told = parts["interrupted"].plain_stderr
-    assert told.count("KeyboardInterrupt") == 11
-    assert "TypeError: default_collate" in told.rpartition("During handling")[0]
-    assert "RuntimeError: mat1" in told.rpartition("During handling")[0]
+    stderr = parts["interrupted"].plain_stderr
+    assert stderr.count("KeyboardInterrupt") == 11
+    assert "TypeError: default_collate" in stderr.rpartition("During handling")[0]
+    assert "RuntimeError: mat1" in stderr.rpartition("During handling")[0]
     # The last one is that of the uncaught failure.
     last = main.of(Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)[-4:]
     assert [event.kind for event in last] == [

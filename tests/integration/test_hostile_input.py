@@ -248,8 +248,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def steps_told(reported: Reported) -> int | None:
-    found = re.search(r"([\d,]+) steps?\b", reported.out)
-    return int(found[1].replace(",", "")) if found else None
+    steps = re.search(r"([\d,]+) steps?\b", reported.out)
+    return int(steps[1].replace(",", "")) if steps else None
 
 
 # -- damage -------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@ def steps_told(reported: Reported) -> int | None:
 def test_the_run_is_whole_to_begin_with(run: Run) -> None:
     for without_summary in (False, True):
         run.mend(without_summary=without_summary)
-        told = report(run.path)
-        assert steps_told(told) == STEPS
+        answer = report(run.path)
+        assert steps_told(answer) == STEPS
         summary = json.loads(report(run.path, "--format", "json").out)
         assert summary["training"]["steps"] == STEPS
         assert summary["ledger"]["seconds"]["forward"] == pytest.approx(STEPS * 200e-6)
@@ -370,12 +370,12 @@ def compared(path: Path) -> str:
             status = run_command(["compare", str(path), str(copy), "--verbose"])
     finally:
         shutil.rmtree(copy)
-    told = Reported(status, out.getvalue(), err.getvalue())
+    answer = Reported(status, out.getvalue(), err.getvalue())
     if status == 2:
-        assert_a_line_and_a_hint(told)
+        assert_a_line_and_a_hint(answer)
     else:
-        assert (status, told.err) == (0, "")
-    return told.out
+        assert (status, answer.err) == (0, "")
+    return answer.out
 
 
 @pytest.mark.proves("Damaged runs", "files emptied, and swapped with each other")
@@ -444,8 +444,8 @@ def test_a_newer_schema_is_named(run: Run) -> None:
 
     run.mend(without_summary=True)
     (run.path / LOG).write_bytes(MAGIC + (9).to_bytes(4, "little") + run.whole(LOG)[12:])
-    told = " ".join(report(run.path, "--verbose").out.split())
-    assert "log version 9; this trainprof reads up to 1" in told
+    answer = " ".join(report(run.path, "--verbose").out.split())
+    assert "log version 9; this trainprof reads up to 1" in answer
 
     newer = json.loads(run.whole("summary.json")) | {"schema_version": 2, "run": "otherwise"}
     assert run.with_file("summary.json", json.dumps(newer).encode()).status == 0
@@ -539,7 +539,7 @@ def test_anything_in_any_field_of_a_sample(run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("topic", [Topic.LOADER, Topic.SITE, Topic.ENVIRONMENT, "header"])
 def test_anything_in_what_a_log_says_of_itself(run: Run, topic: Topic | str) -> None:
-    facts: Any = {
+    metadata: Any = {
         Topic.LOADER: {"kind": "DataLoader", "num_workers": 2, "prefetch_factor": 2, "site": 1},
         Topic.SITE: ["/work/train.py", 41, "main"],
         Topic.ENVIRONMENT: {"torch": "2", "device": "cuda", "rank": 0, "world_size": 1},
@@ -547,10 +547,10 @@ def test_anything_in_what_a_log_says_of_itself(run: Run, topic: Topic | str) -> 
     }[topic]
 
     @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-    @given(st.sampled_from(list(places(facts))), ODD_VALUES)
+    @given(st.sampled_from(list(places(metadata))), ODD_VALUES)
     def check(place: tuple[Any, ...], new: Any) -> None:
         log = FakeRun()
-        odd = changed(facts, place, new)
+        odd = changed(metadata, place, new)
         loader = log.text(topic, odd) if topic is Topic.LOADER else log.loader(41)
         if isinstance(topic, Topic):
             log.text(topic, odd)
@@ -558,8 +558,8 @@ def test_anything_in_what_a_log_says_of_itself(run: Run, topic: Topic | str) -> 
         log.train_pass(loader, optimizer, 25)
         data = log.log_bytes()
         if topic == "header":
-            told = json.dumps(odd).encode()[: HEADER_BYTES - HEADER_PREFIX.size]
-            head = HEADER_PREFIX.pack(MAGIC, 1, len(told)) + told
+            answer = json.dumps(odd).encode()[: HEADER_BYTES - HEADER_PREFIX.size]
+            head = HEADER_PREFIX.pack(MAGIC, 1, len(answer)) + answer
             data = head.ljust(HEADER_BYTES, b"\0") + data[HEADER_BYTES:]
         assert run.with_file(LOG, data).status == 0
 
@@ -621,8 +621,8 @@ ENCODABLE = HOSTILE.replace("\udc80", "")
 def test_hostile_names_are_plain_text(tmp_path: Path) -> None:
     log = FakeRun()
     place = log.site(41, file=f"/work/{HOSTILE}.py")
-    facts = {"kind": HOSTILE, "site": place, "num_workers": 0, "dataset": HOSTILE}
-    loader, optimizer = log.text(Topic.LOADER, facts), log.optimizer(ENCODABLE)
+    metadata = {"kind": HOSTILE, "site": place, "num_workers": 0, "dataset": HOSTILE}
+    loader, optimizer = log.text(Topic.LOADER, metadata), log.optimizer(ENCODABLE)
     log.train_pass(loader, optimizer, STEPS, wait=10**7)
     log.leaf(Kind.SYNC, US, site=place, flags=1)
     log.leaf(Kind.TRANSFER, US, site=place, value=1, flags=1)
@@ -690,7 +690,7 @@ def test_nothing_outside_the_run_is_read_and_nothing_executed(tmp_path: Path) ->
             inside.summary.rename(tmp_path / "summary")
         audited = []
         try:
-            shown = "".join(report(inside.path, "--format", one, "-v").out for one in FORMATS)
+            shown = "".join(report(inside.path, "--format", format, "-v").out for format in FORMATS)
         finally:
             seen, audited = audited, None
         assert "s3cret" not in shown
@@ -732,9 +732,9 @@ def test_a_directory_of_garbage_is_refused_or_shown(
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(random.Random(name).randbytes(5000))
-    told = report(tmp_path, "--verbose").out
-    assert "manifest.json is damaged" in told
-    assert "is not an event log" in told
+    answer = report(tmp_path, "--verbose").out
+    assert "manifest.json is damaged" in answer
+    assert "is not an event log" in answer
     monkeypatch.chdir(tmp_path)
     for name in ("nothing here", "a\0b", "x" * 5000, "\x1b[31m", "manifest.json"):
         assert report(Path(name)).status == 2

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from support.processes import DEADLINE_S, Ended, Running, run, write_script
+from support.styles import without_compiler
 
 from trainprof.analysis.summary.run import STALE_FROM_S
 from trainprof.record.last_stacks import read_last_stacks
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="as Linux ends p
 RUN = (sys.executable, "-m", "trainprof", "run", "-o", "run")
 REPORT = (sys.executable, "-m", "trainprof", "report")
 
-TRAINS = """
+TRAINS = without_compiler("""
 import torch
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -34,7 +35,7 @@ def train(steps):
     for _ in range(steps):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-"""
+""")
 # Threads of a pool that was used before do not live on in forked workers.
 POOL = """
 import torch

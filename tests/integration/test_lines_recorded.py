@@ -431,7 +431,7 @@ if __name__ == "__main__":
             methods,
             is_decorated,
             id="decorated" if is_decorated else "not decorated",
-            marks=[pytest.mark.proves("Line times", f"in workers by {one}") for one in methods],
+            marks=[pytest.mark.proves("Line times", f"in workers by {m}") for m in methods],
         )
         for methods, is_decorated in ((["fork", "spawn"], False), (["fork", "forkserver"], True))
     ],

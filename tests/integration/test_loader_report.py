@@ -83,8 +83,8 @@ def test_sleeping_workers_are_explained(tmp_path: Path) -> None:
     assert "asleep (sleep, lock, network" in whole
     rows = [text.split()[:2] for text in whole.split("\n") if text[:3] in ("0  ", "1  ")]
     assert {(row[0], row[1]) for row in rows} >= {("0", "24"), ("1", "24")}
-    told = json.loads(shown(tmp_path, "--loader", str(loader["id"]), "--format", "json"))
-    assert told == loader
+    shown_json = json.loads(shown(tmp_path, "--loader", str(loader["id"]), "--format", "json"))
+    assert shown_json == loader
 
 
 def test_no_sample_is_timed_where_none_is_asked_for(tmp_path: Path) -> None:

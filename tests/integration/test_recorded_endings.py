@@ -81,23 +81,23 @@ def reported(directory: Path) -> Reported:
     return Reported(json.loads(texts[0]), " ".join(texts[1].split()))
 
 
-def check(told: Reported, truth: dict[str, Any], *, epochs: int = 1) -> None:
+def check(report: Reported, truth: dict[str, Any], *, epochs: int = 1) -> None:
     """Asserts that all steps are there, and that the ledger closes; see `costs` for the rest."""
-    training, ledger = told.summary["training"], told.summary["ledger"]
+    training, ledger = report.summary["training"], report.summary["ledger"]
     assert (training["steps"], training["epochs"]) == (STEPS * epochs, epochs)
     assert truth["counts"]["forward"] == STEPS * epochs
     assert sum(ledger["seconds"].values()) == pytest.approx(ledger["wall_s"], rel=0.005)
 
 
-def costs_missed(told: Reported, truth: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def costs_missed(report: Reported, truth: dict[str, Any]) -> dict[str, tuple[float, float]]:
     style = Style("", STEPS, STEPS, 1)
-    return missed_costs(style, told.summary, truth)
+    return missed_costs(style, report.summary, truth)
 
 
 def truth_in(output: bytes | str) -> dict[str, Any]:
     text = output if isinstance(output, str) else output.decode()
-    found = [json.loads(line) for line in text.splitlines() if line.startswith('{"seconds"')]
-    return dict(found[-1])
+    truths = [json.loads(line) for line in text.splitlines() if line.startswith('{"seconds"')]
+    return dict(truths[-1])
 
 
 def prove(attempt: Callable[[Path], tuple[Reported, dict[str, Any]]], tmp_path: Path) -> Reported:
@@ -106,10 +106,10 @@ def prove(attempt: Callable[[Path], tuple[Reported, dict[str, Any]]], tmp_path: 
     for number in attempts():
         directory = tmp_path / str(number)
         directory.mkdir()
-        told, truth = attempt(directory)
-        missed = costs_missed(told, truth)
+        report, truth = attempt(directory)
+        missed = costs_missed(report, truth)
         if not missed:
-            return told
+            return report
     pytest.fail(str(missed))
 
 
@@ -170,15 +170,15 @@ def test_what_was_recorded_until_the_end(tmp_path: Path, name: str) -> None:
         script = write_script(directory, f"{TRAINING}\ntell()\n{action}\n")
         ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
         assert ended.status == status, ended.stderr
-        told, truth = reported(directory / "run"), truth_in(ended.stdout)
-        check(told, truth)
-        return told, truth
+        report, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(report, truth)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == reason
-    assert words in told.page
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == reason
+    assert words in report.page
     if name == "os._exit":
-        assert "left by os._exit or from native code" in told.page
+        assert "left by os._exit or from native code" in report.page
 
 
 # -- ends that come from outside ------------------------------------------------------------------
@@ -219,14 +219,14 @@ def test_a_signal_from_outside(tmp_path: Path, to_script: bool, number: signal.S
             os.kill(pid_of_script(directory) if to_script else process.pid, number)
             # Its stdin stays open until then: at its end the script would train on.
             assert process.process.wait(DEADLINE_S) == -number
-        told = reported(directory / "run")
-        check(told, truth)
-        return told, truth
+        report = reported(directory / "run")
+        check(report, truth)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["signal"] == number
+    report = prove(attempt, tmp_path)
+    assert report.exit["signal"] == number
     verb = "killed" if number == signal.SIGKILL else "ended"
-    assert f"was {verb} by {number.name}" in told.page
+    assert f"was {verb} by {number.name}" in report.page
 
 
 @pytest.mark.proves("Endings", "KeyboardInterrupt")
@@ -253,13 +253,13 @@ for left in (2, 1):
                 terminal.type(b"\x03")
             assert terminal.end() == -signal.SIGINT
             truth = truth_in(terminal.shown)
-        told = reported(directory / "run")
-        check(told, truth)
-        return told, truth
+        report = reported(directory / "run")
+        check(report, truth)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "interrupted"
-    assert "was interrupted (Ctrl-C)" in told.page
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == "interrupted"
+    assert "was interrupted (Ctrl-C)" in report.page
 
 
 @pytest.mark.proves("Endings", "SIGKILL of trainprof: the script trains on")
@@ -270,13 +270,13 @@ def test_the_script_trains_on_when_trainprof_is_killed(tmp_path: Path) -> None:
             process.line()
             os.kill(process.pid, signal.SIGKILL)
             truth = truth_in(process.end().stdout)  # the end of its output is that of the script
-        told = reported(directory / "run")
-        check(told, truth, epochs=2)
-        return told, truth
+        report = reported(directory / "run")
+        check(report, truth, epochs=2)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "completed"
-    assert "its exit status is not known, as trainprof was killed" in told.page
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == "completed"
+    assert "its exit status is not known, as trainprof was killed" in report.page
 
 
 @pytest.mark.proves("Endings", "SIGKILL of both")
@@ -289,13 +289,13 @@ def test_both_are_killed(tmp_path: Path) -> None:
             os.kill(process.pid, signal.SIGKILL)
             os.kill(script_pid, signal.SIGKILL)
             process.end()
-        told = reported(directory / "run")
-        check(told, truth)
-        return told, truth
+        report = reported(directory / "run")
+        check(report, truth)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "unknown"
-    assert "ended without a record of how" in told.page
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == "unknown"
+    assert "ended without a record of how" in report.page
 
 
 @pytest.mark.proves("Endings", "return")
@@ -311,18 +311,18 @@ def test_a_run_that_still_goes_on(tmp_path: Path) -> None:
             assert second.status == 125
             assert b"is not an empty directory" in second.stderr
             assert pid_of_script(directory) > 0
-            told = reported(directory / "run")
-            check(told, truth)
+            report = reported(directory / "run")
+            check(report, truth)
             ended = process.end()
         whole = reported(directory / "run")
         check(whole, truth_in(ended.stdout), epochs=2)
         assert (ended.status, whole.exit["reason"]) == (0, "completed")
         assert "completed after" in whole.page
-        return told, truth
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "running"
-    assert "is still running" in told.page
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == "running"
+    assert "is still running" in report.page
 
 
 # -- what scripts do to their surroundings --------------------------------------------------------
@@ -375,16 +375,16 @@ def test_what_a_script_does_to_its_process(tmp_path: Path) -> None:
         script = write_script(directory, f"{TRAINING}\n{SURROUNDINGS}\ntell()\nsys.exit(3)\n")
         ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
         assert (ended.status, ended.stderr) == (3, b"")
-        told, truth = reported(directory / "run"), truth_in(ended.stdout)
-        check(told, truth, epochs=5)
+        report, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(report, truth, epochs=5)
         assert (directory / "own").read_text() == "the script's"
-        return told, truth
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert (told.exit["reason"], told.exit["status"]) == ("completed", 3)
-    assert "ended with exit status 3" in told.page
-    assert told.summary["faults"] == []
-    (apart,) = told.summary["trained_apart"]
+    report = prove(attempt, tmp_path)
+    assert (report.exit["reason"], report.exit["status"]) == ("completed", 3)
+    assert "ended with exit status 3" in report.page
+    assert report.summary["faults"] == []
+    (apart,) = report.summary["trained_apart"]
     assert apart["steps"] == STEPS
 
 
@@ -411,13 +411,13 @@ if os.fork():
             )
             check(going_on, truth)
             truth = truth_in(process.end().stdout)
-        told = reported(directory / "run")
-        check(told, truth, epochs=2)
-        return told, truth
+        report = reported(directory / "run")
+        check(report, truth, epochs=2)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "completed"
-    assert "a process that it started trained on after the script's end" in told.page
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == "completed"
+    assert "a process that it started trained on after the script's end" in report.page
 
 
 # -- what happens to the run directory ------------------------------------------------------------
@@ -478,18 +478,18 @@ print("reached", json.dumps(reached))
         page = " ".join(ended.stderr.decode().split())
         assert "script.py completed" in page
         assert "summary.json cannot be written: No space left on device" in page
-        told = reported(small_disk / "run")
-        for text in (page, told.page):
+        report = reported(small_disk / "run")
+        for text in (page, report.page):
             assert "Recording stopped after" in text
             assert "No space left on device. What follows covers the time until then." in text
-        assert told.exit["reason"] == "completed"
-        assert told.exit["status"] == 0
-        assert 5000 < told.steps < STEPS + 9000
+        assert report.exit["reason"] == "completed"
+        assert report.exit["status"] == 0
+        assert 5000 < report.steps < STEPS + 9000
         reached = json.loads(ended.stdout.decode().rpartition("reached ")[2])
-        seconds = told.summary["ledger"]["seconds"]["forward"]
-        if seconds == pytest.approx(reached[told.steps - STEPS - 1], rel=0.25):
+        seconds = report.summary["ledger"]["seconds"]["forward"]
+        if seconds == pytest.approx(reached[report.steps - STEPS - 1], rel=0.25):
             return
-    raise AssertionError(seconds, reached[told.steps - STEPS - 1])
+    raise AssertionError(seconds, reached[report.steps - STEPS - 1])
 
 
 @pytest.mark.proves("Endings", "the run directory removed: training goes on")
@@ -577,14 +577,14 @@ def test_a_driver_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> Non
         script = write_script(directory, f"{TRAINING}\n{await_hang}\ntell()\n")
         ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory, env=env)
         assert (ended.status, ended.stderr) == (0, b"")
-        told, truth = reported(directory / "run"), truth_in(ended.stdout)
-        check(told, truth)
-        return told, truth
+        report, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(report, truth)
+        return report, truth
 
-    told = prove(attempt, tmp_path)
-    assert told.exit["reason"] == "completed"
-    assert told.summary["system"]["gpus"] == []
-    assert told.summary["system"]["samples"] > 0
+    report = prove(attempt, tmp_path)
+    assert report.exit["reason"] == "completed"
+    assert report.summary["system"]["gpus"] == []
+    assert report.summary["system"]["samples"] > 0
 
 
 @pytest.mark.proves("Endings", "a clock that is set back")
@@ -603,9 +603,9 @@ time.time_ns = lambda: now_ns() - 3600 * 10**9 * hours()
         script = write_script(directory, f"{TRAINING}\n{went_back}\ntell()\n")
         ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory, env=env)
         assert (ended.status, ended.stderr) == (0, b"")
-        told, truth = reported(directory / "run"), truth_in(ended.stdout)
-        check(told, truth)
-        return told, truth
+        report, truth = reported(directory / "run"), truth_in(ended.stdout)
+        check(report, truth)
+        return report, truth
 
     summary = prove(attempt, tmp_path).summary
     wall_s = summary["run"]["wall_s"]
@@ -650,9 +650,9 @@ def test_nothing_secret_is_written_and_nobody_else_may_look(
     env = {"HF_TOKEN": SECRET, "WANDB_API_KEY": SECRET, "DATABASE_URL": f"x://u:{SECRET}@h/d"}
     ended = run(command, *target, *WORDS, cwd=tmp_path, env=env)
     assert ended.status == 1
-    told = reported(tmp_path / "run")
-    assert told.exit["detail"] == "ValueError"
-    assert told.steps == STEPS + 2
+    report = reported(tmp_path / "run")
+    assert report.exit["detail"] == "ValueError"
+    assert report.steps == STEPS + 2
     paths = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
     files = [path for path in paths if path.is_file()]
     assert len([path for path in files if path.suffix == ".events"]) >= 2
@@ -662,6 +662,6 @@ def test_nothing_secret_is_written_and_nobody_else_may_look(
             assert SECRET not in path.read_text(), path
         # A text of a log lies in pieces of 24 bytes, 32 apart.
         assert SECRET[:8].encode() not in path.read_bytes(), path
-    assert SECRET not in json.dumps(told.summary) + told.page
+    assert SECRET not in json.dumps(report.summary) + report.page
     for path in paths:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path

@@ -48,19 +48,19 @@ def written_in(
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def check(found: dict[str, Any], places: int) -> None:
-    assert "reason" not in found
-    assert found["changed"] == []
-    assert (found["status"], found["record"]) == (0, "by a trial")
-    lines = found["output"].splitlines()
+def check(result: dict[str, Any], places: int) -> None:
+    assert "reason" not in result
+    assert result["changed"] == []
+    assert (result["status"], result["record"]) == (0, "by a trial")
+    lines = result["output"].splitlines()
     assert [line for line in lines if line.startswith("failed")] == []
     for name in ALWAYS:
         assert lines.count(f"done {name}") == places, name
-    assert found["is_scratch_gone"]
+    assert result["is_scratch_gone"]
 
 
 def test_without_a_sandbox_the_writers_change_files(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_as_root_nothing_outside_is_changed(tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     mount = f"mount -t tmpfs second {tmp_path / 'second'}"
     context = ("unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
-    found = written_in(context, tmp_path / "tune", *places, home=places[2])
-    check(found, len(places))
-    assert not found["is_in_memory"]
+    result = written_in(context, tmp_path / "tune", *places, home=places[2])
+    check(result, len(places))
+    assert not result["is_in_memory"]
 
 
 @pytest.mark.proves("Tuning", "as an ordinary user, in a group's directory too")
@@ -116,9 +116,9 @@ def test_in_a_container_writes_are_kept_in_memory(tmp_path: Path) -> None:
     """
     places = [tmp_path / name for name in ("work", "home")]
     context = ("unshare", "--mount", "sh", "-c", script, "sh")
-    found = written_in(context, tmp_path / "tune", *places, home=places[1])
-    check(found, len(places))
-    assert found["is_in_memory"]
+    result = written_in(context, tmp_path / "tune", *places, home=places[1])
+    check(result, len(places))
+    assert result["is_in_memory"]
 
 
 @needs_namespaces
@@ -126,9 +126,9 @@ def test_where_the_kernel_refuses_namespaces_the_reason_is_one_line(tmp_path: Pa
     refuse = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv"
     refuse += ' --bounding-set=-sys_admin --inh-caps=-all "$@"'
     context = ("unshare", "--user", "--map-root-user", "sh", "-c", refuse, "sh")
-    found = written_in(context, tmp_path / "tune", tmp_path / "work", home=tmp_path)
-    assert found["reason"].startswith("No sandbox for trials: the kernel refuses namespaces (")
-    assert "\n" not in found["reason"]
+    result = written_in(context, tmp_path / "tune", tmp_path / "work", home=tmp_path)
+    assert result["reason"].startswith("No sandbox for trials: the kernel refuses namespaces (")
+    assert "\n" not in result["reason"]
 
 
 @needs_root

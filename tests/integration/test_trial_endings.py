@@ -72,7 +72,7 @@ def ran_as_trial(work: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
 
 
 @pytest.fixture
-def told(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def pid_file(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the server writes its number."""
     file = outside / "pid"
     monkeypatch.setenv("TOLD", str(file))
@@ -87,28 +87,30 @@ def test_one_that_waits_for_ever_for_its_actor_is_measured(
 ) -> None:
     monkeypatch.setattr(lingering, "AT_END_S", 0.5)
     (tmp_path / "train.py").write_text(TRAINS + ACTS.format(of=of, kind=kind))
-    found = ran_as_trial(tmp_path, monkeypatch)
-    assert (found.outcome, found.steps, found.failed_after) == (OK, 50, DID_NOT_END)
-    assert found.is_ok
-    assert found.run_s is None
-    assert found.seconds < 60.0
+    measured = ran_as_trial(tmp_path, monkeypatch)
+    assert (measured.outcome, measured.steps, measured.failed_after) == (OK, 50, DID_NOT_END)
+    assert measured.is_ok
+    assert measured.run_s is None
+    assert measured.seconds < 60.0
 
 
 def test_what_it_leaves_running_ends_with_a_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid_file: Path
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "train.py").write_text(TRAINS + SERVED)
     (work / "server.py").write_text(SERVER)
-    found = ran_as_trial(work, monkeypatch)
-    assert (found.outcome, found.failed_after) == (OK, None)
-    [name] = found.left_running
+    measured = ran_as_trial(work, monkeypatch)
+    assert (measured.outcome, measured.failed_after) == (OK, None)
+    [name] = measured.left_running
     assert name.endswith(" server.py")
-    assert not psutil.pid_exists(int(told.read_text()))
+    assert not psutil.pid_exists(int(pid_file.read_text()))
 
 
-def test_a_run_that_is_no_trial_leaves_it_as_plain_python_does(tmp_path: Path, told: Path) -> None:
+def test_a_run_that_is_no_trial_leaves_it_as_plain_python_does(
+    tmp_path: Path, pid_file: Path
+) -> None:
     (tmp_path / "train.py").write_text(TRAINS + SERVED)
     (tmp_path / "server.py").write_text(SERVER)
     command = [sys.executable, "-m", "trainprof", "run", "--max-steps=40", "-o", "run"]
@@ -120,5 +122,5 @@ def test_a_run_that_is_no_trial_leaves_it_as_plain_python_does(tmp_path: Path, t
         check=False,
     )
     assert done.returncode == 0
-    assert psutil.Process(int(told.read_text())).is_running()
+    assert psutil.Process(int(pid_file.read_text())).is_running()
     assert not list((tmp_path / "run").glob("limit_met-*"))

@@ -94,30 +94,30 @@ def test_so_it_does_where_accelerate_rebuilt_the_loader(tmp_path: Path) -> None:
 
 
 def check_free_data(directory: Path, script: str, workers: int) -> None:
-    told, run = run_trial(directory, script, workers, data="free")
+    timed, run = run_trial(directory, script, workers, data="free")
     pace = free_pace_in(run)
     assert pace is not None
     assert pace.steps_s is not None
     # Of three passes; where a machine's clock changes meanwhile, what came before is warm-up.
     assert len(pace.steps_s) >= 2 * 28
-    training_s = statistics.median(told["steps"][30:])
+    training_s = statistics.median(timed["steps"][30:])
     assert statistics.median(pace.steps_s.tolist()) == pytest.approx(training_s, rel=0.1)
     main = read_recordings(run.events)[0]
     assert main.of(Kind.FREE_DATA)[0].value == 30
     assert len(main.of(Kind.WORKER)) == workers  # of the first pass
-    assert len(told["fetches"]) == (0 if workers else 30)
-    assert len(told["steps"]) == 4 * 30
+    assert len(timed["fetches"]) == (0 if workers else 30)
+    assert len(timed["steps"]) == 4 * 30
     assert read_trial_notes(run).applied == {"data": "free"}
 
 
 def test_a_loader_alone_takes_what_its_batches_take(tmp_path: Path) -> None:
-    told, run = run_trial(tmp_path, SCRIPT + PLAIN, 0, data="alone", batches=45)
+    timed, run = run_trial(tmp_path, SCRIPT + PLAIN, 0, data="alone", batches=45)
     pace = alone_pace(run)
     assert pace is not None
     assert pace.steps_s is not None
-    assert (len(told["fetches"]), told["steps"]) == (45, [])
+    assert (len(timed["fetches"]), timed["steps"]) == (45, [])
     alone_s = statistics.median(pace.steps_s.tolist())
-    assert alone_s == pytest.approx(statistics.median(told["fetches"]), rel=0.1)
+    assert alone_s == pytest.approx(statistics.median(timed["fetches"]), rel=0.1)
 
 
 UNCHANGED = """

@@ -81,9 +81,9 @@ def test_last_batches_of_workers_that_are_not_full_speak_against_them(
     """Of 30 samples three workers make 8 and 2 each: six batches, where there are four."""
     runner = runner_of(tmp_path, monkeypatch, "shares", "12", "8")
     trial = Trial("num_workers=3", {"num_workers": 3}, sites=(SITE,))
-    found = Measurements([runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)])
-    assert [one.passes[SITE].batches for one in found.runs] == [4, 6]
-    assert len(against(found, trial)) == 1
+    measured = Measurements([runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)])
+    assert [run.passes[SITE].batches for run in measured.runs] == [4, 6]
+    assert len(against(measured, trial)) == 1
 
 
 def test_a_script_that_takes_long_to_begin_gets_its_training(
@@ -92,15 +92,15 @@ def test_a_script_that_takes_long_to_begin_gets_its_training(
     """Of half a second in all nothing would be left for steps."""
     runner = runner_of(tmp_path, monkeypatch, "shares", "1000")
     limits = Limits(None, 120.0, seconds=100.0, enough_s=(0.5, 0.5))
-    found = runner.run(baseline(), 1, limits)
-    assert (found.outcome, found.was_cut) == (OK, True)
-    assert found.seconds < 60.0
+    measured = runner.run(baseline(), 1, limits)
+    assert (measured.outcome, measured.was_cut) == (OK, True)
+    assert measured.seconds < 60.0
 
 
 def test_what_a_loader_alone_gave_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = runner_of(tmp_path, monkeypatch, "shares", "2")
-    found = runner.run(loader_alone((SITE,)), 1, Limits(25, 120.0))
-    assert (found.outcome, found.steps) == (OK, 25)
-    assert found.read_bytes is not None
+    measured = runner.run(loader_alone((SITE,)), 1, Limits(25, 120.0))
+    assert (measured.outcome, measured.steps) == (OK, 25)
+    assert measured.read_bytes is not None

@@ -212,18 +212,18 @@ def profiled(script: str, folder: Path) -> Profiled:
 
     What computes is slowed by whatever else the machine does, what sleeps is not.
     """
-    case = CASES[script]
+    sample = CASES[script]
     for attempt in attempts():
         (folder / str(attempt)).mkdir(parents=True)
-        found = _profiled(script, folder / str(attempt))
-        share = case.claim.share_in(found.truth)
+        misses = _profiled(script, folder / str(attempt))
+        share = sample.claim.share_in(misses.truth)
         if (
-            case.claim.share < share
-            and not missed(case, found.summary, found.truth)
-            and not misjudged(case, script, found.summary)
+            sample.claim.share < share
+            and not missed(sample, misses.summary, misses.truth)
+            and not misjudged(sample, script, misses.summary)
         ):
             break
-    return found
+    return misses
 
 
 def _profiled(script: str, folder: Path) -> Profiled:
@@ -273,54 +273,54 @@ def _run(
 
 
 def missed(
-    case: Case, summary: dict[str, Any], truth: dict[str, Any]
+    sample: Case, summary: dict[str, Any], truth: dict[str, Any]
 ) -> dict[str, tuple[float, float]]:
     """Returns what does not come out: ledger key to (truth, ledger), in seconds."""
-    found = {}
+    misses = {}
     looks_s = summary["overhead"]["looks_s"] or 0.0
-    for key, names in case.planted.items():
+    for key, names in sample.planted.items():
         planted_s = sum(truth[name]["seconds"] for name in names)
         seconds = summary["ledger"]["seconds"][key]
         # A step of several batches has as many spans of the loader.
-        calls = case.calls.get(key, 1) * max(
+        calls = sample.calls.get(key, 1) * max(
             summary["training"]["steps"], *(truth[name]["count"] for name in names)
         )
         slack_s = max(SHARE * planted_s, CALL_S * calls) + ONCE_S.get(key, 0.0)
         # What our closer looks took is said, and no part of the ledger's: the script timed it.
         over_s = seconds - planted_s
         if over_s > slack_s or -over_s > slack_s + looks_s:
-            found[key] = (planted_s, seconds)
-    planted_s = sum(truth[name]["seconds"] for name in case.other)
+            misses[key] = (planted_s, seconds)
+    planted_s = sum(truth[name]["seconds"] for name in sample.other)
     other_s = summary["ledger"]["seconds"]["other"]
     # A pause of the garbage collector inside is gc, and is not what was planted.
     rest_s = other_s + summary["ledger"]["seconds"]["gc"]
     slack_s = max(SHARE * planted_s, CALL_S * summary["training"]["steps"])
     # What our closer looks took is in there.
     most_s = planted_s + looks_s + REST * summary["phases"]["training_s"]
-    if other_s > most_s or (case.other and rest_s < planted_s - slack_s):
-        found["other"] = (planted_s, other_s)
-    return found
+    if other_s > most_s or (sample.other and rest_s < planted_s - slack_s):
+        misses["other"] = (planted_s, other_s)
+    return misses
 
 
 @pytest.mark.parametrize("script", CASES)
 def test_a_sample_script_holds_what_it_claims_and_is_seen_as_it_is(script, tmp_path):
-    case = CASES[script]
-    found = profiled(script, tmp_path / "profiled")
-    summary, truth = found.summary, found.truth
-    check_plain_run(script, found.stdout, tmp_path)
-    assert {name: truth[name]["count"] for name in case.claim.counts} == case.claim.counts
-    assert case.claim.share < case.claim.share_in(truth) < 1
+    sample = CASES[script]
+    misses = profiled(script, tmp_path / "profiled")
+    summary, truth = misses.summary, misses.truth
+    check_plain_run(script, misses.stdout, tmp_path)
+    assert {name: truth[name]["count"] for name in sample.claim.counts} == sample.claim.counts
+    assert sample.claim.share < sample.claim.share_in(truth) < 1
 
     seconds, training = summary["ledger"]["seconds"], summary["training"]
 
     assert summary["faults"] == []
     assert sum(seconds.values()) == pytest.approx(summary["ledger"]["wall_s"], rel=CLOSES)
-    counts = {name: training[name] for name in case.counts if name != "evaluated"}
-    assert counts | {"evaluated": summary["evaluation"]["iterations"]} == case.counts
+    counts = {name: training[name] for name in sample.counts if name != "evaluated"}
+    assert counts | {"evaluated": summary["evaluation"]["iterations"]} == sample.counts
     assert training["steps"] == truth["steps"]["count"]
 
-    assert missed(case, summary, truth) == {}
-    assert misjudged(case, script, summary) == {}
+    assert missed(sample, summary, truth) == {}
+    assert misjudged(sample, script, summary) == {}
 
 
 def check_plain_run(script: str, profiled_stdout: str, tmp_path: Path) -> None:
@@ -336,23 +336,23 @@ def check_plain_run(script: str, profiled_stdout: str, tmp_path: Path) -> None:
     assert not any(empty.iterdir())
 
 
-def misjudged(case: Case, script: str, summary: dict[str, Any]) -> dict[str, Any]:
+def misjudged(sample: Case, script: str, summary: dict[str, Any]) -> dict[str, Any]:
     """Returns what is not as it should be of the verdict and of the findings, and all of it.
 
     What holds a sample back is named with its line, and found first; else nothing is.
     """
     verdict, findings = summary["verdict"], summary["findings"]
     line = None if verdict["site"] is None else _line_at(verdict["site"], script).strip()
-    found: dict[str, Any] = {}
-    if (verdict["bottleneck"], line) != (case.bottleneck, case.line):
-        found["verdict"] = verdict
-    if case.finding is None:
+    misses: dict[str, Any] = {}
+    if (verdict["bottleneck"], line) != (sample.bottleneck, sample.line):
+        misses["verdict"] = verdict
+    if sample.finding is None:
         is_right = not findings
     else:
-        is_right = bool(findings) and _is_named(case.finding, findings[0], script)
+        is_right = bool(findings) and _is_named(sample.finding, findings[0], script)
     if not is_right:
-        found["findings"] = (findings, summary["training"]["steady_steps"])
-    return found
+        misses["findings"] = (findings, summary["training"]["steady_steps"])
+    return misses
 
 
 def _is_named(expected: tuple[str, str], first: dict[str, Any], script: str) -> bool:

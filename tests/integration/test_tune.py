@@ -202,10 +202,10 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     limits = Limits(steps=50, killed_after_s=120.0)
     base = runner.run(baseline(), 1, limits)
     run = RunDirectory(directory.path / base.directory)
-    case, summary = case_of(run), saved_summary(run)
-    assert case is not None
+    context, summary = case_of(run), saved_summary(run)
+    assert context is not None
     assert summary is not None
-    planned = plan(case)
+    planned = plan(context)
     first = planned.candidates[0]
     lines = ("train.py:22", "train.py:23")
     assert first.sites == lines
@@ -215,11 +215,11 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     workers = first.overrides["num_workers"]
     assert min(workers.values()) >= 1
     assert read_trial_notes(trial).applied["num_workers"] == workers
-    found = Measurements([base, changed], planned, best=first.trial())
-    told = summary_of_tune(summary, found, name="tune", directory="tune", budget_s=60.0)
-    assert told.recommended is not None
-    assert told.recommended.speedup.mid > 1.5
-    assert [one.split(": ")[0] for one in told.recommended.change] == list(lines)
+    measured = Measurements([base, changed], planned, best=first.trial())
+    best = summary_of_tune(summary, measured, name="tune", directory="tune", budget_s=60.0)
+    assert best.recommended is not None
+    assert best.recommended.speedup.mid > 1.5
+    assert [change.split(": ")[0] for change in best.recommended.change] == list(lines)
 
 
 @pytest.mark.parametrize("trial", ["free", "alone", "workers"])
@@ -242,9 +242,9 @@ def test_a_script_that_begins_elsewhere_is_changed_all_the_same(
         "alone": loader_alone(("src/train.py:24",)),
         "workers": Trial("num_workers=1", {"num_workers": 1}, sites=("src/train.py:24",)),
     }[trial]
-    found = runner.run(asked, 1, Limits(steps=95, killed_after_s=120.0))
-    assert (found.outcome, found.detail, found.refused) == (OK, None, {})
-    assert found.is_ok
+    measured = runner.run(asked, 1, Limits(steps=95, killed_after_s=120.0))
+    assert (measured.outcome, measured.detail, measured.refused) == (OK, None, {})
+    assert measured.is_ok
 
 
 SPAWNED = """
@@ -278,10 +278,11 @@ def test_a_parent_that_loads_what_its_child_was_to_save_is_measured(
     directory = RunDirectory(tmp_path / "tune")
     sandbox = sandbox_for(tmp_path)
     runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5, sandbox=sandbox)
-    found = runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
-    assert (found.outcome, found.steps, found.run_s, found.was_cut) == (OK, 50, None, False)
-    assert (found.failed_after or "").startswith("FileNotFoundError: ")
-    summary = saved_summary(RunDirectory(directory.path / found.directory))
+    measured = runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
+    assert (measured.outcome, measured.steps) == (OK, 50)
+    assert (measured.run_s, measured.was_cut) == (None, False)
+    assert (measured.failed_after or "").startswith("FileNotFoundError: ")
+    summary = saved_summary(RunDirectory(directory.path / measured.directory))
     assert summary is not None
     assert summary.run.exit == Exit(1, None, "exception", "FileNotFoundError", "--max-steps")
 
@@ -312,8 +313,8 @@ def test_a_trial_that_does_not_train_is_a_result(
     )
     trial = Trial("num_workers=1", {"num_workers": 1}, sites=("train.py:24",))
     limit_s = 8.0 if outcome == HUNG else 120.0
-    found = runner.run(trial, 1, Limits(steps=30, killed_after_s=limit_s))
-    assert (found.outcome, found.pace) == (outcome, None)
-    assert found.detail is not None
-    assert found.detail.startswith(detail)
-    assert (tmp_path / "tune" / found.directory / "console" / "stderr").exists()
+    measured = runner.run(trial, 1, Limits(steps=30, killed_after_s=limit_s))
+    assert (measured.outcome, measured.pace) == (outcome, None)
+    assert measured.detail is not None
+    assert measured.detail.startswith(detail)
+    assert (tmp_path / "tune" / measured.directory / "console" / "stderr").exists()

@@ -162,16 +162,16 @@ torch.set_num_threads(1)
 
 def truth_of(directory: Path, name: str) -> dict[int, list[dict[str, float]]]:
     """Returns what the workers of a loader measured: pid to one entry per finished fetch."""
-    found = {}
+    fetches = {}
     for path in directory.glob(f"truth-{name}-*"):
         rows = (dict(zip(FIGURES, row, strict=True)) for row in TRUTH.iter_unpack(_whole(path)))
-        found[int(path.name.rsplit("-", 1)[1])] = [row for row in rows if row["wall"]]
-    return found
+        fetches[int(path.name.rsplit("-", 1)[1])] = [row for row in rows if row["wall"]]
+    return fetches
 
 
 def _whole(path: Path) -> bytes:
-    told = path.read_bytes()
-    return told[: len(told) // TRUTH.size * TRUTH.size]
+    content = path.read_bytes()
+    return content[: len(content) // TRUTH.size * TRUTH.size]
 
 
 def total(truth: Mapping[int, list[dict[str, float]]], figure: str) -> float:
@@ -181,8 +181,8 @@ def total(truth: Mapping[int, list[dict[str, float]]], figure: str) -> float:
 def loader_at(summary: Mapping[str, Any], script: str, line: str) -> dict[str, Any]:
     """Returns the loader that the line holding a text builds."""
     number = next(n for n, text in enumerate(script.splitlines(), 1) if line in text)
-    (found,) = (x for x in summary["loaders"] if x["site"] == f"script.py:{number}")
-    return found
+    (loader,) = (x for x in summary["loaders"] if x["site"] == f"script.py:{number}")
+    return loader
 
 
 class Run:
@@ -290,16 +290,16 @@ if __name__ == "__main__":
 )
 def test_what_workers_fetched_by_every_start_method(method: str, tmp_path: Path) -> None:
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        found = {}
+        compared = {}
         for name in ("planted", "frail"):
             fetch = loader_at(run.summary, run.script, f"{name} = DataLoader")["fetch"]
-            found |= {
+            compared |= {
                 f"{name} wall": (fetch["wall_s"]["mean"] * fetch["n"], run.truth("wall", name)),
                 f"{name} dataset": (fetch["dataset_s"], run.truth("dataset", name)),
                 f"{name} collate": (fetch["collate_s"], run.truth("collate", name)),
                 f"{name} CPU": (fetch["cpu_s"], run.truth("cpu", name)),
             }
-        return found
+        return compared
 
     script = WORKERS.format(method=method, workers=WORKERS_OF[method])
     run = measured(tmp_path, script, pairs)
@@ -755,15 +755,17 @@ def test_slow_samples_are_named_by_their_indices(tmp_path: Path) -> None:
         return loader_at(run.summary, run.script, repr(style))["fetch"]["slow_samples"]
 
     def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        found = {}
+        compared = {}
         for style, expected in SLOW_INDEX.items():
             seen = slow_samples(run, style)[: len(expected)]
             # Another one may have been held up for longer than a slow one takes.
             ours = dict.fromkeys(expected, 0.0) | {x["index"]: x["seconds"] for x in seen}
             lines = (run.directory / f"samples-{style}.txt").read_text().splitlines()
             truth = {int(index): float(seconds) for index, seconds in map(str.split, lines)}
-            found |= {f"{style} {mine}": (ours[mine], truth[its]) for mine, its in expected.items()}
-        return found
+            compared |= {
+                f"{style} {mine}": (ours[mine], truth[its]) for mine, its in expected.items()
+            }
+        return compared
 
     run = measured(tmp_path, script, pairs)
     for style, expected in SLOW_INDEX.items():
@@ -852,13 +854,13 @@ def test_workers_that_die_are_told_and_those_with_nothing_left_to_do_are_not(
     assert lost_at("DataLoader(Stream()") == []
     assert run.said["killed"]
     assert lost_at('Notes("meanwhile")') == [(1, 9, None)]
-    for death, (_, found) in DEATHS.items():
+    for death, (_, end) in DEATHS.items():
         loader = loader_at(run.summary, run.script, f"Dies(Notes({death!r})")
-        assert run.said[death] == ("ValueError" if found is None else "RuntimeError"), death
+        assert run.said[death] == ("ValueError" if end is None else "RuntimeError"), death
         truth = truth_of(run.directory, death)
         assert {row["pid"] for row in loader["fetch"]["per_worker"]} == truth.keys(), death
         assert_parts_are_whole(loader["fetch"])
-        lost = [] if found is None else [(1, found["signal"], found["status"])]
+        lost = [] if end is None else [(1, end["signal"], end["status"])]
         assert lost_at(f"Dies(Notes({death!r})") == lost, death
 
 

@@ -20,8 +20,8 @@ def by_python_itself(function: Callable[..., Any], *arguments: Any) -> list[Base
     ignored: list[BaseException] = []
     ended = threading.Event()
 
-    def note(told: Any) -> None:
-        ignored.append(told.exc_value)
+    def note(error: Any) -> None:
+        ignored.append(error.exc_value)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "unraisablehook", note)

@@ -117,8 +117,8 @@ def steps_of(seed: int, mean_ns: int = 1 * MS, count: int = 120) -> list[int]:
 def made_up(summary: RunSummary, name: str, **manifest: Any) -> ComparedRun:
     """A run of which only the summary and the manifest are left, on a machine of its own."""
     run = replace(summary.run, name=name, directory=f"trainprof-runs/{name}")
-    told = {**manifest, "host": {"is_virtual": False, **manifest.get("host", {})}}
-    return ComparedRun(replace(summary, run=run), None, told, f"/runs/{name}")
+    written = {**manifest, "host": {"is_virtual": False, **manifest.get("host", {})}}
+    return ComparedRun(replace(summary, run=run), None, written, f"/runs/{name}")
 
 
 def with_steps_longer(summary: RunSummary, factor: float) -> RunSummary:
@@ -178,7 +178,7 @@ def single(factor: float, verdict: str, half: float = 0.031) -> Comparison:
     """One run each, OTHER's steps longer by a factor; the interval reaches `half` to both sides."""
     base = made_up(summaries.healthy(), "healthy-1", script_sha256="a")
     other = made_up(with_steps_longer(summaries.healthy(), factor), "healthy-2", script_sha256="a")
-    found = compare([base], [other])
+    compared = compare([base], [other])
     speed = SpeedUp(
         (1 - half) / factor,
         1 / factor,
@@ -190,6 +190,6 @@ def single(factor: float, verdict: str, half: float = 0.031) -> Comparison:
         replace(metric, low=metric.change - half, high=metric.change + half, verdict=verdict)
         if metric.name in ("step_s", "samples_per_s") and metric.change is not None
         else metric
-        for metric in found.metrics
+        for metric in compared.metrics
     ]
-    return replace(found, speedup=speed, metrics=metrics)
+    return replace(compared, speedup=speed, metrics=metrics)

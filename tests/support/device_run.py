@@ -262,11 +262,11 @@ class DeviceRun:
         window = [(self.begins, self.ends)]
         length = self.ends - self.begins
         busy = sorted(self.stream.worked + self.stream.copied)
-        found = {
+        idle = {
             cause: inside(spans, window) - inside(spans, busy) for cause, spans in self.host.items()
         }
-        found["copy_s"] = found.get("copy_s", 0) + inside(self.stream.copied, window)
-        return {cause: ns / length for cause, ns in found.items()}
+        idle["copy_s"] = idle.get("copy_s", 0) + inside(self.stream.copied, window)
+        return {cause: ns / length for cause, ns in idle.items()}
 
     def busy_share(self) -> float:
         return self.stream.busy_share(self.begins, self.ends)

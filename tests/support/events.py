@@ -105,10 +105,10 @@ class FakeRun:
     def site(self, line: int, file: str = "/work/train.py") -> int:
         return self.text(Topic.SITE, [file, line, "<module>"])
 
-    def loader(self, line: int = 41, **facts: Any) -> int:
+    def loader(self, line: int = 41, **header_fields: Any) -> int:
         """Returns the id of a loader built at /work/train.py:`line`."""
         plain = {"kind": "DataLoader", "num_workers": 0, "batch_sampler": "BatchSampler"}
-        return self.text(Topic.LOADER, {**plain, "site": self.site(line), **facts})
+        return self.text(Topic.LOADER, {**plain, "site": self.site(line), **header_fields})
 
     def optimizer(self, name: str = "SGD#1") -> int:
         return self.text(Topic.OPTIMIZER, name)
@@ -197,15 +197,15 @@ class FakeRun:
     # results
 
     def log_bytes(self) -> bytes:
-        facts = {
+        header_fields = {
             "pid": self.pid,
             "role": self.role,
             "perf_ns": self.start,
             "time_ns": self.start,
             **self.header,
         }
-        told = json.dumps(facts).encode()
-        header = HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(told)) + told
+        encoded = json.dumps(header_fields).encode()
+        header = HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(encoded)) + encoded
         return header.ljust(HEADER_BYTES, b"\0") + b"".join([*self._text_records(), *self.records])
 
     def _text_records(self) -> Iterator[bytes]:

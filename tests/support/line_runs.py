@@ -32,7 +32,7 @@ class LineProcess:
     sources: Mapping[str, str]
     folder: Path
 
-    def function(self, file: str, line: int, name: str, why: str = "profile", **facts: Any) -> int:
+    def function(self, file: str, line: int, name: str, why: str = "profile", **more: Any) -> int:
         """Returns the id of a function whose lines are timed; `file` is a source's name."""
         plain = {
             "file": str(self.folder / file),
@@ -41,7 +41,7 @@ class LineProcess:
             "why": why,
             "source": self.sources.get(file),
         }
-        return self.log.text(Topic.LINE_FUNCTION, plain | facts)
+        return self.log.text(Topic.LINE_FUNCTION, plain | more)
 
     def lines(self, function: int, times: Mapping[int, tuple[int, int]]) -> None:
         """Records line to (hits, ns), as they stand at this moment."""
@@ -107,9 +107,9 @@ class LineRun:
     ) -> LineProcess:
         """Adds a process: the script, or the worker of that number."""
         number = len(self.processes)
-        facts = {"ancestors": [FIRST_PID], **header} if number else header
+        log_header = {"ancestors": [FIRST_PID], **header} if number else header
         role = role or ("child" if number else "script")
-        log = FakeRun(pid=FIRST_PID + number, role=role, header=facts)
+        log = FakeRun(pid=FIRST_PID + number, role=role, header=log_header)
         process = LineProcess(log, self.saved, self.project)
         if overhead_ns is not None:
             log.text(Topic.ENVIRONMENT, {"line_overhead_ns": overhead_ns})
@@ -121,7 +121,7 @@ class LineRun:
     def write(self, **manifest: Any) -> RunDirectory:
         for process in reversed(self.processes):
             process.log.write(self.parent)
-        facts = {
+        written = {
             "schema_version": 1,
             "name": "run",
             "cwd": str(self.project),
@@ -131,5 +131,5 @@ class LineRun:
             "exit": {"status": 0, "signal": None, "reason": "completed", "detail": None},
             "options": {"lines": self.options},
         }
-        write_json(self.directory.manifest, facts | manifest)
+        write_json(self.directory.manifest, written | manifest)
         return self.directory

@@ -79,14 +79,14 @@ def read_lines(directory: Path, stdout: str = "") -> LinesRun:
 
 
 def _timed(log: ProcessLog) -> TimedLines:
-    told = log.texts_of(Topic.LINE_FUNCTION)
+    functions = log.texts_of(Topic.LINE_FUNCTION)
     rows: dict[str, dict[int, Times]] = {}
     for record in log.details[log.details["kind"] == Kind.LINE]:
         line = int(record["thread"]) | int(record["flags"]) << 16
         assert record["start"] > 0
         times = (int(record["value"]), int(record["end"] - record["start"]))
-        rows.setdefault(told[int(record["site"])]["name"], {})[line] = times
-    return TimedLines({metadata["name"]: metadata for _, metadata in sorted(told.items())}, rows)
+        rows.setdefault(functions[int(record["site"])]["name"], {})[line] = times
+    return TimedLines({x["name"]: x for _, x in sorted(functions.items())}, rows)
 
 
 def time_lines(

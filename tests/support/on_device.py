@@ -60,7 +60,7 @@ class Ended:
     stderr: str
     status: int
 
-    def told(self) -> Any:
+    def last_line(self) -> Any:
         """Returns what its last line says, which is JSON."""
         return json.loads(self.stdout.splitlines()[-1])
 
@@ -94,9 +94,9 @@ def profiled(
 def part_of(run: Path, device: str, steps: str) -> dict[str, Any]:
     """Returns the summary of some steps, counted from 1: "21:60"."""
     words = ("-m", "trainprof", "report", str(run), "--steps", steps, "--format", "json")
-    told = _run([sys.executable, *words], run.parent, device)
-    assert told.status == 0, told.stderr
-    summary: dict[str, Any] = json.loads(told.stdout)
+    done = _run([sys.executable, *words], run.parent, device)
+    assert done.status == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
     return summary
 
 

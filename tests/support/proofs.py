@@ -14,12 +14,12 @@ END = "<!-- end of the table -->"
 
 def rows(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
     """Returns the texts that the tests prove, by section, each once, in the tests' order."""
-    found: dict[str, dict[str, None]] = {}
+    sections: dict[str, dict[str, None]] = {}
     for item in items:
         for mark in item.iter_markers("proves"):
             section, text = mark.args
-            found.setdefault(section, {})[text] = None
-    return {section: list(texts) for section, texts in sorted(found.items())}
+            sections.setdefault(section, {})[text] = None
+    return {section: list(texts) for section, texts in sorted(sections.items())}
 
 
 def table(items: Iterable[pytest.Item]) -> str:

@@ -90,11 +90,11 @@ class Recording:
         return [event.kind.name for event in self.events]
 
     def notes(self, topic: Topic) -> list[Any]:
-        return [_meaning(found) for found in self.texts.values() if found[0] is topic]
+        return [_meaning(entry) for entry in self.texts.values() if entry[0] is topic]
 
 
-def _meaning(found: tuple[Topic, str]) -> Any:
-    topic, text = found
+def _meaning(entry: tuple[Topic, str]) -> Any:
+    topic, text = entry
     return text if topic in PLAIN_TEXT else json.loads(text)
 
 
@@ -117,8 +117,8 @@ def read_recording(path: Path) -> Recording:
 
 def read_recordings(events: Path) -> list[Recording]:
     """Returns all logs of a directory, that of the script first, then by age."""
-    found = [read_recording(path) for path in log_paths(events)]
-    return sorted(found, key=lambda one: (one.header["role"] != "script", one.header["perf_ns"]))
+    logs = [read_recording(path) for path in log_paths(events)]
+    return sorted(logs, key=lambda log: (log.header["role"] != "script", log.header["perf_ns"]))
 
 
 # Of sessions that are not over.

@@ -78,9 +78,9 @@ class Pair:
     run: Path
 
     def summary(self) -> dict[str, Any]:
-        found = json.loads((self.run / "summary.json").read_text())
-        assert isinstance(found, dict)
-        return found
+        parsed = json.loads((self.run / "summary.json").read_text())
+        assert isinstance(parsed, dict)
+        return parsed
 
 
 def run_both(project: Project, tmp_path: Path) -> Pair:
@@ -147,9 +147,9 @@ def check_same(pair: Pair) -> None:
 
 def truth_of(ended: Ended) -> dict[str, Any]:
     """Returns what the script told at its end."""
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert isinstance(found, dict)
-    return found
+    parsed = json.loads(ended.stdout.splitlines()[-1])
+    assert isinstance(parsed, dict)
+    return parsed
 
 
 def lines_of(ended: Ended) -> list[bytes]:

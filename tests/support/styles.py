@@ -166,7 +166,7 @@ def one_after_the_other(*styles: Style) -> Style:
         epochs=sum(style.epochs for style in styles),
         evaluated=sum(style.evaluated for style in styles),
         roles=tuple(dict.fromkeys(role for style in styles for role in style.roles)),
-        passes=tuple(one for style in styles for one in style.each_pass()),
+        passes=tuple(epoch for style in styles for epoch in style.each_pass()),
     )
 
 
@@ -236,9 +236,9 @@ def output(
 def check_counts(style: Style, summary: dict[str, Any]) -> None:
     """Asserts counts, loaders' roles, and that the ledger closes."""
     training, ledger = summary["training"], summary["ledger"]
-    found = {key: training[key] for key in ("steps", "iterations", "epochs", "step_source")}
+    shown = {key: training[key] for key in ("steps", "iterations", "epochs", "step_source")}
     assert summary["faults"] == []
-    assert found | {"evaluated": summary["evaluation"]["iterations"]} == {
+    assert shown | {"evaluated": summary["evaluation"]["iterations"]} == {
         "steps": style.steps,
         "iterations": style.iterations,
         "epochs": style.epochs,
@@ -251,8 +251,8 @@ def check_counts(style: Style, summary: dict[str, Any]) -> None:
     for key in style.without:
         assert ledger["seconds"][key] == 0
     if style.passes:
-        told = [one for one in summary["epochs"] if one["stage"] == "training"]
-        assert tuple((one["steps"], one["iterations"]) for one in told) == style.passes
+        epochs = [epoch for epoch in summary["epochs"] if epoch["stage"] == "training"]
+        assert tuple((epoch["steps"], epoch["iterations"]) for epoch in epochs) == style.passes
 
 
 def missed_costs(
@@ -263,10 +263,10 @@ def missed_costs(
     # They come after a call, inside what the script times, and the summary tells what they took.
     looks_s = summary.get("overhead", {}).get("looks_s") or 0.0
     for key in {style.key, *style.also} & truth["seconds"].keys():
-        found, seconds = summary["ledger"]["seconds"][key], truth["seconds"][key]
+        shown, seconds = summary["ledger"]["seconds"][key], truth["seconds"][key]
         # These runs have a handful of steps: what is paid once, when a class or a line is first
         # met and named in the log, shows in them.
         slack_s = max(0.02 * seconds, 100e-6 * truth["counts"][key]) + ONCE_S + looks_s
-        if abs(found - seconds) > slack_s:
-            missed[key] = (found, seconds)
+        if abs(shown - seconds) > slack_s:
+            missed[key] = (shown, seconds)
     return missed

@@ -152,15 +152,15 @@ def slow_sample(index: int | None, seconds: float, *, worker: int | None = 0) ->
 def bound(by: str, *, margin: float = 0.4, **parts: float) -> LoaderBound:
     """What bounds a loader; `parts` of a step are blocked, receive, sampler, compute."""
     receive = parts.pop("receive", 0.0)
-    told = {"blocked": 0.0, "sampler": 0.0} | parts | {"receive in the main process": receive}
-    step = sum(told.values())
-    main = step - told["blocked"]
+    spent = {"blocked": 0.0, "sampler": 0.0} | parts | {"receive in the main process": receive}
+    step = sum(spent.values())
+    main = step - spent["blocked"]
     others = [name for name in ("one worker's latency", "CPU") if name != by]
     limits = dict.fromkeys(others, step * (1 - margin)) | {"main process": main}
     return LoaderBound(
         by=by,
         wait_cause=by if by != "compute" else "receive in the main process",
-        parts_s=told,
+        parts_s=spent,
         limits_s={**limits, by: step} if by in ("one worker's latency", "CPU") else limits,
         step_s=step,
         measured_step_s=step * 1.01,
@@ -1006,6 +1006,6 @@ def with_every_float(value: Any, new: float) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value,
-            **{one.name: with_every_float(getattr(value, one.name), new) for one in fields(value)},
+            **{x.name: with_every_float(getattr(value, x.name), new) for x in fields(value)},
         )
     return value

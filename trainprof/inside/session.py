@@ -30,13 +30,13 @@ KEPT_AT_FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """An outermost call of a module that has come to its end.
+    """An outermost call of a module that has ended.
 
     Attributes:
-        module, output: What was called, and what it gave; None where it failed.
-        inputs: What it was given, by position and by name.
+        module, output: What was called, and what it returned; None where it failed.
+        inputs: Its arguments, by position and by name.
         site: The user's line that called it.
-        took_ns: How long it took the host.
+        took_ns: On the host.
     """
 
     module: Any
@@ -66,7 +66,7 @@ class BackwardWatch:
     Attributes:
         begins: With what it starts from, and the further arguments of the engine's Python door.
         has_ended: However it did.
-        gives: With what it gave, behind that; None where nobody asks.
+        gives: With its result, behind that; None where it is not needed.
     """
 
     begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
@@ -87,27 +87,25 @@ class Session:
         mark_copy_begin, mark_copy_end: Leave a mark for a copy that begins or has ended at the time
             they are called with; None where no marks are left.
         accelerator: What knows the devices in use, where a probe has to.
-        look_here: To be called by a thread that computes or makes batches, at the first: it is
-            looked at from then on.
-        at_parameters: To be called with an optimizer that is about to be given parameters: as it is
-            built, and later.
-        at_first_step: To be called with an optimizer that has made its first step.
+        look_here: To be called by a thread that computes or prepares batches, at its first: its
+            stack is sampled from then on.
+        at_parameters: Called with an optimizer that is about to get parameters.
+        at_first_step: Called with an optimizer that has made its first step.
         optimizer_numbers: By id, of those that have stepped: the number that records have of each.
         countdown: Of updates, in its only place; at 0, `at_countdown` is called.
-        step_watches: To be called with each optimizer that has made a step, while there are any.
-        backward_watches: Of each backward pass, while there are any.
-        copy_watches: To be called with each tensor of the host's that is copied to a device.
-        at_anomalous_backward: To be called after a backward pass under anomaly detection.
+        step_watches: Called with each optimizer that has made a step.
+        backward_watches: Of each backward pass.
+        copy_watches: Called with each tensor of the host's that is copied to a device.
+        at_anomalous_backward: Called after a backward pass under anomaly detection.
         tell_modules: Has something called with each outermost call of a module: from when it is
             given True on until it is given False.
-        device_was_waited_for: To be called when the script has waited for one, where that matters.
-        threads_set_at: The site of what last said how many threads torch has; 0 where nothing has,
-            and in a loader's worker where none of the script's code has said so there.
-        looked_ns: What probes took to look closer at loaders, some passes and calls, besides their
-            records.
+        device_was_waited_for: Called when the script has waited for one, where that matters.
+        threads_set_at: The site of what last set torch's number of threads; 0 where nothing has,
+            and in a loader's worker where none of the script's code has there.
+        looked_ns: What probes took to look closer at loaders and calls, besides their records.
         at_end: Called as the process comes to its end, if it comes that far.
-        options: What the command line orders, as launch/options.py tells the tracee.
-        begun_in: Where the run was started, None: nobody knows. This process may have been
+        options: From the command line, by launch/options.py.
+        begun_in: Where the run was started, None if that is not known. This process may have been
             elsewhere, and files of one run have one name.
         compiler: To be asked by wrappers that torch.compile traces through.
     """
@@ -182,10 +180,10 @@ class Session:
         """Writes what holds from now on: of each key the last note counts."""
         self.note_state(record_of(notes, key))
 
-    def note_state(self, told: Mapping[str, object]) -> None:
+    def note_state(self, state: Mapping[str, object]) -> None:
         """Notes what holds from now on: of each key the last note counts."""
         self._states += 1
-        self.log.note(Topic.ENVIRONMENT, {**told, NUMBER: self._states})
+        self.log.note(Topic.ENVIRONMENT, {**state, NUMBER: self._states})
 
     def detach(self) -> None:
         """Undoes every patch, last first."""
@@ -194,25 +192,19 @@ class Session:
         self._patchers.clear()
 
     def watch_backward(self, watch: BackwardWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.backward_watches if one is not watch)
-        self.backward_watches = (*others, watch) if is_on else others
+        self.backward_watches = _switched(self.backward_watches, watch, is_on)
 
     def watch_steps(self, watch: StepWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.step_watches if one is not watch)
-        self.step_watches = (*others, watch) if is_on else others
+        self.step_watches = _switched(self.step_watches, watch, is_on)
 
     def watch_copies(self, watch: CopyWatch, *, is_on: bool) -> None:
-        others = tuple(one for one in self.copy_watches if one is not watch)
-        self.copy_watches = (*others, watch) if is_on else others
+        self.copy_watches = _switched(self.copy_watches, watch, is_on)
 
     def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> bool:
         """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
 
         No Python code runs then: a debugger that steps through the script would stop in it.
-        What cannot be watched (a class with slots of the script's) is never forgotten.
-
-        Returns:
-            Whether it can be watched.
+        Returns False where it cannot be watched (a class with slots): it is never forgotten.
         """
         if len(self._kept) >= self._kept_limit:
             self._drop_dead()
@@ -224,7 +216,7 @@ class Session:
         return True
 
     def _drop_dead(self) -> None:
-        """Drops references to what is gone; another thread may add some meanwhile."""
+        """Drops references to what is gone; another thread may add some."""
         for _ in range(len(self._kept)):
             reference = self._kept.popleft()
             if reference() is not None:
@@ -245,6 +237,11 @@ class Session:
         self.log.note(
             Topic.PROBE_FAILED, {"probe": probe, "error": f"{type(error).__name__}: {error}"}
         )
+
+
+def _switched(watches: tuple[Any, ...], watch: Any, is_on: bool) -> tuple[Any, ...]:
+    others = tuple(other for other in watches if other is not watch)
+    return (*others, watch) if is_on else others
 
 
 def _nothing_with(_: object, __: object) -> None:

@@ -6,7 +6,7 @@ from torch import nn, optim
 
 
 def train(is_fast: bool, pace: Pace) -> None:
-    block = [one for _ in range(30) for one in (nn.Linear(512, 512), nn.LayerNorm(512), nn.GELU())]
+    block = [x for _ in range(30) for x in (nn.Linear(512, 512), nn.LayerNorm(512), nn.GELU())]
     model = nn.Sequential(*block, nn.Linear(512, 10)).cuda()
     optimizer = optim.AdamW(model.parameters(), lr=1e-4)
     x, y = torch.randn(4096, 512).cuda(), torch.randint(0, 10, (4096,)).cuda()

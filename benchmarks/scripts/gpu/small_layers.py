@@ -6,7 +6,7 @@ from torch import nn, optim
 
 
 def train(is_fast: bool, pace: Pace) -> None:
-    block = [one for _ in range(40) for one in (nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU())]
+    block = [layer for _ in range(40) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU())]
     model = nn.Sequential(*block, nn.Linear(64, 1)).cuda()
     optimizer = optim.SGD(model.parameters(), lr=1e-4)
     x, y = torch.randn(32, 64).cuda(), torch.randn(32, 1).cuda()

@@ -7,7 +7,7 @@ from torch import nn, optim
 
 def train(is_fast: bool, pace: Pace) -> None:
     block = [
-        one for _ in range(12) for one in (nn.Linear(1024, 1024), nn.LayerNorm(1024), nn.GELU())
+        layer for _ in range(12) for layer in (nn.Linear(1024, 1024), nn.LayerNorm(1024), nn.GELU())
     ]
     model = nn.Sequential(*block, nn.Linear(1024, 10)).cuda()
     optimizer = optim.AdamW(model.parameters(), lr=1e-4)
@@ -20,12 +20,12 @@ def train(is_fast: bool, pace: Pace) -> None:
         loss.backward()
         optimizer.step()
         if step % 50 == 0 or not is_fast:
-            told = {}
+            metrics = {}
             for number in range(10):
-                told[number] = (predicted.argmax(1) == number).float().mean().item()  # here
-            told["right"] = (predicted.argmax(1) == y).float().mean().item()
-            told["loss"] = loss.item()
-            history.append(told)
+                metrics[number] = (predicted.argmax(1) == number).float().mean().item()  # here
+            metrics["right"] = (predicted.argmax(1) == y).float().mean().item()
+            metrics["loss"] = loss.item()
+            history.append(metrics)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.utils.data
 from support.session import Recorder
+from support.torch_owners import OWNERS
 
 import trainprof
 from trainprof.inside.catalogue import default_probes
@@ -25,36 +26,6 @@ PACKAGE = f"{Path(trainprof.__file__).parent}{os.sep}"
 # `torch.optim` deletes the name of this submodule.
 OPTIMIZER = sys.modules["torch.optim.optimizer"]
 Names = dict[str, Any]
-OWNERS: tuple[Any, ...] = (
-    torch,
-    torch.Tensor,
-    torch.nn.Module,
-    torch.nn.functional,
-    torch.nn.utils,
-    torch.nn.utils.clip_grad,
-    torch.autograd,
-    torch.autograd.graph,
-    torch.serialization,
-    torch.cuda,
-    torch.accelerator,
-    torch.xpu,
-    torch.amp.GradScaler,
-    torch.distributed,
-    torch.distributed.distributed_c10d,
-    torch.distributed.distributed_c10d.Work,
-    torch.distributed.device_mesh,
-    torch.optim.Optimizer,
-    torch.optim.lr_scheduler,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.optim.lr_scheduler.ReduceLROnPlateau,
-    torch.utils.data.DataLoader,
-    torch.utils.data.dataloader,
-    torch.utils.data.dataloader._BaseDataLoaderIter,
-    torch.utils.data.dataloader._SingleProcessDataLoaderIter,
-    torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
-    torch.utils.data._utils.fetch._MapDatasetFetcher,
-    torch.utils.data._utils.fetch._IterableDatasetFetcher,
-)
 # torch's own bookkeeping, and what it imports or computes at first use.
 VOLATILE = {
     "__warningregistry__",
@@ -191,5 +162,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return value

@@ -25,9 +25,10 @@ from support.fake_device import transfer_probe
 from support.loaders import Numbers, Stream, loader_probes
 from support.package import PACKAGE
 from support.session import FakeClock, Recorder, Recording
+from support.torch_owners import OWNERS
 from torch import nn
 from torch.distributed import device_mesh, distributed_c10d
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import pin_memory as pinning
 
@@ -58,28 +59,12 @@ def device() -> None:
 # What each call returns or raises.
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x)
+def fails(*_: Any, **__: Any) -> Any:
+    raise KeyError("theirs")
 
 
-class FailingNet(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(x, torch.zeros(7))
-
-
-class FailingDataset(Numbers):
-    def __getitem__(self, index: int) -> int:
-        raise KeyError(f"sample {index}")
-
-
-class FailingStep(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        raise MemoryError("update")
+def failing(base: type, *methods: str) -> Any:
+    return type("Failing", (base,), dict.fromkeys(methods, fails))
 
 
 class FailingGradient(torch.autograd.Function):
@@ -87,14 +72,7 @@ class FailingGradient(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        raise OverflowError("gradient")
-
-
-class FailingPin:
-    def pin_memory(self) -> Any:
-        raise MemoryError("no more pages")
+    backward = staticmethod(fails)
 
 
 def leaf() -> torch.Tensor:
@@ -107,34 +85,12 @@ def parameter() -> nn.Parameter:
     return made
 
 
-def step_of_a_model() -> Any:
-    loss = nn.CrossEntropyLoss()(Net()(torch.ones(1, 3)), torch.tensor([1]))
-    return loss, F.mse_loss(loss, torch.tensor(1.0))
-
-
 def traced() -> str:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
+    class Model(nn.Linear):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return F.cross_entropy(super().forward(x), y)
 
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return F.cross_entropy(self.net(x), y)
-
-    return torch.fx.symbolic_trace(Model()).code
-
-
-def training() -> Any:
-    p = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([p], lr=0.1)
-    schedule = StepLR(optimizer, 2)
-    for _ in range(4):
-        optimizer.zero_grad()
-        (p**3).sum().backward()
-        nn.utils.clip_grad_norm_([p], 0.5)
-        optimizer.step()
-        schedule.step()
-    return p, optimizer.state_dict()["param_groups"]
+    return torch.fx.symbolic_trace(Model(3, 2)).code
 
 
 def step_with_closure(closure: Callable[[], Any]) -> None:
@@ -145,80 +101,49 @@ def step_with_closure(closure: Callable[[], Any]) -> None:
     optimizer.step(closure)
 
 
-def missing_key() -> Any:
-    return {}["theirs"]
-
-
-def saved_and_loaded() -> bytes:
-    file = io.BytesIO()
-    torch.save({"net": nn.Linear(2, 2).state_dict()}, file)
-    file.seek(0)
-    torch.load(file)
-    return file.getvalue()
-
-
-def copied() -> Any:
-    x = torch.arange(4.0)
-    assert x.to("cpu") is x
-    return x.to(torch.int32), torch.zeros(4).copy_(x), x.double().cpu()
-
-
-def read() -> list[Any]:
-    reads = (bool, float, int, operator.index, torch.Tensor.item, torch.Tensor.tolist)
-    return [call(torch.tensor(3)) for call in reads]
-
-
-def failing_collate(samples: list[Any]) -> Any:
-    raise ValueError(f"cannot put {len(samples)} together")
-
-
 def epochs(dataset: Any = None, **options: Any) -> list[Any]:
     loader = DataLoader(dataset or Numbers(), batch_size=2, **options)
     return [[batch.tolist() for batch in loader] for _ in range(2)]
 
 
+READS = (bool, float, int, operator.index, torch.Tensor.item, torch.Tensor.tolist)
+# A whole training is compared in test_missing_hooks.py.
 RETURNED: dict[str, Callable[[], Any]] = {
-    "model": step_of_a_model,
     "fx": traced,
     "autograd.grad": lambda: torch.autograd.grad((leaf() ** 2).sum(), leaf(), allow_unused=True),
-    "backward": lambda: (leaf() ** 2).sum().backward(),
-    "training": training,
-    "checkpoint": saved_and_loaded,
-    "copies": copied,
-    "reads": read,
+    "reads": lambda: [call(torch.tensor(3)) for call in READS],
     "epochs": lambda: epochs(shuffle=True),
     "epochs of workers": lambda: epochs(shuffle=True, num_workers=2),
     "a stream": lambda: list(DataLoader(Stream(), batch_size=2)),
 }
 RAISED: dict[str, Callable[[], Any]] = {
-    "deep in a model": lambda: nn.Sequential(nn.Sequential(FailingNet()))(torch.ones(2)),
-    "in a model": lambda: Net()(torch.ones(1, 4)),
-    "at a model's call": lambda: Net()(nothing=1),
+    "deep in a model": lambda: nn.Sequential(failing(nn.Module, "forward")())(torch.ones(2)),
+    "in a model": lambda: nn.Linear(3, 2)(torch.ones(1, 4)),
+    "at a model's call": lambda: nn.Linear(3, 2)(nothing=1),
     "in a loss": lambda: F.cross_entropy(torch.ones(2), torch.zeros(7)),
     "in a loss module": lambda: nn.MSELoss()(torch.ones(2), None),
     "no module": lambda: nn.Module.__call__(1),  # type: ignore[arg-type]
     "no scalar": lambda: leaf().backward(),
     "in a backward": lambda: FailingGradient.apply(leaf()).sum().backward(),
-    "in a step": lambda: FailingStep([parameter()], 0.1).step(),
-    "in a closure": lambda: step_with_closure(missing_key),
+    "in a step": lambda: failing(torch.optim.SGD, "step")([parameter()], 0.1).step(),
+    "in a closure": lambda: step_with_closure(fails),
     "behind a closure": lambda: step_with_closure(lambda: 1.0),
     "in clipping": lambda: nn.utils.clip_grad_norm_([parameter()], "much"),  # type: ignore[arg-type]
     "no file": lambda: torch.load("/nonexistent/none"),
     "nothing to pickle": lambda: torch.save(lambda: 0, io.BytesIO()),
     "no device": lambda: torch.zeros(2).to("no such device"),
     "other sizes": lambda: torch.zeros(2).copy_(torch.zeros(3)),
-    **{f"{call.__name__} of two": functools.partial(lambda call: call(torch.ones(2)), call)
-       for call in (bool, float, int, operator.index, torch.Tensor.item)},
-    "in a dataset": lambda: epochs(FailingDataset()),
-    "in a worker": lambda: epochs(FailingDataset(), num_workers=1),
-    "in collating": lambda: epochs(collate_fn=failing_collate),
-    "in a worker's collating": lambda: epochs(collate_fn=failing_collate, num_workers=1),
-    "in pinning": lambda: pinning.pin_memory([{"x": FailingPin()}]),
+    **{f"read {n}": functools.partial(call, torch.ones(2)) for n, call in enumerate(READS[:5])},
+    "in a dataset": lambda: epochs(failing(Numbers, "__getitem__")()),
+    "in a worker": lambda: epochs(failing(Numbers, "__getitem__")(), num_workers=1),
+    "in collating": lambda: epochs(collate_fn=fails),
+    "in a worker's collating": lambda: epochs(collate_fn=fails, num_workers=1),
+    "in pinning": lambda: pinning.pin_memory([{"x": failing(object, "pin_memory")()}]),
     "no process group": dist.barrier,
     "refused group": lambda: dist.init_process_group(
         "gloo", init_method="nonsense://", rank=0, world_size=1
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("action", RETURNED.values(), ids=RETURNED)
@@ -331,11 +256,7 @@ FAULTS: list[tuple[Callable[[], list[Probe]], str, Callable[[], Any]]] = [
     ),
     (loader_probes, "loading.loader_description.describe", epochs),
     (lambda: loader_probes(FetchProbe), "spans.fetch._timed", epochs),
-    (
-        lambda: [SyncProbe()],
-        "patching.call_site.CallSites.name",
-        lambda: torch.tensor(3).item(),
-    ),
+    (lambda: [SyncProbe()], "patching.call_site.CallSites.name", lambda: torch.tensor(3).item()),
 ]
 
 
@@ -377,30 +298,14 @@ def test_pickle_finds_the_functions(recorder: Recorder) -> None:
     assert joins == (dist.init_process_group,) * 2
 
 
-OWNERS: tuple[Any, ...] = (
-    torch,
-    torch.nn.Module,
-    torch.nn.functional,
-    torch.nn.utils,
-    torch.autograd,
-    torch.serialization,
-    torch.cuda,
-    torch.amp.GradScaler,
-    torch.distributed,
-    torch.distributed.distributed_c10d,
-    torch.optim.Optimizer,
-    *(cls for cls in vars(torch.optim.lr_scheduler).values() if isinstance(cls, type)),
-    torch.utils.data.DataLoader,
-    torch.utils.data.dataloader._BaseDataLoaderIter,
-    torch.utils.data.dataloader._SingleProcessDataLoaderIter,
-    torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
-)
+def classes_of_schedulers() -> list[Any]:
+    return [cls for cls in vars(torch.optim.lr_scheduler).values() if isinstance(cls, type)]
 
 
 def functions() -> dict[tuple[str, str], Any]:
     return {
         (owner.__name__, name): value.__func__ if type(value) is staticmethod else value
-        for owner in OWNERS
+        for owner in (*OWNERS, *classes_of_schedulers())
         for name, value in vars(owner).items()
         if type(value) in (FunctionType, staticmethod)
     }
@@ -426,19 +331,6 @@ def test_all_that_is_wrapped_shows_its_name_and_parameters(recorder: Recorder) -
     assert [name for name in of_torchs if defaults(wrapped[name]) != defaults(bare[name])] == []
 
 
-def test_arguments_are_given_as_without_us(recorder: Recorder) -> None:
-    recorder.start(ForwardProbe(), OptimizerProbe())
-    optimizer = torch.optim.SGD([parameter()], lr=0.1)
-    for scheduler in (StepLR(optimizer, 1), ReduceLROnPlateau(optimizer)):
-        optimizer.step()
-        asks = "metrics" in inspect.getfullargspec(scheduler.step).args
-        assert asks is isinstance(scheduler, ReduceLROnPlateau)
-        scheduler.step(*([0.5] if asks else []))
-    known = inspect.getfullargspec(F.cross_entropy).args
-    settings = {"label_smoothing": 0.1, "other": 1}
-    assert [name for name in settings if name in known] == ["label_smoothing"]
-
-
 def optimizer_steps() -> Iterator[Any]:
     class Own(torch.optim.SGD):
         def step(self, closure: Any = None, *, extra: int = 0) -> Any:
@@ -456,32 +348,6 @@ def optimizer_steps() -> Iterator[Any]:
 def test_an_optimizers_step_looks_as_it_did(same_with_us: Compare) -> None:
     outcome = same_with_us(lambda: list(map(str, optimizer_steps())), OptimizerProbe())
     assert outcome[0] == "returned"
-
-
-def test_what_somebody_puts_around_ours_shows_that_of_the_function(recorder: Recorder) -> None:
-    def wrapped() -> inspect.Signature:
-        @functools.wraps(F.mse_loss)
-        def own(*args: Any, **kwargs: Any) -> Any:
-            return F.mse_loss(*args, **kwargs)
-
-        return inspect.signature(own)
-
-    bare = wrapped()
-    recorder.start(ForwardProbe())
-    assert wrapped() == bare
-
-
-def test_what_cannot_be_shown_harms_nothing(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(_: object) -> Any:
-        raise NameError("an annotation's")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(inspect, "signature", refuses)
-        recorder.start(ForwardProbe())
-    assert F.mse_loss(torch.ones(1), torch.ones(1)).item() == 0
-    assert recorder.read().kinds() == ["LOSS"]
 
 
 # Wrapped functions that no Python code calls, as at exit: there is no frame above ours.

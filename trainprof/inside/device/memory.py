@@ -16,7 +16,7 @@ from trainprof.inside.patching.patcher import (
     Patcher,
     called_around,
     let_dynamo_skip,
-    told_after,
+    recorded_after,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, MemoryFigure, Topic
@@ -218,7 +218,7 @@ class EmptiedCachesProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        make = told_after(session.now, patcher.guarded(self._emptied))
+        make = recorded_after(session.now, patcher.guarded(self._emptied))
         for module in device_modules(torch):
             holders = (module, getattr(module, "memory", None))
             places = [

@@ -1,17 +1,22 @@
-"""Ends the run after so many steps or seconds, as a normal end of the script."""
+"""Ends the run at a limit of steps or seconds, as a normal end of the script.
+
+Each rank of a run looks at the clock for itself. Were the time over between the looks of two, one
+would leave, and the other wait in vain for its gradients. So the first rank that finds it over
+writes down a step a little ahead, and all end there. No rank ever waits for another here.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from trainprof.inside.limits.enough_time import EnoughTime
-from trainprof.inside.limits.last_step import LastStep
 from trainprof.record.event_log import EventLog
 from trainprof.record.limit_met import tell_limit
-from trainprof.record.names import MAX_STEPS, MAX_TIME
+from trainprof.record.names import LAST_STEP, MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind
 from trainprof.record.step_count import StepCount
 
@@ -20,15 +25,22 @@ TRIAL: Final = "trial"
 _VALUES: Final = {MAX_STEPS: 1, MAX_TIME: 2, TRIAL: 3}
 # In the place of an optimizer's id: the script updates its parameters itself.
 OWN_UPDATES: Final = 0
+# On a device the host may be some steps further on than that of another rank.
+STEPS_AHEAD: Final = 8
+# A rank that does not come to that step, as there are no more, ends by itself after so long.
+_LEAST_PATIENCE_NS: Final = 10_000_000_000
+_PATIENCE_TIMES: Final = 2
+_LONGEST_NUMBER: Final = 20
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def is_loader_worker() -> bool:
-    """Whether this process makes batches for another one."""
+    """Whether this process prepares batches for another one."""
     return loader_worker() is not None
 
 
 def loader_worker() -> int | None:
-    """Returns the number of the DataLoader worker that this process is, None if it is none."""
+    """Returns the number of the DataLoader worker that this process is, None if it is not one."""
     module = sys.modules.get("torch.utils.data._utils.worker")
     number = getattr(getattr(module, "_worker_info", None), "id", None)
     return number if isinstance(number, int) else None
@@ -153,3 +165,119 @@ class Limit:
 def can_end() -> bool:
     """Whether a limit may end the run here: on the main thread, and not in a loader's worker."""
     return threading.current_thread() is threading.main_thread() and not is_loader_worker()
+
+
+class EnoughTime:
+    """The time until which a trial may go on, however long it took to begin.
+
+    Args:
+        started_ns: When the run was started.
+        latest_ns: The end in any case.
+        enough_s: Seconds in all, and since the first step, after both of which it has enough.
+            Where no step is made, the former since the first batch or forward.
+        enough_steps: It makes this many steps in any case, unless `latest_ns` comes first.
+
+    Attributes:
+        deadline_ns: Until when, as far as it is known.
+    """
+
+    def __init__(
+        self, started_ns: int, latest_ns: int, enough_s: tuple[float, float], enough_steps: int = 1
+    ) -> None:
+        self._started_ns, self._latest_ns = started_ns, latest_ns
+        self._in_all_ns, self._trained_ns = (int(seconds * 1e9) for seconds in enough_s)
+        self._looked_ns: int | None = None
+        self._enough_steps, self._steps = enough_steps, 0
+        self._enough_ns = latest_ns
+        self.deadline_ns = latest_ns
+
+    def looked(self, now_ns: int) -> None:
+        """To be called before each batch, forward and step."""
+        if self._looked_ns is None:
+            self._looked_ns = now_ns
+            self._set(now_ns + self._in_all_ns)
+
+    def stepped(self, now_ns: int) -> None:
+        """To be called after each step."""
+        self._steps += 1
+        if self._steps == 1:
+            self._enough_ns = max(self._started_ns + self._in_all_ns, now_ns + self._trained_ns)
+            self.deadline_ns = self._latest_ns
+        if self._steps == self._enough_steps:
+            self._set(self._enough_ns)
+
+    def forget(self) -> None:
+        """Takes back the steps so far: those were none."""
+        self._steps = 0
+        if self._looked_ns is not None:
+            self._set(self._looked_ns + self._in_all_ns)
+
+    def _set(self, deadline_ns: int) -> None:
+        self.deadline_ns = min(deadline_ns, self._latest_ns)
+
+
+class LastStep:
+    """What one rank knows of the step at which all end.
+
+    Args:
+        directory: Of the run; ranks that share it end at the same step.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, LAST_STEP)
+        self._process = os.getpid()
+        self._steps: int | None = None
+        self._patient_until_ns: int | None = None
+
+    def is_reached(self, steps: int) -> bool:
+        """Whether a rank that has made so many steps is to end."""
+        return self._steps is not None and steps >= self._steps
+
+    def is_out_of_reach(self, steps: int, now_ns: int, allowed_ns: int) -> bool:
+        """Whether a rank whose time is over is to end by itself; agrees on a step if there is none.
+
+        Args:
+            steps: That it has made.
+            now_ns: The time.
+            allowed_ns: How long the run was to take.
+        """
+        if os.getpid() != self._process:  # a child of a rank is none
+            return True
+        if self._patient_until_ns is None:
+            ahead = _PATIENCE_TIMES * STEPS_AHEAD / steps if steps else 1
+            patience_ns = max(_LEAST_PATIENCE_NS, int(allowed_ns * ahead))
+            self._patient_until_ns = now_ns + patience_ns
+        if self._steps is None:
+            self._steps = self._written(steps + STEPS_AHEAD)
+        return now_ns >= self._patient_until_ns
+
+    def _written(self, steps: int) -> int | None:
+        """Writes a step down, or returns that of the rank that was first; None: not known yet."""
+        try:
+            descriptor = os.open(self._path, _NEW_FILE, 0o600)
+        except FileExistsError:
+            return self._read()
+        except OSError:
+            return None
+        try:
+            os.write(descriptor, str(steps).encode("ascii"))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            return None
+        finally:
+            os.close(descriptor)
+        return steps
+
+    def _read(self) -> int | None:
+        """Returns None where the other rank is about to write it."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            return int(os.read(descriptor, _LONGEST_NUMBER))
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(descriptor)

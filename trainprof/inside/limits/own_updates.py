@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from trainprof.inside.limits.limit import OWN_UPDATES, can_end
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import BackwardWatch, Session
-from trainprof.inside.spans.backward import creates_graph, functional_level
+
+# Of the arguments of the engine's Python door that follow what it starts from.
+_CREATE_GRAPH: Final = 2
 
 
 class OwnUpdatesProbe:
@@ -26,7 +28,9 @@ class OwnUpdatesProbe:
         if before_step is None:
             return
         self._session, self._limit, self._before_step = session, session.limit, before_step
-        self._level = functional_level(torch)
+        functorch = getattr(torch._C, "_functorch", None)
+        # How deep inside torch.func's functions a call is; None outside of them.
+        self._level = getattr(functorch, "maybe_current_level", lambda: None)
         self._depth = 0
         self._least_order: int | None = None
         self._counts = False
@@ -54,9 +58,11 @@ class OwnUpdatesProbe:
     def _order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Returns 0 for a pass that nothing differentiates, else the more the deeper inside it is.
 
-        torch.func always lets its passes be differentiated, and tells how deep they are.
+        torch.func always lets its passes be differentiated, and has their depth.
         """
-        if not creates_graph(args, kwargs):
+        is_given = len(args) > _CREATE_GRAPH
+        create_graph = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
+        if not isinstance(create_graph, int) or not create_graph:
             return 0
         return 1 + (self._level() or 0)
 

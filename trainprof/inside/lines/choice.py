@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.loading.collate_code import own_function
-from trainprof.inside.patching.static_lookup import closed_over, of_class, of_object
+from trainprof.inside.patching.static_lookup import closed_over, of_class, of_object, own_function
 
 MODULE: Final = "<module>"
 PROFILE: Final = "profile"

@@ -70,7 +70,8 @@ def _is_harmless(thing: Any, depth: int) -> bool:
         return _only_counts(method, thing, depth)
     if any(_changes(cls, method) for cls in kind.__mro__):
         return False
-    held = next((one for name in asked if (one := _held(thing, name)) is not None), None)
+    parts = (_held(thing, name) for name in asked)
+    held = next((part for part in parts if part is not None), None)
     return _is_harmless(held, depth - 1)
 
 
@@ -129,11 +130,11 @@ def _only_counts(method: FunctionType, thing: Any, depth: int) -> bool:
 @functools.lru_cache(_MOST_CODES)
 def _instructions(code: CodeType) -> tuple[tuple[str, Any, str], ...]:
     """Returns names, arguments and their meanings; loaders are built by thousands."""
-    return tuple((one.opname, one.argval, one.argrepr) for one in dis.get_instructions(code))
+    return tuple((step.opname, step.argval, step.argrepr) for step in dis.get_instructions(code))
 
 
 def _is_plain(part: Any) -> bool:
     if part is _CALL or part is _CALCULATED or type(part) in _NUMBERS:
         return True
     is_numpys = type(part).__module__ == "numpy" and hasattr(type(part), "dtype")
-    return is_numpys or any(part is one for one in _CALLED)
+    return is_numpys or any(part is called for called in _CALLED)

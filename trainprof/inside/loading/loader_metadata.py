@@ -1,15 +1,14 @@
-"""What a DataLoader tells of itself; nothing of it is called that may do more than count."""
+"""What a DataLoader, its dataset and its sampler show; nothing is called but what only counts."""
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from trainprof.inside.loading.changed_datasets import whole_of
-from trainprof.inside.loading.dataset_rows import is_stackable, refuses_lists
+from trainprof.inside.loading.dataset_tracking import whole_of
 from trainprof.inside.loading.known_length import known_length
-from trainprof.inside.loading.sampler_metadata import sampling
 from trainprof.inside.loading.worker_requirements import (
     generators,
     open_files,
@@ -19,10 +18,14 @@ from trainprof.inside.loading.worker_requirements import (
 from trainprof.inside.patching.static_lookup import has, of_class
 
 _HUGGING_FACE: Final = "datasets.iterable_dataset"
+_SEQUENCES: Final = (list, tuple, deque)
+_TAKE_NO_LISTS: Final = (*_SEQUENCES, dict, range)
+_NUMBERS: Final = (int, float, bool)
+_MAX_PARTS: Final = 64
 
 
 def describe(loader: Any) -> dict[str, Any]:
-    """Returns a loader's facts, but for those that take long to find; what it lacks is None."""
+    """Returns a loader's metadata, but for what takes long to find; what it lacks is None."""
     dataset = getattr(loader, "dataset", None)
     workers = getattr(loader, "num_workers", None)
     started_by = start_method(getattr(loader, "multiprocessing_context", None))
@@ -43,7 +46,7 @@ def describe(loader: Any) -> dict[str, Any]:
         "in_order": getattr(loader, "in_order", None),
         "start_method": started_by if workers else None,
         "workers_started_by": started_by,
-        **sampling(loader),
+        **_sampling(loader),
         **_asking(loader, dataset),
     }
 
@@ -51,7 +54,7 @@ def describe(loader: Any) -> dict[str, Any]:
 def look_closer(
     loader: Any, is_own: Callable[[type], bool], *, workers_are_forked: bool
 ) -> dict[str, Any]:
-    """Returns what is to be gone through a dataset for: it takes longer than all other facts.
+    """Returns what a dataset is gone through for: that takes longer than all else.
 
     `open_files`: what it holds that processes cannot share.
     `unpicklable`: what a worker that is no fork could not be given.
@@ -59,7 +62,7 @@ def look_closer(
 
     Args:
         loader: A DataLoader, complete.
-        is_own: Tells the classes of the user's.
+        is_own: Whether a class is the user's.
         workers_are_forked: Its workers are, or would be.
     """
     dataset = whole_of(getattr(loader, "dataset", None))
@@ -78,10 +81,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     `is_stackable`: it is made of rows that a TensorDataset could have.
     `shards`: of a stream, which are given to workers as a whole.
     """
-    known = sys.modules.get("torch.utils.data")
-    tensors, plain_collate = (
-        getattr(known, name, None) for name in ("TensorDataset", "default_collate")
-    )
+    plain_collate = getattr(sys.modules.get("torch.utils.data"), "default_collate", None)
     dataset = whole_of(dataset)
     is_mapped = has(dataset, "__getitem__") and not is_iterable(dataset)
     is_mapped = is_mapped and not has(dataset, "__getitems__")
@@ -89,7 +89,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
         "is_asked_one_by_one": is_mapped and getattr(loader, "collate_fn", 0) is plain_collate,
         "refuses_lists": refuses_lists(dataset),
         "is_stackable": is_stackable(dataset),
-        "holds_tensors": type(dataset) is tensors,
+        "holds_tensors": _is_torchs("TensorDataset", dataset),
         "shards": _shards(dataset),
     }
 
@@ -102,10 +102,10 @@ def _shards(dataset: Any) -> int | None:
     if type(dataset).__module__ != _HUGGING_FACE or not is_iterable(dataset):
         return None
     try:
-        found = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None)
+        shards = getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", None)
     except Exception:
         return None
-    return found if type(found) is int and found > 0 else None
+    return shards if type(shards) is int and shards > 0 else None
 
 
 def is_iterable(dataset: Any) -> bool:
@@ -138,3 +138,74 @@ def _batches(loader: Any, dataset: Any) -> int | None:
     if type(size) is not int or size < 1:
         return samples
     return samples // size if getattr(loader, "drop_last", False) is True else -(-samples // size)
+
+
+def refuses_lists(dataset: Any) -> bool:
+    """Whether a dataset is asked by a method that fails if it is given a list of indices.
+
+    Of the user's own methods that is not known.
+    """
+    asked = of_class(type(dataset), "__getitem__")
+    kinds = (*_TAKE_NO_LISTS, _of_torch("ConcatDataset"))
+    return asked is not None and any(asked is vars(kind).get("__getitem__") for kind in kinds)
+
+
+def is_stackable(dataset: Any) -> bool:
+    """Whether its samples are rows of numbers in memory: a TensorDataset could have them.
+
+    No code of the script's is called.
+    """
+    if type(dataset) in _SEQUENCES:
+        return len(dataset) > 0 and _is_row(dataset[0])
+    parts = getattr(dataset, "datasets", None) if _is_torchs("ConcatDataset", dataset) else None
+    return type(parts) is list and 0 < len(parts) <= _MAX_PARTS and all(map(_has_rows, parts))
+
+
+def _has_rows(part: Any) -> bool:
+    whole = whole_of(part)
+    return _is_torchs("TensorDataset", whole) or is_stackable(whole)
+
+
+def _is_row(sample: Any) -> bool:
+    """Whether it is some tensors, arrays and numbers side by side."""
+    are_some = type(sample) in (tuple, list) and len(sample) > 0
+    return are_some and all(
+        type(part) in _NUMBERS
+        or type(part).__module__ == "numpy"
+        or type(part) is getattr(sys.modules.get("torch"), "Tensor", None)
+        for part in sample
+    )
+
+
+def _is_torchs(name: str, dataset: Any) -> bool:
+    return type(dataset) is _of_torch(name)
+
+
+def _of_torch(name: str) -> Any:
+    """Returns a class of torch's, `object` where it has none of that name."""
+    return getattr(sys.modules.get("torch.utils.data"), name, object)
+
+
+def _sampling(loader: Any) -> dict[str, Any]:
+    """Says how samples are drawn.
+
+    `sampler_from`: whose class does it: torch's, one of the package that the loader's class is of,
+    which may make it by itself, or another's.
+    `samples_plainly`: by a sampler that is made of the dataset alone.
+    `samples_by_generator`: by one that is made of the dataset and the loader's own generator alone.
+    `sampler_takes_epoch`: training tells it the epoch's number.
+    """
+    sampler = getattr(loader, "sampler", None)
+    held = getattr(sampler, "__dict__", {})
+    generator = held.get("generator")
+    draws_all = held.get("_num_samples") is None and held.get("replacement") is not True
+    is_loaders = generator is not None and generator is getattr(loader, "generator", None)
+    takes_epoch = of_class(type(sampler), "set_epoch") is not None
+    package, loaders = (str(type(x).__module__).partition(".")[0] for x in (sampler, loader))
+    origin = "torch" if package == "torch" else "loader" if package == loaders else "other"
+    return {
+        "sampler_from": None if sampler is None else origin,
+        "samples_plainly": draws_all and generator is None,
+        "samples_by_generator": draws_all and is_loaders,
+        "sampler_takes_epoch": takes_epoch,
+    }

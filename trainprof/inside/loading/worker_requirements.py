@@ -55,15 +55,15 @@ _PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 def open_files(dataset: Any) -> list[str]:
     """Returns what a dataset holds that is an open file, archive or connection, with what it is.
 
-    They are told by their classes: nothing of theirs is called.
+    Known by their classes: nothing of theirs is called.
     """
     held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
-    found = (
+    names = (
         f"{name} ({type(thing).__name__})"
         for name, thing in held
         if _is_open(type(thing)) and not _is_written(thing)
     )
-    return list(itertools.islice(found, _MOST_NAMED))
+    return list(itertools.islice(names, _MOST_NAMED))
 
 
 def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
@@ -71,17 +71,17 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
 
     Args:
         dataset: Of which nothing is called.
-        is_own: Tells the classes of the user's: a library's know about workers.
+        is_own: Whether a class is the user's: a library's know about workers.
     """
     held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
-    found = (
+    names = (
         f"{name}.{attribute}".lstrip(".")
         for name, thing in held
         if is_own(type(thing))
         for attribute, value in attributes_of(thing)
         if type(value).__name__ in _GENERATORS.get(type(value).__module__.partition(".")[0], ())
     )
-    return list(itertools.islice(found, _MOST_NAMED))
+    return list(itertools.islice(names, _MOST_NAMED))
 
 
 def is_on_device(batch: Any, tensor: Any) -> bool:
@@ -98,16 +98,20 @@ def is_on_device(batch: Any, tensor: Any) -> bool:
 def unpicklable(loader: Any) -> list[str]:
     """Returns what of a loader a worker that is no fork could not be given, with what it is.
 
-    Things are told by their classes, and nothing of theirs is called: one that says how it is
+    Things are known by their classes, and nothing of theirs is called. A class that says how it is
     pickled is taken to know how.
     """
-    found = (
+
+    def goes_into(thing: Any) -> bool:
+        return _why_not(thing) is None and not _says_how(type(thing))
+
+    names = (
         f"{name} ({why})"
         for root in _SENT
-        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, _is_gone_into)
+        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, goes_into)
         if (why := _why_not(thing)) is not None
     )
-    return list(itertools.islice(found, _MOST_NAMED))
+    return list(itertools.islice(names, _MOST_NAMED))
 
 
 def _walk(
@@ -124,10 +128,6 @@ def _walk(
         yield name, thing
         if depth > 0 and goes_into(thing):
             waiting += [(part, inner, depth - 1) for part, inner in parts_of(name, thing)]
-
-
-def _is_gone_into(thing: Any) -> bool:
-    return _why_not(thing) is None and not _says_how(type(thing))
 
 
 def _why_not(thing: Any) -> str | None:
@@ -159,10 +159,10 @@ def parts_of(name: str, thing: Any) -> list[tuple[str, Any]]:
         return [(f"{name}.__self__", thing.__self__)]
     if kind is functools.partial:
         inner = (thing.func, *thing.args, *thing.keywords.values())
-        return [(name, one) for one in inner]
+        return [(name, part) for part in inner]
     items = _items(thing)
     if items:
-        return [(f"{name}[{place}]", one) for place, one in enumerate(items)]
+        return [(f"{name}[{place}]", item) for place, item in enumerate(items)]
     return [(f"{name}.{held}".lstrip("."), value) for held, value in attributes_of(thing)]
 
 

@@ -113,9 +113,8 @@ def parameters_in(optimizer: Any) -> dict[int, Any]:
 
 def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
     """Whether the user's imported files read gradients; True where one cannot be read."""
+
+    def is_read_in(text: str) -> bool:
+        return any(_READ.search(line.partition("#")[0]) for line in text.splitlines())
+
     return any_text(is_user_file, is_read_in)
-
-
-def is_read_in(text: str) -> bool:
-    """Whether a source text seems to read a gradient."""
-    return any(_READ.search(line.partition("#")[0]) for line in text.splitlines())

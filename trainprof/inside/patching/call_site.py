@@ -14,7 +14,6 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import UNCOUNTED_FILE
-from trainprof.inside.patching.python_places import standard_library
 from trainprof.inside.patching.user_texts import line_of
 from trainprof.inside.stacks.copied_frames import Place
 from trainprof.record.event_log import EventLog
@@ -86,32 +85,27 @@ class CallSites:
 
     def stack(self, frame: FrameType | None) -> int:
         """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
-        found = self.frames(frame)
-        return self._log.define(Topic.STACK, json.dumps(found)) if found else 0
+        frames = self.frames(frame)
+        return self._log.define(Topic.STACK, json.dumps(frames)) if frames else 0
 
     def frames(
-        self,
-        frame: Place | None,
-        until: CodeType | None = None,
-        fetching: str | None = None,
+        self, frame: Place | None, until: CodeType | None = None, fetching: str | None = None
     ) -> list[int]:
         """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
 
-        Args:
-            frame: The innermost.
-            until: The code of the frame before which it ends.
-            fetching: torch's file whose frames stand in it as FETCHED.
+        It ends before the frame of `until`. Frames of torch's file `fetching` stand in it as
+        FETCHED.
         """
-        found = []
+        sites = []
         while frame is not None and frame.f_code is not until:
             if self.is_user_code(frame.f_code):
-                found.append(self.name(frame))
+                sites.append(self.name(frame))
             elif frame.f_code.co_filename == fetching:
-                found.append(FETCHED)
+                sites.append(FETCHED)
             frame = frame.f_back
-        if len(found) <= 2 * _KEPT_FRAMES:
-            return found
-        return [*found[:_KEPT_FRAMES], *found[-_KEPT_FRAMES:]]
+        if len(sites) <= 2 * _KEPT_FRAMES:
+            return sites
+        return [*sites[:_KEPT_FRAMES], *sites[-_KEPT_FRAMES:]]
 
     def name(self, frame: Place) -> int:
         """Returns the site id of the line that `frame` is at."""
@@ -123,12 +117,7 @@ class CallSites:
         return number
 
     def shown(self, number: int, cwd: str | None) -> str:
-        """Returns a site as the report shows it: `file.py:41`.
-
-        Args:
-            number: Its id.
-            cwd: Files below it are shown relative to it.
-        """
+        """Returns a site as the report shows it, `file.py:41`, relative to `cwd`."""
         text = self._log.text_of(number)
         return site_name(json.loads(text) if text is not None else None, cwd)
 
@@ -235,7 +224,7 @@ class CallSites:
 def _written_by(file: str) -> str | None:
     """Returns the library that has written code of its own to a file elsewhere, None without."""
     name = os.path.basename(file)
-    return next((one for one in _WRITERS if name.startswith(f"{one}.")), None)
+    return next((writer for writer in _WRITERS if name.startswith(f"{writer}.")), None)
 
 
 def _line_of(frame: Place) -> int:
@@ -351,10 +340,10 @@ class _Traits:
 
 
 def _traits(loader: object) -> _Traits:
-    metadata = vars(loader)
-    functions = (id(metadata.get(name)) for name in ("collate_fn", "worker_init_fn"))
-    numbers = (metadata.get(name) for name in ("num_workers", "batch_size"))
-    samplers = (metadata.get(name) for name in ("batch_sampler", "sampler"))
+    held = vars(loader)
+    functions = (id(held.get(name)) for name in ("collate_fn", "worker_init_fn"))
+    numbers = (held.get(name) for name in ("num_workers", "batch_size"))
+    samplers = (held.get(name) for name in ("batch_sampler", "sampler"))
     return _Traits(
         frozenset(id(sampler) for sampler in samplers if sampler is not None),
         (*functions, *(number if type(number) is int else None for number in numbers)),
@@ -375,7 +364,7 @@ def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) ->
 def _with_inner(thing: object, name: str) -> list[object]:
     """Returns a thing and the one it wraps, None left out."""
     both = (thing, getattr(thing, "__dict__", {}).get(name))
-    return [one for one in both if one is not None]
+    return [part for part in both if part is not None]
 
 
 def _constructors(cls: type) -> set[int]:
@@ -383,15 +372,26 @@ def _constructors(cls: type) -> set[int]:
 
     Lightning wraps both, while it asks for loaders.
     """
-    found = set()
+    codes = set()
     for base, name in itertools.product(cls.__mro__, ("__init__", "__setattr__")):
         method = vars(base).get(name)
         while method is not None:
             code = getattr(method, "__code__", None)
             if code is not None:
-                found.add(id(code))
+                codes.add(id(code))
             method = getattr(method, "__wrapped__", None)
-    return found
+    return codes
+
+
+def standard_library() -> list[str]:
+    """Returns the directories of Python's own, that of Python code first; they may be the same.
+
+    `sysconfig` would tell, but `import torch` does not import it: a script's folder may have a file
+    of that name, which would be run in its place.
+    """
+    version = "python{}.{}".format(*sys.version_info[:2])
+    of_platform = os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
+    return list(dict.fromkeys([os.path.dirname(os.__file__), of_platform]))
 
 
 def _torch_directories() -> tuple[str, ...]:
@@ -405,5 +405,5 @@ def _library_directories() -> tuple[str, ...]:
     paths.update(getattr(site, "getsitepackages", list)())
     paths.add(getattr(site, "USER_SITE", None) or "")
     paths.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
-    found = {p for path in paths if path for p in (path, os.path.realpath(path))}
-    return tuple(sorted(p.rstrip(os.sep) + os.sep for p in (*found, _OURS)))
+    places = {p for path in paths if path for p in (path, os.path.realpath(path))}
+    return tuple(sorted(p.rstrip(os.sep) + os.sep for p in (*places, _OURS)))

@@ -47,7 +47,7 @@ class FunctionModes:
             return False
         if depth > 1 or self._at is None:
             return True
-        return type(self._at(0)) is not _default_device_class()
+        return type(self._at(0)) is not getattr(sys.modules.get(_DEVICE_MODULE), _DEVICE_MODE, None)
 
 
 def asked_by(frame: FrameType | None) -> FrameType | None:
@@ -59,8 +59,3 @@ def asked_by(frame: FrameType | None) -> FrameType | None:
     ):
         frame = beyond_ours(frame.f_back)
     return frame
-
-
-def _default_device_class() -> Any:
-    """Returns the class of that mode, None before torch has imported it."""
-    return getattr(sys.modules.get(_DEVICE_MODULE), _DEVICE_MODE, None)

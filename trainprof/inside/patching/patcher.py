@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from trainprof.inside.patching.wrapper_code import weave
 from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
+Wrapped = Callable[..., Any]
 _ABSENT: Final = object()
 # An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
 set_traceback: Final = BaseException.with_traceback
@@ -36,18 +37,26 @@ class HookPointMissing(Exception):
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def told_after(
+def loaded(name: str) -> Any:
+    """Returns a module that a probe needs and `import torch` has loaded."""
+    module = sys.modules.get(name)
+    if module is None:
+        raise HookPointMissing(f"{name} is not loaded")
+    return module
+
+
+def recorded_after(
     now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments], None]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns what wraps a function so that each call is told once it is over.
+) -> Callable[[Wrapped], Wrapped]:
+    """Returns what wraps a function so that each call is recorded once it is over.
 
     Args:
         now: The clock, ns.
         record: Guarded. Called with start, end, who called (None where Python itself did, as it
-            does at exit), and what with.
+            does at exit), and the arguments.
     """
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(original: Wrapped) -> Wrapped:
         def call(*args: Any, **kwargs: Any) -> Any:
             start = now()
             try:
@@ -65,7 +74,7 @@ def told_after(
 
 def called_around(
     before: Callable[..., None] | None = None, after: Callable[[], None] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Wrapped], Wrapped]:
     """Returns what wraps a function so that ours are called around it; not for the hot path.
 
     Args:
@@ -73,7 +82,7 @@ def called_around(
         after: Guarded. However the call ended.
     """
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(original: Wrapped) -> Wrapped:
         def call(*args: Any, **kwargs: Any) -> Any:
             if before is not None:
                 before(*args, **kwargs)
@@ -169,7 +178,7 @@ class Patcher:
 
     def around(
         self,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        make: Callable[[Wrapped], Wrapped],
         *places: tuple[Any, str],
         inherited: bool = False,
         woven: bool = False,
@@ -181,7 +190,7 @@ class Patcher:
             places: (owner, attribute) pairs that hold the same function; those that hold another
                 are left alone. The first must exist.
             inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
-                otherwise base and heir, both patched, would count one call twice. One inherited
+                otherwise base and subclass, both patched, would count one call twice. One inherited
                 with our wrapper around it is left alone.
             woven: Put the original's body into the wrapper, where that can be done.
 
@@ -217,7 +226,7 @@ class Patcher:
 
     def around_if_there(
         self,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        make: Callable[[Wrapped], Wrapped],
         *places: tuple[Any, str],
         inherited: bool = False,
     ) -> None:
@@ -284,12 +293,12 @@ class Patcher:
             raise HookPointMissing(f"what has {name} does not exist")
         if not hasattr(owner, "__dict__"):
             raise HookPointMissing(f"{_name(owner)} has no {name}")
-        found: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
-        if isinstance(found, staticmethod):
-            found = found.__func__
-        if not callable(found):
+        value: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
+        if isinstance(value, staticmethod):
+            value = value.__func__
+        if not callable(value):
             raise HookPointMissing(f"{_name(owner)}.{name} does not exist")
-        return cast(Callable[..., Any], found)
+        return cast(Callable[..., Any], value)
 
     def _let_jit_find(self, original: Callable[..., Any], wrapper: Any) -> None:
         """Has TorchScript compile `original` where a scripted function calls its wrapper."""
@@ -339,7 +348,6 @@ def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) 
     """Has a wrapper show the parameters of what it stands around.
 
     `inspect.signature` finds them by `__wrapped__`; `inspect.getfullargspec` does not look there.
-    What is somebody's wrapper itself shows the one what is inside, and the other what it takes.
     """
     if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
         return

@@ -13,9 +13,7 @@ from contextlib import nullcontext
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import let_dynamo_skip, uncounted
-
-Wrapped = Callable[..., Any]
+from trainprof.inside.patching.patcher import Wrapped, let_dynamo_skip, uncounted
 
 _HOOKED: Final = "hooked"
 _AROUND: Final = "around"

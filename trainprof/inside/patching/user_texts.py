@@ -21,7 +21,10 @@ def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) 
         is_it: Of a text.
     """
     own = _paths(is_user_file)
-    return len(own) > _MOST_FILES or any(_is_in(path, is_it) for path in own)
+    if len(own) > _MOST_FILES:
+        return True
+    texts = (text_of(path) for path in own)
+    return any(text is None or is_it(text) for text in texts)
 
 
 def lines_with(
@@ -65,10 +68,5 @@ def names_in(module: Any) -> dict[str, Any]:
 
 def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
     """Returns the user's files, in the order in which they were imported."""
-    told = [names_in(module).get("__file__") for module in [*sys.modules.values()]]
-    return list(dict.fromkeys(x for x in told if isinstance(x, str) and is_user_file(x)))
-
-
-def _is_in(path: str, is_it: Callable[[str], bool]) -> bool:
-    text = text_of(path)
-    return text is None or is_it(text)
+    files = [names_in(module).get("__file__") for module in [*sys.modules.values()]]
+    return list(dict.fromkeys(x for x in files if isinstance(x, str) and is_user_file(x)))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
-from trainprof.inside.patching.patcher import UNCOUNTED_FILE, Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import UNCOUNTED_FILE, Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
-
-Wrapped = Callable[..., Any]
 
 # Where Python keeps, per module, which warnings it has shown.
 REGISTRY = "__warningregistry__"

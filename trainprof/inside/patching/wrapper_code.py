@@ -136,9 +136,9 @@ def _check_is_running(definition: ast.FunctionDef, function: FunctionType) -> No
         raise NotWoven("a closure or a generator")
     plain = copy.deepcopy(definition)
     plain.args = _bare(plain.args)
-    found = _compile(plain, function)
+    compiled = _compile(plain, function)
     for fact in ("co_code", "co_names", "co_varnames"):
-        if getattr(found, fact) != getattr(running, fact):
+        if getattr(compiled, fact) != getattr(running, fact):
             raise NotWoven("the source is not what runs")
 
 

@@ -26,9 +26,9 @@ def own_cores() -> str | None:
 def as_ranges(numbers: list[int]) -> str:
     """Returns sorted numbers as the kernel writes them: 0-3,8."""
     parts: list[list[int]] = []
-    for one in numbers:
-        if parts and one == parts[-1][-1] + 1:
-            parts[-1][1:] = [one]
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
         else:
-            parts.append([one])
+            parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)

@@ -72,10 +72,10 @@ def run_delay(thread: int | None = None) -> Callable[[], int]:
     Args:
         thread: Its native id; None: the thread that calls this.
     """
-    told = core_times(thread)
+    read_times = core_times(thread)
 
     def read_delay() -> int:
-        times = told()
+        times = read_times()
         return 0 if times is None else times[1]
 
     return read_delay

@@ -6,15 +6,12 @@ torchrun tells it in the environment as well; `torch.multiprocessing.spawn` and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.record.schema import Topic
-
-Wrapped = Callable[..., Any]
 
 
 class ProcessGroupProbe:
@@ -30,8 +27,8 @@ class ProcessGroupProbe:
 
         def note() -> None:
             rank, world_size = members.get_rank(), members.get_world_size()
-            metadata = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
-            session.log.note(Topic.ENVIRONMENT, metadata)
+            group = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
+            session.log.note(Topic.ENVIRONMENT, group)
             session.limit.join(world_size)
 
         guarded = patcher.guarded(note)

@@ -12,7 +12,7 @@ import os
 from types import ModuleType
 from typing import Final
 
-from trainprof.inside.patching.python_places import standard_library
+from trainprof.inside.patching.call_site import standard_library
 
 _NAME: Final = "resource"
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind
-
-Wrapped = Callable[..., Any]
-# Of the arguments of the engine's Python door that follow what it starts from.
-_CREATE_GRAPH: Final = 2
 
 
 class BackwardProbe:
@@ -51,22 +46,3 @@ class BackwardProbe:
 
         name = "_engine_run_backward"
         patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name), woven=True)
-
-
-def creates_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a pass can be differentiated itself, by what the engine's door is given behind it.
-
-    Args:
-        args: What follows what the pass starts from.
-        kwargs: By name.
-    """
-    is_given = len(args) > _CREATE_GRAPH
-    told = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
-    return isinstance(told, int) and bool(told)
-
-
-def functional_level(torch: ModuleType) -> Callable[[], int | None]:
-    """Returns what tells how deep inside torch.func's functions a call is; None outside of them."""
-    functorch = getattr(torch._C, "_functorch", None)
-    level: Callable[[], int | None] = getattr(functorch, "maybe_current_level", lambda: None)
-    return level

@@ -11,11 +11,10 @@ from pathlib import PosixPath, WindowsPath
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Arguments, Patcher, told_after
+from trainprof.inside.patching.patcher import Arguments, Patcher, Wrapped, recorded_after
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Writer
 
-Wrapped = Callable[..., Any]
 # Whose path is asked for without a call of the script's.
 _PATHS: Final = (str, PosixPath, WindowsPath)
 # By the module that has it: a function, or a method of a class. A library's whole checkpoint is
@@ -58,7 +57,7 @@ class CheckpointProbe:
 
     def _maker(self, kind: Kind, writer: Writer) -> Callable[[Wrapped], Wrapped]:
         record = self._patcher.guarded(partial(self._record, kind, writer))
-        return told_after(self._session.phase_now, record)
+        return recorded_after(self._session.phase_now, record)
 
     def _record(
         self,
@@ -88,13 +87,13 @@ class CheckpointProbe:
     def _wrap(self, module: ModuleType, function: str, writer: Writer) -> None:
         owner: Any = module
         *classes, name = function.split(".")
-        for one in classes:
-            owner = vars(owner).get(one) if hasattr(owner, "__dict__") else None
-        found = vars(owner).get(name) if hasattr(owner, "__dict__") else None
-        if found is None:
+        for cls in classes:
+            owner = vars(owner).get(cls) if hasattr(owner, "__dict__") else None
+        writes = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+        if writes is None:
             missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
             self._session.unavailable(self.name, missing)
-        elif type(found) in _WRAPPED_TYPES:
+        elif type(writes) in _WRAPPED_TYPES:
             self._patcher.around_if_there(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
 
-from trainprof.inside.patching.patcher import COMPILER, Patcher, hide_our_frame, let_dynamo_skip
+from trainprof.inside.patching.patcher import (
+    COMPILER,
+    Patcher,
+    Wrapped,
+    hide_our_frame,
+    let_dynamo_skip,
+)
 from trainprof.inside.session import Session
 from trainprof.record.schema import COLLECTIVES, Kind
 
-Wrapped = Callable[..., Any]
 _COLLECTIVE = int(Kind.COLLECTIVE)
 _WAIT = "wait"
 
@@ -42,40 +48,37 @@ class CollectiveProbe:
         let_dynamo_skip(guarded, and_all_below=True)
         members = distributed.distributed_c10d
         for number, name in enumerate(COLLECTIVES):
-            make = self._maker(number, guarded, session)
+            make = partial(self._make_wrapper, number, guarded, session)
             if name == _WAIT:
                 patcher.around(make, (members.Work, name), inherited=True)
             elif callable(vars(members).get(name)):
                 patcher.around(make, (members, name), (distributed, name))
 
-    def _maker(
-        self, number: int, record: Callable[..., None], session: Session
-    ) -> Callable[[Wrapped], Wrapped]:
+    def _make_wrapper(
+        self, number: int, record: Callable[..., None], session: Session, original: Wrapped
+    ) -> Wrapped:
         inside, now, compiler, modules = self._inside, session.now, session.compiler, sys.modules
 
-        def make(original: Wrapped) -> Wrapped:
-            def collective(*args: Any, **kwargs: Any) -> Any:
-                if COMPILER in modules and compiler.is_compiling():
-                    return original(*args, **kwargs)
-                thread = get_ident()
-                if thread in inside:
-                    try:
-                        return original(*args, **kwargs)
-                    except BaseException as error:
-                        hide_our_frame(error)
-                        raise
-                start = now()
-                # A signal handler of the script's may raise wherever a clock is read.
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if COMPILER in modules and compiler.is_compiling():
+                return original(*args, **kwargs)
+            thread = get_ident()
+            if thread in inside:
                 try:
-                    inside.add(thread)
                     return original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-                finally:
-                    inside.discard(thread)
-                    record(start, now(), sys._getframe().f_back, number)
+            start = now()
+            # A signal handler of the script's may raise wherever a clock is read.
+            try:
+                inside.add(thread)
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                inside.discard(thread)
+                record(start, now(), sys._getframe().f_back, number)
 
-            return collective
-
-        return make
+        return collective

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, called_around
 from trainprof.inside.session import Session
 from trainprof.record.schema import CompileFlag, Kind
-
-Wrapped = Callable[..., Any]
 
 _CALLBACKS: Final = "torch._dynamo.callback"
 # "3/1": of the fourth piece of code, the second time.
@@ -51,48 +48,34 @@ class CompilationProbe:
                 handler.start_callbacks.remove(begin)
                 handler.end_callbacks.remove(end)
 
-        listen_safely = patcher.guarded(listen)
-
-        def make(original: Wrapped) -> Wrapped:
-            def compile(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    listen_safely()
-
-            return compile
-
-        patcher.around(make, (torch, "compile"))
+        patcher.around(called_around(after=patcher.guarded(listen)), (torch, "compile"))
         patcher.on_undo(stop_listening)
         listen()
 
     def _begin(self, *_: Any) -> None:
         self._began = self._session.now()
 
-    def _end(self, *told: Any) -> None:
+    def _end(self, *arguments: Any) -> None:
         if not self._began:
             return
         start, self._began = self._began, 0
-        times, flags = _what(told[0]) if told else (0, 0)
+        times, flags = _what(arguments[0]) if arguments else (0, 0)
         site = self._session.sites.find(sys._getframe(1))
         self._session.emit(_COMPILE, start, self._session.now(), site, times, flags)
 
 
-def _what(told: Any) -> tuple[int, int]:
+def _what(arguments: Any) -> tuple[int, int]:
     """Returns how often this code had been compiled before, and flags.
 
     Args:
         told: torch's CallbackArgs: `callback_trigger`, and `compile_id` in words.
     """
-    found = _FRAME_ID.match(str(getattr(told, "compile_id", "")))
-    trigger = getattr(getattr(told, "callback_trigger", None), "name", "")
+    frame_id = _FRAME_ID.match(str(getattr(arguments, "compile_id", "")))
+    trigger = getattr(getattr(arguments, "callback_trigger", None), "name", "")
     flags = CompileFlag.LATER_PART if trigger not in ("", "DYNAMO") else 0
-    if found is None:
+    if frame_id is None:
         return 0, int(flags)
-    return min(int(found[1]), _MOST_TIMES), int(flags | _reason() | CompileFlag.TOLD)
+    return min(int(frame_id[1]), _MOST_TIMES), int(flags | _reason() | CompileFlag.TOLD)
 
 
 def _reason() -> int:

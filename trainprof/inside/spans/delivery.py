@@ -9,16 +9,15 @@ import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from time import thread_time_ns
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
-
-Wrapped = Callable[..., Any]
 
 _PID_BITS: Final = 32
 _PIDS: Final = re.compile(r"\d+")
@@ -41,9 +40,9 @@ class DeliveryProbe:
         find_all_lost = patcher.guarded(self._find_all_lost)
 
         def wrap(cls: type) -> None:
-            patcher.around_if_there(self._maker_of_init(created), (cls, "__init__"))
+            patcher.around_if_there(partial(self._make_init, created), (cls, "__init__"))
             patcher.around_if_there(self._make_get, (cls, "_try_get_data"), inherited=True)
-            next_data = self._maker_of_next(find_lost)
+            next_data = partial(self._make_next, find_lost)
             patcher.around_if_there(next_data, (cls, "_next_data"), inherited=True)
 
         self._loader.watch_classes(patcher, wrap)
@@ -52,26 +51,23 @@ class DeliveryProbe:
             for name in ("pin_memory", "signal_handling")
         )
         patcher.around_if_there(self._make_pin, (pinning, "pin_memory"))
-        check = self._maker_of_check(find_all_lost)
+        check = partial(self._make_check, find_all_lost)
         patcher.around_if_there(check, (signals, "_error_if_any_worker_fails"))
 
-    def _maker_of_init(self, created: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+    def _make_init(self, created: Callable[..., None], original: Wrapped) -> Wrapped:
         now = self._session.now
 
-        def make(original: Wrapped) -> Wrapped:
-            def __init__(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-                start = now()
-                try:
-                    return original(iterator, *args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    created(iterator, start)
+        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            start = now()
+            try:
+                return original(iterator, *args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                created(iterator, start)
 
-            return __init__
-
-        return make
+        return __init__
 
     def _created(self, iterator: Any, start: int) -> None:
         """Notes the workers; from now on tells how long their queue has nothing for us."""
@@ -110,34 +106,31 @@ class DeliveryProbe:
         # On the instance, and only now: workers started by spawn got the queue without it.
         queue._poll = _poll
 
-    def _maker_of_next(self, find_lost: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+    def _make_next(self, find_lost: Callable[..., None], original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
         parts_of = self._parts
 
-        def make(original: Wrapped) -> Wrapped:
-            def _next_data(self: Any) -> Any:
-                parts = parts_of.get(id(self), _NOBODY)
-                parts.blocked_ns = parts.getting_ns = parts.cpu_ns = 0
-                start = now()
-                try:
-                    batch = original(self)
-                except BaseException as error:
-                    if type(error) is not StopIteration:
-                        find_lost(self, error)
-                    hide_our_frame(error)
-                    raise
-                if parts is not _NOBODY:
-                    blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
-                    receiving = max(parts.getting_ns - blocked, 0)
-                    cpu_us = min(parts.cpu_ns // 1000, _MOST_CPU_US)
-                    value = min(receiving, _LONGEST_NS) | cpu_us << RECEIVE_CPU_SHIFT
-                    flags = 0 if parts.is_pinned else _CPU_TOLD
-                    emit(_NEXT_PARTS, start, start + blocked, parts.loader, value, flags)
-                return batch
+        def _next_data(self: Any) -> Any:
+            parts = parts_of.get(id(self), _NOBODY)
+            parts.blocked_ns = parts.getting_ns = parts.cpu_ns = 0
+            start = now()
+            try:
+                batch = original(self)
+            except BaseException as error:
+                if type(error) is not StopIteration:
+                    find_lost(self, error)
+                hide_our_frame(error)
+                raise
+            if parts is not _NOBODY:
+                blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
+                receiving = max(parts.getting_ns - blocked, 0)
+                cpu_us = min(parts.cpu_ns // 1000, _MOST_CPU_US)
+                value = min(receiving, _LONGEST_NS) | cpu_us << RECEIVE_CPU_SHIFT
+                flags = 0 if parts.is_pinned else _CPU_TOLD
+                emit(_NEXT_PARTS, start, start + blocked, parts.loader, value, flags)
+            return batch
 
-            return _next_data
-
-        return make
+        return _next_data
 
     def _make_get(self, original: Wrapped) -> Wrapped:
         now, parts_of = self._session.now, self._parts
@@ -156,21 +149,18 @@ class DeliveryProbe:
 
         return _try_get_data
 
-    def _maker_of_check(self, find_lost: Callable[..., None]) -> Callable[[Wrapped], Wrapped]:
+    def _make_check(self, find_lost: Callable[..., None], original: Wrapped) -> Wrapped:
         """torch's handler of SIGCHLD calls this, wherever the script is."""
 
-        def make(original: Wrapped) -> Wrapped:
-            def _error_if_any_worker_fails(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    find_lost(error)
-                    hide_our_frame(error)
-                    raise
+        def _error_if_any_worker_fails(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                find_lost(error)
+                hide_our_frame(error)
+                raise
 
-            return _error_if_any_worker_fails
-
-        return make
+        return _error_if_any_worker_fails
 
     def _find_all_lost(self, error: BaseException) -> None:
         for parts in list(self._parts.values()):
@@ -186,8 +176,8 @@ class DeliveryProbe:
             error: As torch tells the script: it names by pid those that left with status 0.
         """
         at, loader = self._session.now(), self._loader.number_of(iterator)
-        told = error.args[0] if type(error) is RuntimeError and error.args else ""
-        named = _PIDS.findall(told) if type(told) is str else []
+        message = error.args[0] if type(error) is RuntimeError and error.args else ""
+        named = _PIDS.findall(message) if type(message) is str else []
         for number, worker in enumerate(getattr(iterator, "_workers", ())):
             code = _exit_code(worker)
             if code or (code == 0 and str(worker.pid) in named):
@@ -245,10 +235,10 @@ def _exit_code(worker: Any) -> int | None:
         return None
     if hasattr(os, "waitid"):
         with contextlib.suppress(ChildProcessError):
-            found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
+            status = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is None:
                 return None
-            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
     code: int | None = worker.exitcode  # waited for already, or a child of the fork server
     return code
 

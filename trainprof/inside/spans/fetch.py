@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import heapq
+import inspect
 import sys
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, cast
+from functools import partial
+from itertools import compress, filterfalse, repeat, starmap
+from operator import sub
+from time import perf_counter, perf_counter_ns
+from types import ModuleType, WrapperDescriptorType
+from typing import Any, Final, cast
 
-from trainprof.inside.loading.stream_samples import COMPARED, StreamSamples, notes_who_asks
-from trainprof.inside.loading.worker_threads import WorkerThreads
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame, uncounted
+from trainprof.inside.loading.worker_notes import (
+    COMPARED,
+    StreamSamples,
+    WorkerThreads,
+    notes_who_asks,
+)
+from trainprof.inside.patching.patcher import (
+    HookPointMissing,
+    Patcher,
+    Wrapped,
+    hide_our_frame,
+    loaded,
+    uncounted,
+)
 from trainprof.inside.process.affinity import own_cores
 from trainprof.inside.session import Session
 from trainprof.inside.spans.fetch_usage import SHORT_NS, BatchScale, Begun, UsageMeter
 from trainprof.inside.spans.loader import LoaderProbe
-from trainprof.inside.spans.slowest_samples import (
-    DEFAULT_KEPT,
-    SlowSamples,
-    StampedIndices,
-    asks_one_by_one,
-)
-from trainprof.record.schema import COLLATE_SHIFT, Kind, Topic
-
-Wrapped = Callable[..., Any]
+from trainprof.record.schema import COLLATE_SHIFT, Kind, SlowSampleFlag, Topic
 
 
 class FetchProbe:
@@ -35,9 +45,7 @@ class FetchProbe:
         self._loader = loader
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        module = sys.modules.get("torch.utils.data._utils.fetch")
-        if module is None:
-            raise HookPointMissing("torch.utils.data._utils.fetch is not loaded")
+        module = loaded("torch.utils.data._utils.fetch")
         worker = sys.modules.get("torch.utils.data._utils.worker")
         if not hasattr(worker, "_worker_info"):
             raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
@@ -61,98 +69,96 @@ class FetchProbe:
             if cls is None:
                 raise HookPointMissing(f"{fetcher} does not exist")
             takes_indices = fetcher == "_MapDatasetFetcher"
-            patcher.around(self._maker(patcher, takes_indices=takes_indices), (cls, "fetch"))
+            patcher.around(partial(self._make_fetch, patcher, takes_indices), (cls, "fetch"))
 
-    def _maker(self, patcher: Patcher, *, takes_indices: bool) -> Callable[[Wrapped], Wrapped]:
-        emit, now, loader = self._session.emit, self._session.now, self._loader
-        worker, meter, slow = self._worker, self._meter, self._slow
-        begin_usage = meter.begin
+    def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
+        emit, now = self._session.emit, self._session.now
+        meter, slow = self._meter, self._slow
+        begin_with, begin_usage = partial(self._begin_with, patcher, takes_indices), meter.begin
         look_back = patcher.guarded(self._look_back)
 
-        def begin_with(fetcher: Any) -> _Fetcher:
-            """Called at the first fetch of each fetcher."""
-            self._session.look_here()
-            info = worker._worker_info
-            number = 0 if info is None else getattr(info, "id", 254) + 1
-            creating = 0 if info is None else loader.creating
-            kept = _Fetcher(worker=number & 255, loader=creating)
-            self._session.log.refer(creating)
-            try:
-                if info is not None:
-                    self._session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
-                kept.may_be_stamped = (
-                    takes_indices
-                    and fetcher.auto_collation is True
-                    and asks_one_by_one(fetcher.dataset, self._torch)
-                )
-                kept.is_stamped = kept.may_be_stamped and slow.are_worth_stamps()
-                first = None
-                if info is not None and info.num_workers > 1 and not takes_indices:
-                    stream = StreamSamples(self._torch, self._session, info.seed - info.id)
-                    first = patcher.guarded(stream.add)
-                fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
-                fetcher._trainprof = kept
-            except Exception as error:
-                patcher.fail(error)
-                return _Fetcher(worker=number & 255, loader=creating)
-            return kept
-
-        def make(original: Wrapped) -> Wrapped:
-            def fetch(self: Any, possibly_batched_index: Any) -> Any:
-                asked = possibly_batched_index
-                kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
-                kept.collate_began_ns = 0
-                count = len(asked) if type(asked) is list else 1
-                # Of very many quick fetches most are this alone: an object more to be looked into
-                # is one more that torch has driven out of the caches since the last.
-                if meter.to_pass > 0 and not kept.is_stamped:
-                    meter.to_pass -= 1
-                    start = now()
-                    try:
-                        return original(self, asked)
-                    except BaseException as error:
-                        hide_our_frame(error)
-                        raise
-                    finally:
-                        end = now()
-                        if end - start >= SHORT_NS:
-                            meter.took(end - start)
-                        began = kept.collate_began_ns
-                        value = count | (end - began) << COLLATE_SHIFT if began else count
-                        emit(_FETCH, start, end, kept.loader, value, kept.worker)
-                batch = usage = stamped = None
-                if kept.is_stamped and type(asked) is list:
-                    asked = stamped = StampedIndices(asked)
-                    stamped.clock = slow.clock
-                if meter.to_pass > 0:
-                    meter.to_pass -= 1
-                elif not patcher.is_silent:
-                    try:
-                        usage = begin_usage()
-                    except Exception as error:
-                        patcher.fail(error)
+        def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            asked = possibly_batched_index
+            kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
+            kept.collate_began_ns = 0
+            count = len(asked) if type(asked) is list else 1
+            # Of very many quick fetches most are this alone: an object more to be looked into
+            # is one more that torch has driven out of the caches since the last.
+            if meter.to_pass > 0 and not kept.is_stamped:
+                meter.to_pass -= 1
                 start = now()
                 try:
-                    batch = original(self, asked)
-                    return batch
+                    return original(self, asked)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
                     end = now()
+                    if end - start >= SHORT_NS:
+                        meter.took(end - start)
                     began = kept.collate_began_ns
-                    collated = end - began if began else 0
-                    value = count | collated << COLLATE_SHIFT
+                    value = count | (end - began) << COLLATE_SHIFT if began else count
                     emit(_FETCH, start, end, kept.loader, value, kept.worker)
-                    meter.took(end - start)
-                    are_worth_it = slow.are_worth_stamps(end - start - collated, count)
-                    kept.is_stamped = kept.may_be_stamped and are_worth_it
-                    if usage is not None or stamped is not None:
-                        look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
+            batch = usage = stamped = None
+            if kept.is_stamped and type(asked) is list:
+                asked = stamped = StampedIndices(asked)
+                stamped.clock = slow.clock
+            if meter.to_pass > 0:
+                meter.to_pass -= 1
+            elif not patcher.is_silent:
+                try:
+                    usage = begin_usage()
+                except Exception as error:
+                    patcher.fail(error)
+            start = now()
+            try:
+                batch = original(self, asked)
+                return batch
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                end = now()
+                began = kept.collate_began_ns
+                collated = end - began if began else 0
+                value = count | collated << COLLATE_SHIFT
+                emit(_FETCH, start, end, kept.loader, value, kept.worker)
+                meter.took(end - start)
+                are_worth_it = slow.are_worth_stamps(end - start - collated, count)
+                kept.is_stamped = kept.may_be_stamped and are_worth_it
+                if usage is not None or stamped is not None:
+                    look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
 
-            return fetch
+        return fetch
 
-        return make
+    def _begin_with(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
+        """Called at the first fetch of each fetcher."""
+        session, now = self._session, self._session.now
+        session.look_here()
+        info = self._worker._worker_info
+        number = 0 if info is None else getattr(info, "id", 254) + 1
+        creating = 0 if info is None else self._loader.creating
+        kept = _Fetcher(worker=number & 255, loader=creating)
+        session.log.refer(creating)
+        try:
+            if info is not None:
+                session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
+            kept.may_be_stamped = (
+                takes_indices
+                and fetcher.auto_collation is True
+                and asks_one_by_one(fetcher.dataset, self._torch)
+            )
+            kept.is_stamped = kept.may_be_stamped and self._slow.are_worth_stamps()
+            first = None
+            if info is not None and info.num_workers > 1 and not takes_indices:
+                stream = StreamSamples(self._torch, session, info.seed - info.id)
+                first = patcher.guarded(stream.add)
+            fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
+            fetcher._trainprof = kept
+        except Exception as error:
+            patcher.fail(error)
+            return _Fetcher(worker=number & 255, loader=creating)
+        return kept
 
     def _look_back(
         self,
@@ -164,17 +170,7 @@ class FetchProbe:
         samples_end: int,
         loader: int,
     ) -> None:
-        """Records what a fetch took of the machine, and its slow samples.
-
-        Args:
-            usage: Of the machine before it; None where that is not measured.
-            start: Of the fetch, ns.
-            end: Of it.
-            batch: That it made, None where it failed.
-            stamped: Its indices, None where they are not stamped.
-            samples_end: When its last sample was done, ns.
-            loader: Its id, 0 if it is not known.
-        """
+        """Records what a fetch took of the machine, and its slow samples, whose last ended then."""
         if usage is not None:
             self._meter.end(usage, start, end - start)
             if self._worker._worker_info is not None:
@@ -208,19 +204,9 @@ class _Fetcher:
 
 
 def _timed(
-    collate: Wrapped,
-    kept: _Fetcher,
-    now: Callable[[], int],
-    first: Callable[[Any], None] | None,
+    collate: Wrapped, kept: _Fetcher, now: Callable[[], int], first: Callable[[Any], None] | None
 ) -> Wrapped:
-    """Returns `collate` with a note of when it begins.
-
-    Args:
-        collate: The loader's.
-        kept: Where to note it.
-        now: The clock.
-        first: To be called with the samples of the first batches; None: nobody asks.
-    """
+    """Returns `collate` with a note of when it begins; `first` gets the first batches' samples."""
     left = 0 if first is None else COMPARED
 
     def timed(samples: Any) -> Any:
@@ -239,3 +225,120 @@ def _timed(
 
 
 _FETCH, _FETCH_BATCH = int(Kind.FETCH), int(Kind.FETCH_BATCH)
+
+
+DEFAULT_KEPT: Final = 10
+# A stamp takes 0.15 us.
+SHORT_SAMPLE_NS: Final = 10_000
+_ABSENT: Final = object()
+_MAX_INDEX: Final = (1 << 63) - 1
+
+
+class StampedIndices(list[Any]):
+    """A batch's indices, noting when each is asked for: that is when the sample before is done.
+
+    torch runs `[dataset[i] for i in indices]`. While a sample is made, nothing of ours runs, and
+    no Python code of ours between two: a debugger would stop in it.
+
+    Attributes:
+        clock: To be set by whoever makes one, which an `__init__` would do in three times the time.
+    """
+
+    __slots__ = ("_asked", "clock")
+
+    clock: Callable[[], float]
+    _asked: list[float]
+
+    def __iter__(self) -> Iterator[Any]:
+        asked: list[float] = []
+        self._asked = asked
+        # An append returns None, and so each stamp that was kept is handed on, which is never 0.
+        asking = filterfalse(asked.append, starmap(self.clock, repeat(())))
+        return compress(list.__iter__(self), asking)
+
+    def stamps(self, end: float) -> list[float]:
+        """Returns when each was asked for, of those that were before `end`, by the clock."""
+        try:
+            asked = self._asked
+        except AttributeError:
+            return []
+        return asked if asked and asked[-1] <= end else asked[: bisect_right(asked, end)]
+
+
+class SlowSamples:
+    """Records each sample that is among the slowest so far of this process.
+
+    Attributes:
+        clock: That indices are to be stamped by: that of records, in seconds. Python's floats are
+            made and subtracted in half the time of integers of this size.
+    """
+
+    __slots__ = ("_emit", "_kept", "_samples", "_slowest", "_took_ns", "_unit_ns", "clock")
+
+    def __init__(
+        self, emit: Callable[..., None], now: Callable[[], int], kept: int = DEFAULT_KEPT
+    ) -> None:
+        self._emit = emit
+        self.clock: Callable[[], float] = now
+        self._unit_ns = 1
+        if now is perf_counter_ns:
+            self.clock, self._unit_ns = perf_counter, 1_000_000_000
+        self._kept = kept
+        self._slowest: list[float] = []
+        self._took_ns = self._samples = 0
+
+    def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
+        """False where samples take under SHORT_SAMPLE_NS each, for it would be felt.
+
+        Given is what a fetch took without its collating; of many fast fetches some are enough.
+        """
+        self._took_ns += ns
+        self._samples += samples
+        return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
+
+    def look(self, indices: StampedIndices, end: int, site: int) -> None:
+        """Looks through a batch, whose last sample was done at `end`; `site` is its loader's id."""
+        last = end / self._unit_ns
+        stamps, slowest = indices.stamps(last), self._slowest
+        if not stamps:
+            return
+        stamps.append(last)
+        is_full = len(slowest) >= self._kept
+        if is_full and max(map(sub, stamps[1:], stamps)) <= slowest[0]:
+            return
+        for place, time in enumerate(map(sub, stamps[1:], stamps)):
+            if len(slowest) < self._kept:
+                heapq.heappush(slowest, time)
+            elif time > slowest[0]:
+                heapq.heapreplace(slowest, time)
+            else:
+                continue
+            start, ns = round(stamps[place] * self._unit_ns), round(time * self._unit_ns)
+            index = indices[place]
+            if type(index) is int and 0 <= index <= _MAX_INDEX:
+                self._emit(_SLOW_SAMPLE, start, start + ns, site, index, SlowSampleFlag.IS_INDEX)
+            else:
+                self._emit(_SLOW_SAMPLE, start, start + ns, site, place)
+
+
+def asks_one_by_one(dataset: Any, torch: ModuleType) -> bool:
+    """True if torch asks this dataset for each sample of a batch by itself.
+
+    One with `__getitems__` takes the list of indices as a whole, and must get the script's own.
+    """
+    # torch's Subset goes through the list of indices in the same way, if what it is of does.
+    if type(dataset) is getattr(getattr(torch.utils, "data", None), "Subset", None):
+        dataset = getattr(dataset, "dataset", None)
+    return inspect.getattr_static(dataset, "__getitems__", _ABSENT) is _ABSENT and not _may_make_up(
+        type(dataset)
+    )
+
+
+def _may_make_up(kind: type) -> bool:
+    """True if instances may answer to names that are not to be found in them."""
+    ask = inspect.getattr_static(kind, "__getattribute__")
+    is_plain = type(ask) is WrapperDescriptorType and ask.__objclass__.__module__ == "builtins"
+    return not is_plain or inspect.getattr_static(kind, "__getattr__", _ABSENT) is not _ABSENT
+
+
+_SLOW_SAMPLE = int(Kind.SLOW_SAMPLE)

@@ -58,9 +58,9 @@ _MAX_PARTS: Final = 4096
 
 # CPU ns of the thread, CPU seconds, blocks read and major faults of the process, run delay ns of
 # the thread or NO_DELAY, us that the cgroup was stopped.
-Told = tuple[int, float, int, int, int, int]
-# Before a fetch: how many fetches it stands for, and what was told.
-Begun = tuple[int, Told]
+Counters = tuple[int, float, int, int, int, int]
+# Before a fetch: how many fetches it stands for, and the counters.
+Begun = tuple[int, Counters]
 
 
 class UsageMeter:
@@ -71,23 +71,13 @@ class UsageMeter:
         throttle_file: cpu.stat of the cgroup whose quota binds us, or None.
 
     Attributes:
-        to_pass: So many of the next fetches are not to be measured; the caller counts them down,
+        to_pass: How many of the next fetches are not to be measured; the caller counts them down,
             which costs less than asking each time.
     """
 
     __slots__ = (
-        "_emit",
-        "_files",
-        "_last_wall_ns",
-        "_longs",
-        "_passed_later",
-        "_place",
-        "_short_place",
-        "_shorts",
-        "_tells_reading",
-        "_throttle",
-        "_waited_ns",
-        "to_pass",
+        *("_emit", "_files", "_last_wall_ns", "_longs", "_passed_later", "_place", "_short_place"),
+        *("_shorts", "_tells_reading", "_throttle", "_waited_ns", "to_pass"),
     )
 
     def __init__(self, emit: Callable[..., None], throttle_file: str | None) -> None:
@@ -106,7 +96,7 @@ class UsageMeter:
         self.to_pass = self._passed_later = 0
 
     def took(self, wall_ns: int) -> None:
-        """Hears of a fetch; where one that was passed over is not heard of, it was a short one."""
+        """To be called after each fetch; a short one that was passed over may be left out."""
         self._last_wall_ns = wall_ns
         if wall_ns >= SHORT_NS and self.to_pass:
             # They are of short fetches' turn, which goes on after this one.
@@ -157,13 +147,7 @@ class UsageMeter:
             passed += 1
 
     def end(self, begun: Begun, start: int, wall_ns: int) -> None:
-        """Reads them again, and records the differences.
-
-        Args:
-            begun: From `begin`.
-            start: Of the fetch, ns.
-            wall_ns: That it took.
-        """
+        """Reads them again after the fetch that began at `start`; records the differences."""
         cpu_ns = thread_time_ns()
         used = getrusage(RUSAGE_SELF)
         cpu_s, blocks, faults = used.ru_utime + used.ru_stime, used.ru_inblock, used.ru_majflt
@@ -191,11 +175,7 @@ class UsageMeter:
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
 
     def _run_delay_ns(self, cpu_ns: int) -> int:
-        """Returns for how long this thread has waited for a core in its life, or NO_DELAY.
-
-        Args:
-            cpu_ns: Its CPU time.
-        """
+        """Returns for how long this thread has ever waited for a core, or NO_DELAY."""
         thread = get_ident()
         file = self._files.get(thread)
         if file is None:
@@ -211,11 +191,7 @@ class UsageMeter:
     def _bring_up_to_date(self, read: int, faults: int) -> int:
         """Returns ns that this thread has waited for block devices since the last call.
 
-        Only where something was read: asking takes 10 us.
-
-        Args:
-            read: Blocks that the process has read in its life.
-            faults: Its major faults.
+        Only where the process has read blocks or had major faults since: asking takes 10 us.
         """
         thread = get_ident()
         known = self._waited_ns.get(thread)
@@ -267,9 +243,9 @@ def _waited_for_devices_ns() -> int:
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def _throttled_us(told: bytes) -> int:
+def _throttled_us(stat: bytes) -> int:
     """Returns for how long cpu.stat says that its cgroup has been stopped by its quota."""
-    words = told.split()
+    words = stat.split()
     for name, unit in ((b"throttled_usec", 1), (b"throttled_time", 1000)):  # cgroup v2, v1
         if name in words[:-1]:
             return int(words[words.index(name) + 1]) // unit

@@ -13,6 +13,8 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import (
     HookPointMissing,
     Patcher,
+    Wrapped,
+    called_around,
     hide_our_frame,
     let_dynamo_skip,
 )
@@ -22,8 +24,6 @@ from trainprof.inside.patching.warning_place import REGISTRY
 from trainprof.inside.session import Session
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 from trainprof.record.step_count import StepCount
-
-Wrapped = Callable[..., Any]
 
 # Steps before the mode is on, and in which it is.
 SKIPPED_STEPS: Final = 20
@@ -68,8 +68,11 @@ class FindSyncsProbe:
         name = next((name for name in _MUTATED if name in vars(warnings)), None)
         if name is None:
             raise HookPointMissing("warnings tells nobody that its filters have changed")
-        patcher.around(self._make_mutated, (warnings, name))
-        register = _hook_registrar()
+        changed = called_around(after=patcher.guarded(self._filters_changed))
+        patcher.around(changed, (warnings, name))
+        # `torch.optim` deletes the name of this submodule.
+        optimizers = sys.modules.get("torch.optim.optimizer")
+        register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is None:
             raise HookPointMissing("torch.optim.optimizer has no global hook after a step")
         # It stays to the end: torch walks through its hooks while they run.
@@ -116,8 +119,9 @@ class FindSyncsProbe:
         self._window = _Window(first_step, module, getattr(module, _SET), begun)
         self._filter.come_first()
         self._window.set_mode(self._torch, _WARN)
-        for name, make in ((_SET, self._make_set), (_GET, self._make_get)):
-            self._patcher.around(make, (module, name))
+        stop_if_on = self._patcher.guarded(self._script_sets_mode)
+        self._patcher.around(called_around(lambda *_, **__: stop_if_on()), (module, _SET))
+        self._patcher.around(self._make_get, (module, _GET))
         self._record_window()
 
     def _module(self) -> Any:
@@ -171,40 +175,13 @@ class FindSyncsProbe:
         steps = max(self._count.steps - window.first_step, 0)
         self._session.emit(_WINDOW, window.start, end, window.first_step, steps)
 
-    def _make_mutated(self, original: Wrapped) -> Wrapped:
-        def come_first() -> None:
-            if self._window is not None and self._filter is not None:
-                self._filter.come_first()
+    def _filters_changed(self) -> None:
+        if self._window is not None and self._filter is not None:
+            self._filter.come_first()
 
-        come_first_if_needed = self._patcher.guarded(come_first)
-
-        def mutated(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                come_first_if_needed()
-
-        return mutated
-
-    def _make_set(self, original: Wrapped) -> Wrapped:
-        def stop() -> None:
-            if self._window is not None:
-                self._stop(by_script=True)
-
-        stop_if_on = self._patcher.guarded(stop)
-
-        def set_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
-            stop_if_on()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return set_sync_debug_mode
+    def _script_sets_mode(self) -> None:
+        if self._window is not None:
+            self._stop(by_script=True)
 
     def _make_get(self, original: Wrapped) -> Wrapped:
         def get_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
@@ -289,12 +266,6 @@ class _SyncText:
     def __reduce__(self) -> Any:
         """Filters are sent to other processes by some libraries; there nothing is to match."""
         return re.compile, ("(?!)",)
-
-
-def _hook_registrar() -> Callable[..., Any] | None:
-    # `torch.optim` deletes the name of this submodule.
-    module = sys.modules.get("torch.optim.optimizer")
-    return getattr(module, "register_optimizer_step_post_hook", None)
 
 
 _FOUND, _WINDOW = int(Kind.FOUND_SYNC), int(Kind.SYNC_WINDOW)

@@ -6,6 +6,7 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from sys import modules
 from types import ModuleType
 from typing import Any, Final
@@ -14,6 +15,7 @@ from trainprof.inside.model.parameters import is_training
 from trainprof.inside.patching.patcher import (
     COMPILER,
     Patcher,
+    Wrapped,
     hide_our_frame,
     let_dynamo_skip,
     uncounted,
@@ -21,30 +23,13 @@ from trainprof.inside.patching.patcher import (
 from trainprof.inside.session import ModuleCall, ModuleWatch, Session
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
-Wrapped = Callable[..., Any]
-
 FUNCTIONAL_LOSSES: Final = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cosine_embedding_loss",
-    "cross_entropy",
-    "ctc_loss",
-    "gaussian_nll_loss",
-    "hinge_embedding_loss",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "margin_ranking_loss",
-    "mse_loss",
-    "multi_margin_loss",
-    "multilabel_margin_loss",
-    "multilabel_soft_margin_loss",
-    "nll_loss",
-    "poisson_nll_loss",
-    "smooth_l1_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-    "triplet_margin_with_distance_loss",
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss"),
+    *("cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss"),
+    *("kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss"),
+    *("multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "poisson_nll_loss"),
+    *("smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"),
+    *("triplet_margin_with_distance_loss",),
 )
 
 
@@ -87,7 +72,9 @@ class ForwardProbe:
         self._first = _Inside()
         self._others: set[int] = set()
         patcher.around(
-            self._make_call if check_limit is None else self._make_limited_call(check_limit),
+            self._make_call
+            if check_limit is None
+            else partial(self._make_limited_call, check_limit),
             (torch.nn.Module, "__call__"),
             (torch.nn.Module, "_wrapped_call_impl"),  # the same function, by whose name it pickles
             woven=True,
@@ -95,7 +82,7 @@ class ForwardProbe:
         functional = torch.nn.functional
         for name in FUNCTIONAL_LOSSES:
             if callable(vars(functional).get(name)):
-                patcher.around(self._make_loss_maker(name), (functional, name))
+                patcher.around(partial(self._make_loss, name), (functional, name))
 
     def _make_call(self, original: Wrapped) -> Wrapped:
         emit, now, record = self._session.emit, self._session.phase_now, self._record
@@ -143,28 +130,25 @@ class ForwardProbe:
 
         return __call__
 
-    def _make_limited_call(self, check_limit: Callable[[], None]) -> Callable[[Wrapped], Wrapped]:
-        def make(original: Wrapped) -> Wrapped:
-            call, first, others = uncounted(self._make_call(original)), self._first, self._others
-            let_dynamo_skip(call)
+    def _make_limited_call(self, check_limit: Callable[[], None], original: Wrapped) -> Wrapped:
+        call, first, others = uncounted(self._make_call(original)), self._first, self._others
+        let_dynamo_skip(call)
 
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-                thread = get_ident()
-                if thread != first.thread and thread not in others:
-                    check_limit()
-                try:
-                    return call(self, *args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            if thread != first.thread and thread not in others:
+                check_limit()
+            try:
+                return call(self, *args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
 
-            return __call__
-
-        return make
+        return __call__
 
     def _tell(self, watch: ModuleWatch, is_on: bool) -> None:
         """Has each call go through `_record_call`, or those of new classes alone again."""
-        others = tuple(one for one in self._watches if one != watch)
+        others = tuple(other for other in self._watches if other != watch)
         watches = (*others, watch) if is_on else others
         if self._watches and not watches:
             for key in list(self._classes):
@@ -209,7 +193,7 @@ class ForwardProbe:
         self._classes[key] = None if self._watches else named
         return named
 
-    def _make_loss_maker(self, name: str) -> Callable[[Wrapped], Wrapped]:
+    def _make_loss(self, name: str, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.phase_now
         first, others = self._first, self._others
         compiler = self._session.compiler
@@ -217,29 +201,26 @@ class ForwardProbe:
         number = 0
         kind = int(Kind.LOSS)
 
-        def make(original: Wrapped) -> Wrapped:
-            def loss(*args: Any, **kwargs: Any) -> Any:
-                nonlocal number
-                if COMPILER in modules and compiler.is_compiling():
-                    return original(*args, **kwargs)
-                thread = get_ident()
-                if thread == first.thread or thread in others:
-                    try:
-                        return original(*args, **kwargs)
-                    except BaseException as error:
-                        hide_our_frame(error)
-                        raise
-                if number == 0:
-                    number = define(Topic.CLASS, name)
-                start = now()
+        def loss(*args: Any, **kwargs: Any) -> Any:
+            nonlocal number
+            if COMPILER in modules and compiler.is_compiling():
+                return original(*args, **kwargs)
+            thread = get_ident()
+            if thread == first.thread or thread in others:
                 try:
                     return original(*args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-                finally:
-                    emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
+            if number == 0:
+                number = define(Topic.CLASS, name)
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
 
-            return loss
-
-        return make
+        return loss

@@ -38,9 +38,9 @@ class GarbageProbe:
         patcher.on_undo(lambda: gc.callbacks.remove(callback))
 
 
-def _called_with_each(told: Callable[[Any], int]) -> Callable[..., Any]:
+def _called_with_each(send: Callable[[Any], int]) -> Callable[..., Any]:
     """Returns a function without Python code of its own that gives `told` each of its arguments."""
-    return functools.partial(max, key=told)
+    return functools.partial(max, key=send)
 
 
 def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any, None]:
@@ -51,21 +51,21 @@ def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any
     """
     emit, now, log, kind = session.emit, session.now, session.log, int(Kind.GC)
     started, place = 0, _STOP_FACTS
-    told: Any = None
+    sent: Any = None
     kept: BaseException | None = None
     while True:
         try:
             while True:
-                told = None
-                told = yield 0
-                place = (place + 1) % 4 if told != "start" else _START
+                sent = None
+                sent = yield 0
+                place = (place + 1) % 4 if sent != "start" else _START
                 if patcher.is_silent:
                     started = 0
                 elif place == _START:
                     started = now()
                 elif place == _STOP_FACTS and started:
                     if log.is_open and now() - started >= MIN_PAUSE_NS:
-                        emit(kind, started, now(), 0, told.get("generation", 0))
+                        emit(kind, started, now(), 0, sent.get("generation", 0))
                     started = 0
                 if place == _STOP_FACTS and kept is not None:
                     _hand_back(kept)
@@ -73,7 +73,7 @@ def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any
         except GeneratorExit:
             return
         except BaseException as error:
-            if told is None:  # at the very moment of being sent something
+            if sent is None:  # at the very moment of being sent something
                 place = (place + 1) % 4
             if isinstance(error, Exception) and not comes_from_signal_handler(error):
                 patcher.fail(error)

@@ -6,20 +6,25 @@ import json
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.loading.changed_datasets import ChangedDatasets
-from trainprof.inside.loading.dataset_numbers import DatasetNumbers, LowestFree
+from trainprof.inside.loading.dataset_tracking import ChangedDatasets, DatasetNumbers, LowestFree
 from trainprof.inside.loading.loader_description import LoaderDescriptions
 from trainprof.inside.loading.worker_requirements import is_on_device
 from trainprof.inside.patching.call_site import Birthplace, LoaderBirthplaces
 from trainprof.inside.patching.function_modes import FunctionModes
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.inside.patching.patcher import (
+    HookPointMissing,
+    Patcher,
+    Wrapped,
+    heirs,
+    hide_our_frame,
+    loaded,
+)
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
-
-Wrapped = Callable[..., Any]
 
 
 class LoaderProbe:
@@ -53,9 +58,7 @@ class LoaderProbe:
         return self._creating.get(get_ident(), 0)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        dataloader = sys.modules.get("torch.utils.data.dataloader")
-        if dataloader is None:
-            raise HookPointMissing("torch.utils.data.dataloader is not loaded")
+        dataloader = loaded("torch.utils.data.dataloader")
         self._session = session
         self._tensor = getattr(torch, "Tensor", None)
         self._modes = FunctionModes(torch)
@@ -69,8 +72,10 @@ class LoaderProbe:
         if base is None:
             raise HookPointMissing("_BaseDataLoaderIter does not exist")
         self._loader_class: type = dataloader.DataLoader
-        patcher.around(self._make_next(patcher), (base, "__next__"))
-        patcher.around_if_there(self._make_setattr(patcher), (dataloader.DataLoader, "__setattr__"))
+        patcher.around(partial(self._make_next, patcher), (base, "__next__"))
+        patcher.around_if_there(
+            partial(self._make_setattr, patcher), (dataloader.DataLoader, "__setattr__")
+        )
         self._watch_iterators(patcher, base)
 
     def number_of(self, iterator: Any) -> int:
@@ -80,9 +85,7 @@ class LoaderProbe:
     def site_of(self, loader: Any, frame: FrameType | None) -> int:
         """Returns the id of the line that built a loader.
 
-        Args:
-            loader: A DataLoader, complete.
-            frame: Of who iterates it: that line stands for one whose building was not seen.
+        That of who iterates it, `frame`, stands for one whose building was not seen.
         """
         number = self._numbers.get(id(loader))
         if number is not None:
@@ -103,11 +106,9 @@ class LoaderProbe:
             if "_try_put_index" in vars(cls):
                 wrap(cls)
 
-        dataloader = sys.modules.get("torch.utils.data.dataloader")
-        base = getattr(dataloader, "_BaseDataLoaderIter", None)
+        base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
         if base is None:
-            missing = "torch.utils.data.dataloader has no _BaseDataLoaderIter"
-            raise HookPointMissing(missing)
+            raise HookPointMissing("torch.utils.data.dataloader has no _BaseDataLoaderIter")
         for heir in heirs(base):
             wrap_if_it_sends(heir)
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
@@ -116,39 +117,36 @@ class LoaderProbe:
         """Calls `wrap`, which may not fail, with each class of iterators that is made later on."""
         self._watchers.append(wrap)
 
-    def _make_next(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
+    def _make_next(self, patcher: Patcher, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.wait_now
         loader_of, log = self._loader_of, self._session.log
         unwritten = log.unwritten
         check_limit = self._session.limit.before_batch
         ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
 
-        def make(original: Wrapped) -> Wrapped:
-            def __next__(self: Any) -> Any:
-                if check_limit is not None:
-                    check_limit()
-                loader = loader_of.get(id(self), 0)
-                if loader in unwritten:  # an iterator of the parent's
-                    log.refer(loader)
-                start = now()
-                try:
-                    batch = original(self)
-                except BaseException as error:
-                    kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
-                    emit(kind, start, now(), loader)
-                    if kind is Kind.LOADER_END:
-                        ended(self)
-                    hide_our_frame(error)
-                    raise
-                number = getattr(self, "_num_yielded", 0)
-                emit(_NEXT, start, now(), loader, number)
-                if number == 1:
-                    began(self, batch)
-                return batch
+        def __next__(self: Any) -> Any:
+            if check_limit is not None:
+                check_limit()
+            loader = loader_of.get(id(self), 0)
+            if loader in unwritten:  # an iterator of the parent's
+                log.refer(loader)
+            start = now()
+            try:
+                batch = original(self)
+            except BaseException as error:
+                kind = Kind.LOADER_END if type(error) is StopIteration else Kind.LOADER_ERROR
+                emit(kind, start, now(), loader)
+                if kind is Kind.LOADER_END:
+                    ended(self)
+                hide_our_frame(error)
+                raise
+            number = getattr(self, "_num_yielded", 0)
+            emit(_NEXT, start, now(), loader, number)
+            if number == 1:
+                began(self, batch)
+            return batch
 
-            return __next__
-
-        return make
+        return __next__
 
     def _make_next_index(self, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
@@ -161,13 +159,8 @@ class LoaderProbe:
             except BaseException as error:
                 hide_our_frame(error)
                 raise
-            emit(
-                _SAMPLER,
-                start,
-                now(),
-                loader_of.get(id(self), 0),
-                len(index) if type(index) is list else 1,
-            )
+            count = len(index) if type(index) is list else 1
+            emit(_SAMPLER, start, now(), loader_of.get(id(self), 0), count)
             return index
 
         return _next_index
@@ -194,23 +187,20 @@ class LoaderProbe:
 
         return _shutdown_workers
 
-    def _make_setattr(self, patcher: Patcher) -> Wrapped:
+    def _make_setattr(self, patcher: Patcher, original: Wrapped) -> Wrapped:
         note = patcher.guarded(self._births.note)
         this_frame = sys._getframe
 
-        def make(original: Wrapped) -> Wrapped:
-            def __setattr__(self: Any, attr: str, val: Any) -> None:
-                try:
-                    original(self, attr, val)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                if attr == "dataset":
-                    note(self, this_frame().f_back)
+        def __setattr__(self: Any, attr: str, val: Any) -> None:
+            try:
+                original(self, attr, val)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            if attr == "dataset":
+                note(self, this_frame().f_back)
 
-            return __setattr__
-
-        return make
+        return __setattr__
 
     def _watch_iterators(self, patcher: Patcher, base: Any) -> None:
         """Wraps creation and reset of each iterator class, those of later packages included."""
@@ -219,7 +209,7 @@ class LoaderProbe:
         def wrap(cls: type) -> None:
             for method, kind in (("__init__", Kind.LOADER_INIT), ("_reset", Kind.LOADER_RESET)):
                 if callable(vars(cls).get(method)):
-                    patcher.around(self._maker(patcher, kind), (cls, method))
+                    patcher.around(partial(self._make_create, patcher, kind), (cls, method))
             if "_shutdown_workers" in vars(cls):
                 patcher.around_if_there(self._make_shutdown, (cls, "_shutdown_workers"))
             # Without workers the fetch that follows tells the end and the size.
@@ -237,43 +227,40 @@ class LoaderProbe:
 
         patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
 
-    def _maker(self, patcher: Patcher, kind: Kind) -> Callable[[Wrapped], Wrapped]:
+    def _make_create(self, patcher: Patcher, kind: Kind, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
         loader_of, this_frame = self._loader_of, sys._getframe
         creating, loader_class = self._creating, self._loader_class
         enter, begins = patcher.guarded(self._enter), patcher.guarded(self._begins)
 
-        def make(original: Wrapped) -> Wrapped:
-            def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-                loader = args[0] if args else kwargs.get("loader")
-                if not issubclass(type(loader), loader_class):  # a subclass may take others, too
-                    given = (*args, *kwargs.values())
-                    are = (one for one in given if issubclass(type(one), loader_class))
-                    loader = next(are, loader)
-                enter(iterator, loader)
-                thread, number = get_ident(), loader_of.get(id(iterator), 0)
-                before = creating.get(thread, 0)
+        def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            loader = args[0] if args else kwargs.get("loader")
+            if not issubclass(type(loader), loader_class):  # a subclass may take others, too
+                given = (*args, *kwargs.values())
+                are = (value for value in given if issubclass(type(value), loader_class))
+                loader = next(are, loader)
+            enter(iterator, loader)
+            thread, number = get_ident(), loader_of.get(id(iterator), 0)
+            before = creating.get(thread, 0)
+            start = now()
+            # A signal handler of the script's may raise in what else is ours.
+            try:
+                creating[thread] = number
+                if before != number:  # else a reset inside the creation
+                    begins(this_frame().f_back, loader, number)
                 start = now()
-                # A signal handler of the script's may raise in what else is ours.
-                try:
-                    creating[thread] = number
-                    if before != number:  # else a reset inside the creation
-                        begins(this_frame().f_back, loader, number)
-                    start = now()
-                    return original(iterator, *args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    if before:
-                        creating[thread] = before
-                    else:
-                        creating.pop(thread, None)
-                    emit(kind, start, now(), number)
+                return original(iterator, *args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                if before:
+                    creating[thread] = before
+                else:
+                    creating.pop(thread, None)
+                emit(kind, start, now(), number)
 
-            return create
-
-        return make
+        return create
 
     def _ended(self, iterator: Any) -> None:
         number = self._loader_of.get(id(iterator))

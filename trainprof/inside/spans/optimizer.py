@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from sys import modules
 from types import ModuleType
 from typing import Any, Final
@@ -13,11 +13,13 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import (
     COMPILER,
     CompilerState,
-    HookPointMissing,
     Patcher,
+    Wrapped,
+    called_around,
     heirs,
     hide_our_frame,
     let_dynamo_skip,
+    loaded,
     uncounted,
 )
 from trainprof.inside.patching.step_wrapper import (
@@ -28,8 +30,6 @@ from trainprof.inside.patching.step_wrapper import (
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
-
-Wrapped = Callable[..., Any]
 
 # Of a class.
 MOST_NAMED: Final = 300
@@ -56,16 +56,15 @@ class OptimizerProbe:
         self._numbers = session.optimizer_numbers
         # Of those that a gradient scaler has had skip their first steps.
         self._skipped: dict[int, int] = {}
-        module = sys.modules.get("torch.optim.optimizer")
-        if module is None:
-            raise HookPointMissing("torch.optim.optimizer is not loaded")
+        module = loaded("torch.optim.optimizer")
         compiler = session.compiler
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
         self._around = StepAround(compiler.is_compiling, self._make_run(), hide_our_frame)
         self._watch_steps(module.Optimizer, patcher)
         session.at_parameters.append(patcher.guarded(self._take_over))
-        patcher.around_if_there(self._around_adding, (module.Optimizer, "add_param_group"))
+        adding = called_around(self._tell_parameters)
+        patcher.around_if_there(adding, (module.Optimizer, "add_param_group"))
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
@@ -82,7 +81,7 @@ class OptimizerProbe:
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            patcher.around_if_there(self._maker(kind, compiler), *where)
+            patcher.around_if_there(partial(self._make_timed, kind, compiler), *where)
 
     def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
@@ -103,19 +102,9 @@ class OptimizerProbe:
                 type.__setattr__(cls, "step", self._wrap_step(step))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
-    def _around_adding(self, original: Wrapped) -> Wrapped:
-        tells = self._session.at_parameters
-
-        def add_param_group(*args: Any, **kwargs: Any) -> Any:
-            for tell in tells if args else ():
-                tell(args[0])
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return add_param_group
+    def _tell_parameters(self, *args: Any, **_: Any) -> None:
+        for tell in self._session.at_parameters if args else ():
+            tell(args[0])
 
     def _wrap_step(self, hooked: Any) -> Wrapped:
         return step_around(hooked, self._around)
@@ -287,26 +276,23 @@ class OptimizerProbe:
             number = self._number(optimizer, self._skipped)
         self._session.emit(_SCALER_STEP, start, end, number)
 
-    def _maker(self, kind: Kind, compiler: CompilerState) -> Callable[[Wrapped], Wrapped]:
+    def _make_timed(self, kind: Kind, compiler: CompilerState, original: Wrapped) -> Wrapped:
         emit, now, event = self._session.emit, self._session.phase_now, int(kind)
 
-        def make(original: Wrapped) -> Wrapped:
-            def timed(*args: Any, **kwargs: Any) -> Any:
-                if COMPILER in modules and compiler.is_compiling():
-                    return original(*args, **kwargs)
-                start = now()
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    emit(event, start, now())
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if COMPILER in modules and compiler.is_compiling():
+                return original(*args, **kwargs)
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                emit(event, start, now())
 
-            timed.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
-            return timed
-
-        return make
+        timed.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+        return timed
 
 
 def _schedulers(torch: ModuleType) -> list[Any]:
@@ -315,9 +301,9 @@ def _schedulers(torch: ModuleType) -> list[Any]:
     base = getattr(module, "LRScheduler", None)
     if not isinstance(base, type):
         return [base]
-    found = [thing for thing in vars(module).values() if isinstance(thing, type)]
-    found = [heir for heir in found if issubclass(heir, base) and "step" in vars(heir)]
-    return [base, *dict.fromkeys(heir for heir in found if heir is not base)]
+    classes = [thing for thing in vars(module).values() if isinstance(thing, type)]
+    classes = [heir for heir in classes if issubclass(heir, base) and "step" in vars(heir)]
+    return [base, *dict.fromkeys(heir for heir in classes if heir is not base)]
 
 
 _COLLECT: Final = "_init_group"

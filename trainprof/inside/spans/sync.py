@@ -6,6 +6,7 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from sys import getrefcount
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
@@ -15,14 +16,13 @@ from trainprof.inside.patching.function_modes import FunctionModes, asked_by
 from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
+    Wrapped,
     hide_our_frame,
     let_dynamo_skip,
-    told_after,
+    recorded_after,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, SyncFlag, Topic
-
-Wrapped = Callable[..., Any]
 
 TENSOR_CALLS: Final = {
     "item": SyncFlag.ITEM,
@@ -130,9 +130,11 @@ class SyncProbe:
             let_dynamo_skip(of_ours, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             place = (torch.Tensor, name)
-            patcher.around_if_there(self._tensor_call(name, int(flag)), place, inherited=True)
+            patcher.around_if_there(
+                partial(self._make_read, name, int(flag)), place, inherited=True
+            )
             self._references[name] = getrefcount(vars(torch.Tensor).get(name))
-        synchronize = told_after(session.wait_now, patcher.guarded(self._synchronized))
+        synchronize = recorded_after(session.wait_now, patcher.guarded(self._synchronized))
         for module in (
             torch.cuda,
             getattr(torch, "accelerator", None),
@@ -141,7 +143,7 @@ class SyncProbe:
             if module is not None:
                 patcher.around_if_there(synchronize, (module, "synchronize"))
 
-    def _tensor_call(self, name: str, flag: int) -> Callable[[Wrapped], Wrapped]:
+    def _make_read(self, name: str, flag: int, original: Wrapped) -> Wrapped:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
         host_alone, on_host = self._host_alone, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
@@ -150,82 +152,77 @@ class SyncProbe:
         leaves_marks = was_waited_for is not None
         chain, whose, flag_of = self._chain, self._whose, self._flag_of
 
-        def make(original: Wrapped) -> Wrapped:
-            def is_on_device(args: tuple[Any, ...]) -> bool:
-                return bool(
-                    args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu
+        def is_on_device(args: tuple[Any, ...]) -> bool:
+            return bool(args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu)
+
+        for of_ours in (is_on_device, _place_of, asked_by):
+            let_dynamo_skip(of_ours, and_all_below=True)
+        left, burst_began, bursts_left = _BURST, now(), _BURSTS
+        counts = True
+
+        def burst_ends() -> None:
+            nonlocal left, burst_began, bursts_left, counts
+            end = now()
+            bursts_left -= end - burst_began < _BURST_NS
+            left, burst_began = _BURST, end
+            if not bursts_left and counts:
+                counts = False
+                self._session.log.note(
+                    Topic.ENVIRONMENT, {"reads_counted_until": end, "flag": flag}
                 )
+                if host_alone.is_so and not self._is_kept(name):
+                    patcher.restore(self._torch.Tensor, name)
 
-            for of_ours in (is_on_device, _place_of, asked_by):
-                let_dynamo_skip(of_ours, and_all_below=True)
-            left, burst_began, bursts_left = _BURST, now(), _BURSTS
-            counts = True
+        let_dynamo_skip(burst_ends, and_all_below=True)
 
-            def burst_ends() -> None:
-                nonlocal left, burst_began, bursts_left, counts
-                end = now()
-                bursts_left -= end - burst_began < _BURST_NS
-                left, burst_began = _BURST, end
-                if not bursts_left and counts:
-                    counts = False
-                    self._session.log.note(
-                        Topic.ENVIRONMENT, {"reads_counted_until": end, "flag": flag}
-                    )
-                    if host_alone.is_so and not self._is_kept(name):
-                        patcher.restore(self._torch.Tensor, name)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            key, in_chain = _NOWHERE, 0
+            if leaves_marks and is_on_device(args):
+                before = this_frame().f_back
+                key = _place_of(asked_by(before) if before is not None else None)
+                start, in_chain = chain.begin(key)
+            else:
+                start = now()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                # A mode or a subclass of the script's would see our reads as calls; what a
+                # mode is asked about comes once more without it.
+                if (
+                    (counts or not host_alone.is_so)
+                    and args
+                    and type(args[0]) in plain
+                    and (host_alone.is_so or not mode_depth())
+                    and (counts or not args[0].is_cpu)
+                ):
+                    try:
+                        # Where C code alone calls, as at exit, there is no other frame.
+                        caller = this_frame().f_back or this_frame()
+                        if not host_alone.is_so:
+                            caller = asked_by(caller) or caller
+                        key = key if key is not _NOWHERE else _place_of(caller)
+                        site = host_sites.get(key) or self._host_site(key, caller)
+                        if host_alone.is_so or args[0].is_cpu:
+                            if site[0]:
+                                emit(_SYNC, start, start, site[0], 0, on_host)
+                                left -= 1
+                                if left <= 0:
+                                    burst_ends()
+                        else:
+                            end = chain.end(key, start, in_chain)
+                            by = whose.get(id(caller.f_code))
+                            by = flag_of(caller) if by is None else by
+                            emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
+                            if was_waited_for is not None and not in_chain:
+                                was_waited_for()
+                    except Exception as error:
+                        patcher.fail(error)
 
-            let_dynamo_skip(burst_ends, and_all_below=True)
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                nonlocal left
-                key, in_chain = _NOWHERE, 0
-                if leaves_marks and is_on_device(args):
-                    before = this_frame().f_back
-                    key = _place_of(asked_by(before) if before is not None else None)
-                    start, in_chain = chain.begin(key)
-                else:
-                    start = now()
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    # A mode or a subclass of the script's would see our reads as calls; what a
-                    # mode is asked about comes once more without it.
-                    if (
-                        (counts or not host_alone.is_so)
-                        and args
-                        and type(args[0]) in plain
-                        and (host_alone.is_so or not mode_depth())
-                        and (counts or not args[0].is_cpu)
-                    ):
-                        try:
-                            # Where C code alone calls, as at exit, there is no other frame.
-                            caller = this_frame().f_back or this_frame()
-                            if not host_alone.is_so:
-                                caller = asked_by(caller) or caller
-                            key = key if key is not _NOWHERE else _place_of(caller)
-                            site = host_sites.get(key) or self._host_site(key, caller)
-                            if host_alone.is_so or args[0].is_cpu:
-                                if site[0]:
-                                    emit(_SYNC, start, start, site[0], 0, on_host)
-                                    left -= 1
-                                    if left <= 0:
-                                        burst_ends()
-                            else:
-                                end = chain.end(key, start, in_chain)
-                                by = whose.get(id(caller.f_code))
-                                by = flag_of(caller) if by is None else by
-                                emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
-                                if was_waited_for is not None and not in_chain:
-                                    was_waited_for()
-                        except Exception as error:
-                            patcher.fail(error)
-
-            return call
-
-        return make
+        return call
 
     def _is_kept(self, name: str) -> bool:
         """Whether somebody but us and the call that is under way refers to a wrapper of ours.
@@ -250,14 +247,14 @@ class SyncProbe:
 
     def _flag_of(self, caller: FrameType) -> int:
         """Returns whose a call is; kept of code that is not torch's, which others call."""
-        sites, outer, found = self._session.sites, caller, 0
+        sites, outer, flags = self._session.sites, caller, 0
         while outer.f_back is not None and sites.is_not_the_users(outer.f_code):
-            outer, found = outer.f_back, _BY_TORCH
+            outer, flags = outer.f_back, _BY_TORCH
         if not sites.is_user_code(outer.f_code) and sites.package_of(outer.f_code) is not None:
-            found |= _BY_LIBRARY
+            flags |= _BY_LIBRARY
         if outer is caller:
-            self._whose[id(caller.f_code)] = found
-        return found
+            self._whose[id(caller.f_code)] = flags
+        return flags
 
     def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)

@@ -6,15 +6,21 @@ import re
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.function_modes import FunctionModes, asked_by
-from trainprof.inside.patching.patcher import Patcher, beyond_ours, hide_our_frame, is_profiling
+from trainprof.inside.patching.patcher import (
+    Patcher,
+    Wrapped,
+    beyond_ours,
+    hide_our_frame,
+    is_profiling,
+)
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
-Wrapped = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
 
@@ -61,10 +67,10 @@ class TransferProbe:
             ("cpu", lambda args, _: not args[0].is_cpu),
         ):
             before = self._marking(patcher, leads_across)
-            make = self._maker(observe, before, source_is_argument=False)
+            make = partial(self._make_copy, observe, before, False)
             patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
         before = self._marking(patcher, self._copy_leads_across)
-        make = self._maker(observe, before, source_is_argument=True)
+        make = partial(self._make_copy, observe, before, True)
         patcher.around_if_there(make, (torch.Tensor, "copy_"), inherited=True)
         patcher.around_if_there(self._make_placement, (torch.nn.Module, "_apply"))
 
@@ -106,40 +112,37 @@ class TransferProbe:
         source: Any = args[1] if len(args) > 1 else kwargs.get("src")
         return type(source) in self.plain_types and bool(source.is_cpu != args[0].is_cpu)
 
-    def _maker(
+    def _make_copy(
         self,
         observe: Callable[..., None],
         before: Callable[..., None] | None,
-        *,
         source_is_argument: bool,
-    ) -> Callable[[Wrapped], Wrapped]:
+        original: Wrapped,
+    ) -> Wrapped:
         session, plain = self._session, self.plain_types
         began = session.copy_now
         # Most calls turn out to copy nothing across: marks are left once that is known.
         now = session.phase_now if session.mark_copy_end is None else session.now
 
-        def make(original: Wrapped) -> Wrapped:
-            def copy(*args: Any, **kwargs: Any) -> Any:
-                start = began()
-                if before is not None:
-                    before(start, args, kwargs)
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                tensor = args[0]
-                if source_is_argument:
-                    source = args[1] if len(args) > 1 else kwargs.get("src")
-                    if type(source) in plain and type(tensor) in plain:
-                        observe(source, tensor, start, now(), args[2:], kwargs)
-                elif result is not tensor and type(result) in plain and type(tensor) in plain:
-                    observe(tensor, result, start, now(), args[1:], kwargs)
-                return result
+        def copy(*args: Any, **kwargs: Any) -> Any:
+            start = began()
+            if before is not None:
+                before(start, args, kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            tensor = args[0]
+            if source_is_argument:
+                source = args[1] if len(args) > 1 else kwargs.get("src")
+                if type(source) in plain and type(tensor) in plain:
+                    observe(source, tensor, start, now(), args[2:], kwargs)
+            elif result is not tensor and type(result) in plain and type(tensor) in plain:
+                observe(tensor, result, start, now(), args[1:], kwargs)
+            return result
 
-            return copy
-
-        return make
+        return copy
 
     def _observe(
         self,
@@ -159,7 +162,8 @@ class TransferProbe:
         self._note_device(target if target.type != "cpu" else origin)
         if self._session.mark_copy_end is not None:
             self._session.mark_copy_end(end)
-        flags = _direction(origin.type, target.type)
+        to_host = TransferFlag.D2H if target.type == "cpu" else TransferFlag.D2D
+        flags: int = TransferFlag.H2D if origin.type == "cpu" else to_host
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
         sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(2)))
@@ -193,8 +197,8 @@ class TransferProbe:
         """
         if is_profiling() or self._modes.dispatch_depth():
             return self._pinned.get(site, True)
-        self._pinned[site] = found = _is_pinned(source)
-        return found
+        self._pinned[site] = is_pinned = _is_pinned(source)
+        return is_pinned
 
     def _note_device(self, device: Any) -> None:
         name = str(device)
@@ -247,9 +251,9 @@ class TransferProbe:
 
 def is_made_in(line: str) -> bool:
     """Whether all that a line copies is made there by torch's functions, out of nothing."""
-    ends = (_end_of_call(line, found.end()) for found in _MAKES.finditer(line))
-    made = sum(_COPIES.match(line, end) is not None for end in ends)
-    return 0 < made == len(_COPIES.findall(line))
+    ends = (_end_of_call(line, made.end()) for made in _MAKES.finditer(line))
+    copies = sum(_COPIES.match(line, end) is not None for end in ends)
+    return 0 < copies == len(_COPIES.findall(line))
 
 
 def _end_of_call(line: str, begin: int) -> int:
@@ -282,9 +286,3 @@ def _is_pinned(tensor: Any) -> bool:
         return bool(tensor.is_pinned())
     except (RuntimeError, NotImplementedError):  # a device without pinned memory
         return False
-
-
-def _direction(origin: str, target: str) -> int:
-    if origin == "cpu":
-        return TransferFlag.H2D
-    return TransferFlag.D2H if target == "cpu" else TransferFlag.D2D

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import summaries
 from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.run import summarize
-from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
@@ -59,10 +55,7 @@ def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirector
 
 
 def inputs_of(directory: RunDirectory) -> PipelineInputs:
-    case = summarize.case_of(directory)
-    inputs = case.feeding[0].inputs
-    assert inputs is not None
-    return inputs
+    return summarize.case_of(directory).feeding[0].inputs
 
 
 def shared(directory: RunDirectory) -> tuple[float, int]:
@@ -70,28 +63,21 @@ def shared(directory: RunDirectory) -> tuple[float, int]:
     return inputs.cores, inputs.ranks
 
 
-def test_two_ranks_on_two_cores_are_promised_nothing_of_workers(tmp_path):
-    directory = together(tmp_path, 2, 2.0)
-    assert shared(directory) == (1.0, 2)
-    [finding] = [x for x in summarize.summarize(directory).findings if x.site == "train.py:41"]
-    assert finding.id == "saturated_cpu"
-    assert finding.change == {}
-
-
-def test_one_process_alone_has_all_cores(tmp_path):
+@pytest.mark.parametrize(
+    ("ranks", "has", "finding", "workers"),
+    [
+        ((0, 1), (1.0, 2), "saturated_cpu", None),  # nothing is promised of workers
+        ((None,), (2.0, 1), "serial_loading", 1),  # one process alone has all cores
+        ((None, None), (2.0, 1), "serial_loading", 1),  # these are no ranks
+    ],
+)
+def test_two_processes_on_two_cores(tmp_path, ranks, has, finding, workers):
     host = {"name": "here", "usable_cores": 2.0}
-    directory = serial(20, None).write(tmp_path, host=host)
-    assert shared(directory) == (2.0, 1)
-    [finding] = [x for x in summarize.summarize(directory).findings if x.site == "train.py:41"]
-    assert (finding.id, finding.change["num_workers"]) == ("serial_loading", 1)
-    assert not any("rank" in one for one in finding.cautions)
-
-
-def test_processes_that_are_no_ranks_are_not_counted(tmp_path):
-    host = {"name": "here", "usable_cores": 2.0}
-    for pid in (20, 21):
-        directory = serial(pid, None).write(tmp_path, host=host, script_pid=9)
-    assert shared(directory) == (2.0, 1)
+    for number, rank in enumerate(ranks):
+        directory = serial(20 + number, rank).write(tmp_path, host=host, script_pid=9)
+    assert shared(directory) == has
+    findings = [x for x in summarize.summarize(directory).findings if x.site == "train.py:41"]
+    assert [(x.id, x.change.get("num_workers")) for x in findings] == [(finding, workers)]
 
 
 HERE = {"name": "here", "usable_cores": 8.0}
@@ -122,11 +108,6 @@ def test_ranks_with_a_trainprof_each(tmp_path, hosts, manifest, expected):
     assert shared(each(tmp_path / "whole", hosts, **manifest)) == expected
 
 
-def test_a_rank_seen_alone_knows_of_the_others_by_its_launcher(tmp_path):
-    directory = serial(20, 0).write(tmp_path, host=HERE, local_world_size=2)
-    assert shared(directory) == (4.0, 2)
-
-
 def test_more_ranks_than_cores_have_one_together(tmp_path):
     # Each waits for the core as long as it has it.
     inputs = inputs_of(together(tmp_path, 4, 2.0, delay_ms=20))
@@ -134,31 +115,10 @@ def test_more_ranks_than_cores_have_one_together(tmp_path):
     assert inputs_of(together(tmp_path / "cut", 2, 0.5)).cores == 0.5
 
 
-# What is said of it
-
-
-def of_ranks(ranks: int, **planted: Any):
-    plain = {"fetch_s": 0.03, "running": 0.6, "compute_s": 0.01, "cores": 4.0}
-    return Planted(**plain | planted, ranks=ranks)
-
-
 def test_ranks_that_outnumber_the_cores_get_no_more_workers():
-    one_each = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01}
+    rank = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01, "ranks": 8}
     changes = [
-        [
-            one.change
-            for one in diagnose(case_of(of_ranks(8, ranks_per_core=n, **one_each))).findings
-        ]
-        for n in (1.0, 2.0)
+        any(finding.change for finding in diagnose(case_of(planted)).findings)
+        for planted in (Planted(**rank, ranks_per_core=n) for n in (1.0, 2.0))
     ]
-    assert [any(changes[0]), any(changes[1])] == [True, False]
-
-
-def of_system(*planted: Planted, memory: dict[str, Any] | None = None, **cpu: Any) -> Case:
-    plain = summaries.system()
-    changed = replace(plain, cpu={**plain.cpu, **cpu}, memory={**plain.memory, **(memory or {})})
-    return case_of(*planted, system=changed)
-
-
-def first(case: Case) -> Finding:
-    return diagnose(case).findings[0]
+    assert changes == [True, False]

@@ -68,50 +68,42 @@ def summary(host_lines=(), process_lines=(), gpu_lines=(), start_s=0.0, end_s=10
 
 
 class TestTimeWeighting:
-    def test_a_gauge_holds_since_the_sample_before(self):
-        lines = [
-            host(1, memory_available_bytes=100),
-            host(2, memory_available_bytes=200),
-            host(10, memory_available_bytes=1000),
-        ]
-        assert summary(lines).memory["host_available_bytes"] == {
-            "mean": (1 * 100 + 1 * 200 + 8 * 1000) / 10,
-            "min": 100,
-            "max": 1000,
-            "p5": 100,
-            "p50": 1000,
-            "p95": 1000,
-            "p99": 1000,
-        }
+    @pytest.mark.parametrize(
+        ("samples", "expected"),
+        [
+            # A gauge holds since the sample before.
+            (
+                ((1, 100), (2, 200), (10, 1000)),
+                {"mean": 830, "min": 100, "max": 1000, "p5": 100, "p50": 1000, "p99": 1000},
+            ),
+            (((5, 1), (10, 2)), {"p50": 1, "p95": 2}),  # at the exact boundary
+            (((9, 1), (10.5, 999)), {"max": 1}),  # after the end it is another time's
+            (((0, 5),), {"mean": 5}),  # a single one at the start stands for itself
+        ],
+    )
+    def test_a_gauge(self, samples, expected):
+        lines = [host(t, memory_available_bytes=size) for t, size in samples]
+        gauge = summary(lines).memory["host_available_bytes"]
+        assert {name: gauge[name] for name in expected} == expected
 
-    def test_percentiles_at_the_exact_boundary(self):
-        lines = [host(5, swap_used_bytes=1), host(10, swap_used_bytes=2)]
-        stat = summary(lines).memory["swap_used_bytes"]
-        assert (stat["p50"], stat["p95"]) == (1, 2)
-
-    def test_samples_outside_the_run_count_only_for_their_part_in_it(self):
-        lines = [host(0, disk_read_bytes=0), host(8, disk_read_bytes=800), host(20)]
-        lines.append(host(16, disk_read_bytes=8800))
-        lines.sort(key=lambda line: line["t_ns"])
-        stat = summary(lines, start_s=4, end_s=10).disk["read_bytes_per_s"]
-        assert stat["mean"] == (4 * 100 + 2 * 1000) / 6
-
-    def test_a_gauge_after_the_end_is_another_times(self):
-        lines = [host(9, memory_available_bytes=1), host(10.5, memory_available_bytes=999)]
-        assert summary(lines).memory["host_available_bytes"]["max"] == 1
-
-    def test_a_single_sample_at_the_start_stands_for_itself(self):
-        lines = [host(0, memory_available_bytes=5)]
-        assert summary(lines).memory["host_available_bytes"]["mean"] == 5
-        assert summary(lines).disk["read_bytes_per_s"] is None
-
-    def test_a_counter_that_goes_back_leaves_its_span_out(self):
-        lines = [
-            host(t, network_sent_bytes=sent)
-            for t, sent in ((0, 1000), (1, 2000), (2, 5), (3, 3005))
-        ]
-        stat = summary(lines).network["sent_bytes_per_s"]
-        assert (stat["mean"], stat["min"], stat["max"]) == (2000, 1000, 3000)
+    @pytest.mark.parametrize(
+        ("samples", "start_s", "expected"),
+        [
+            # Samples outside the run count only for their part in it.
+            (((0, 0), (8, 800), (16, 8800), (20, None)), 4, {"mean": (4 * 100 + 2 * 1000) / 6}),
+            # A counter that goes back leaves its span out.
+            (
+                ((0, 1000), (1, 2000), (2, 5), (3, 3005)),
+                0,
+                {"mean": 2000, "min": 1000, "max": 3000},
+            ),
+            (((0, 5),), 0, None),
+        ],
+    )
+    def test_a_counter(self, samples, start_s, expected):
+        lines = [host(t, disk_read_bytes=size) for t, size in samples]
+        rate = summary(lines, start_s=start_s).disk["read_bytes_per_s"]
+        assert (rate and {name: rate[name] for name in expected}) == expected
 
 
 class TestHost:
@@ -172,10 +164,8 @@ class TestHost:
         lines = [host(1, sampler_cpu_ns=0), host(11, sampler_cpu_ns=S // 100)]
         assert summary(lines).cost == {"share_of_core": 0.001, "samples": 2}
 
-    def test_nothing_sampled_is_none(self):
-        assert summary() is None
-
     def test_what_was_not_sampled_is_none(self):
+        assert summary() is None
         system = summary([host(1)])
         assert system.samples == 1
         assert system.cpu["host_percent"] is None
@@ -198,9 +188,22 @@ class TestProcesses:
         assert (first["cpu_percent"]["min"], first["cpu_percent"]["max"]) == (50, 200)
         assert (first["first_s"], first["last_s"]) == (0, 4)
 
-    def test_tree_percent_adds_up(self):
-        lines = [tree(0, process(100), process(200)), tree(2, process(100, 1), process(200, 2))]
-        assert summary([], lines).cpu["tree_percent"]["mean"] == 150
+    @pytest.mark.parametrize(
+        ("before", "after", "percent"),
+        [
+            # It adds up.
+            ((process(100), process(200)), (process(100, 1), process(200, 2)), 300),
+            # A child that ends is counted once.
+            ((process(100), process(200, 3)), (process(100, 0.5, reaped_ns=int(3.25 * S)),), 75),
+            # Children between two samples are seen in their parent.
+            ((process(100),), (process(100, reaped_ns=2 * S),), 200),
+            # A child that nobody waits for takes nothing away.
+            ((process(100), process(200, 3)), (process(100, 0.5),), 50),
+        ],
+    )
+    def test_tree_percent(self, before, after, percent):
+        lines = [tree(0, *before), tree(1, *after)]
+        assert summary([], lines).cpu["tree_percent"]["mean"] == percent
 
     def test_a_pid_used_twice_is_two_processes(self):
         lines = [
@@ -211,21 +214,6 @@ class TestProcesses:
         system = summary([], lines)
         assert len(system.processes) == 3
         assert system.cpu["tree_percent"]["max"] == pytest.approx(10)
-
-    def test_a_child_that_ends_is_counted_once(self):
-        lines = [
-            tree(0, process(100), process(200, 3)),
-            tree(1, process(100, 0.5, reaped_ns=int(3.25 * S))),
-        ]
-        assert summary([], lines).cpu["tree_percent"]["mean"] == 75
-
-    def test_children_between_two_samples_are_seen_in_their_parent(self):
-        lines = [tree(0, process(100)), tree(1, process(100, reaped_ns=2 * S))]
-        assert summary([], lines).cpu["tree_percent"]["mean"] == 200
-
-    def test_a_child_that_nobody_waits_for_takes_nothing_away(self):
-        lines = [tree(0, process(100), process(200, 3)), tree(1, process(100, 0.5))]
-        assert summary([], lines).cpu["tree_percent"]["mean"] == 50
 
     def test_a_short_process_has_memory_but_no_rate(self):
         lines = [tree(0, process(100)), tree(1, process(100), process(200, 1, rss=9))]
@@ -297,10 +285,8 @@ class TestSamplesBetween:
         means = samples_between(HOSTS, TREES, int(4.5 * S), int(6.5 * S))
         assert means["host_cpu_percent"] == pytest.approx(0.25 * 50)
 
-    def test_a_window_far_shorter_than_the_samples_is_not_known(self):
+    def test_a_window_outside_the_samples_or_far_shorter_is_not_known(self):
         assert samples_between(HOSTS, TREES, int(4.4 * S), int(4.6 * S)) is None
-
-    def test_a_window_outside_the_samples_is_not_known(self):
         assert samples_between(HOSTS, TREES, 20 * S, 30 * S) is None
         assert samples_between([], [], 0, S) is None
 
@@ -355,6 +341,9 @@ class TestReadSamples:
         assert read_samples(path) == [{"t_ns": 1}]
 
 
+MIG = {"uuid": "MIG-1", "memory_bytes": 1, "logical_index": 0}
+
+
 def damaged(value, chance):
     """Returns a copy in which some values are what no sampler writes."""
     odd = (None, True, "x", [], {}, -1, 0, 1e300, float(MAX_NUMBER), 10**400, [None], {"a": 1})
@@ -375,17 +364,16 @@ def test_no_damage_inside_the_lines_raises():
         for t in range(10)
     ]
     trees = [tree(t, process(100, t, pss_bytes=5), process(200 + t)) for t in range(10)]
-    device = {"index": 0, "uuid": "GPU-0", "processes": [{"pid": 1, "bytes": 2}], "mig": [{}]}
-    devices = [
-        gpus(t, {**device, "power_w": t, "energy_mj": t, "clock_reasons": 4, "t_ns": t * S})
-        for t in range(10)
-    ]
+    metrics = ("power_w", "energy_mj", "utilization_gpu_percent", "clock_reasons", "temperature_c")
+    device = {"index": 0, "uuid": "GPU-0", "processes": [{"pid": 1, "bytes": 2}], "mig": [MIG]}
+    device |= {"is_visible": True, "logical_index": 4, "not_observed": {"power": "why"}}
+    devices = [gpus(t, {**device, **dict.fromkeys(metrics, t), "t_ns": t * S}) for t in range(10)]
 
     def damage(lines):
-        told = [damaged(line, chance) for line in lines]
+        broken = [damaged(line, chance) for line in lines]
         return [
-            {**(one if isinstance(one, dict) else {}), "t_ns": line["t_ns"]}
-            for one, line in zip(told, lines, strict=True)
+            {**(values if isinstance(values, dict) else {}), "t_ns": line["t_ns"]}
+            for values, line in zip(broken, lines, strict=True)
         ]
 
     for _ in range(300):

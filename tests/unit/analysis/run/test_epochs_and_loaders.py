@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
 
+from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import Statistics
+from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SyncFlag, TransferFlag
 
 
@@ -29,6 +31,9 @@ def test_slow_batches_are_counted_whole_and_by_their_excess_the_first_exempt(tmp
     assert first.data_wait_s == pytest.approx(1.602)
     assert first.seconds == pytest.approx((2502 * MS + 6 * 550 * US + 15 * US) / 1e9)
     assert second.start_s == pytest.approx(first.seconds)
+    summary = summarize(run.write(tmp_path, options={"wait_threshold_s": 0.0015}))
+    assert summary.wait_threshold_s == 0.0015
+    assert [epoch.slow_batches for epoch in summary.epochs] == [4, 1]
 
 
 def test_passes_that_ended_tell_how_long_a_pass_is(tmp_path):
@@ -45,18 +50,6 @@ def test_passes_that_ended_tell_how_long_a_pass_is(tmp_path):
     assert (found.ended, found.ended_batches, found.passes) == (2, [5, 7], 4)
 
 
-def test_the_threshold_is_the_runs_own(tmp_path):
-    run = FakeRun()
-    run.train_pass(run.loader(), run.optimizer(), 5, wait=20 * MS)
-    run.write(tmp_path)
-    directory = run.write(tmp_path, options={"wait_threshold_s": 0.01})
-    from trainprof.analysis.run.summarize import summarize
-
-    found = summarize(directory)
-    assert found.wait_threshold_s == 0.01
-    assert found.epochs[0].slow_batches == 4
-
-
 def test_an_evaluation_of_one_batch_waits_for_its_first(tmp_path):
     run = FakeRun()
     loader, validation, optimizer = run.loader(), run.loader(42), run.optimizer()
@@ -67,14 +60,20 @@ def test_an_evaluation_of_one_batch_waits_for_its_first(tmp_path):
     assert (found.data_wait_s, found.first_batch_s) == pytest.approx((0, 0.060))
 
 
-def test_the_last_batch_may_be_smaller(tmp_path):
+def test_samples_are_those_that_training_took(tmp_path):
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()
     for _ in range(2):
         run.train_pass(loader, optimizer, 4, samples=[32, 32, 32, 5])
+    training_ns = run.now - run.start
+    run.iterate(loader)
+    for _ in range(3):  # evaluates
+        run.next(loader, samples=4)
+        run.forward(flags=0)
+    run.stop(loader)
     training = run.summary(tmp_path).training
     assert training.samples == 202
-    assert training.samples_per_s == pytest.approx(202 / ((run.now - run.start) / 1e9))
+    assert training.samples_per_s == pytest.approx(202 / (training_ns / 1e9), rel=1e-3)
 
 
 def test_workers_draw_ahead_of_what_is_taken(tmp_path):
@@ -92,36 +91,21 @@ def test_workers_draw_ahead_of_what_is_taken(tmp_path):
     assert run.summary(tmp_path).training.samples == 2 * 3 * 8
 
 
-def test_evaluation_does_not_count_into_samples(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    run.train_pass(loader, optimizer, 3, samples=[4, 4, 4])
-    run.iterate(loader)
-    for _ in range(3):
-        run.next(loader, samples=4)
-        run.forward(flags=0)
-    run.stop(loader)
-    assert run.summary(tmp_path).training.samples == 12
-
-
 @pytest.mark.parametrize(
-    "facts", [{"is_iterable": True}, {"batch_sampler": None, "batch_size": None}]
+    ("metadata", "samples", "counted"),
+    [
+        ({"batch_sampler": "Buckets", "batch_size": None}, [3, 9, 4], 16),  # by its lists
+        ({"is_iterable": True}, [1, 1, 1], None),
+        ({"batch_sampler": None, "batch_size": None}, [1, 1, 1], None),
+    ],
 )
-def test_samples_are_unknown_where_the_sampler_does_not_tell(tmp_path, facts):
+def test_what_samplers_tell_of_samples(tmp_path, metadata, samples, counted):
     run = FakeRun()
-    loader, optimizer = run.loader(**facts), run.optimizer()
-    run.train_pass(loader, optimizer, 3, samples=[1, 1, 1])
-    found = run.summary(tmp_path)
-    assert found.training.samples is None
-    assert found.training.samples_per_s is None
-    assert "training.samples" in found.not_observed
-
-
-def test_a_batch_sampler_of_ones_own_tells_by_its_lists(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(batch_sampler="Buckets", batch_size=None), run.optimizer()
-    run.train_pass(loader, optimizer, 3, samples=[3, 9, 4])
-    assert run.summary(tmp_path).training.samples == 16
+    run.train_pass(run.loader(**metadata), run.optimizer(), 3, samples=samples)
+    summary = run.summary(tmp_path)
+    assert summary.training.samples == counted
+    assert (summary.training.samples_per_s is None) is (counted is None)
+    assert ("training.samples" in summary.not_observed) is (counted is None)
 
 
 def test_a_loaders_entry(tmp_path):
@@ -169,8 +153,15 @@ OWN_GENERATOR = (
 )
 
 
+def entry_of(tmp_path, **metadata):
+    run = FakeRun()
+    run.train_pass(run.loader(**metadata), run.optimizer(), 2)
+    [loader] = run.summary(tmp_path).loaders
+    return loader
+
+
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("metadata", "expected"),
     [
         (PLAIN, SHUFFLED),
         ({**PLAIN, "drop_last": False, "samples_plainly": False}, OWN_SAMPLER),
@@ -199,15 +190,12 @@ OWN_GENERATOR = (
         ({}, None),  # an older run
     ],
 )
-def test_how_a_loader_would_ask_for_whole_batches(tmp_path, facts, expected):
-    run = FakeRun()
-    run.train_pass(run.loader(**facts), run.optimizer(), 2)
-    [loader] = run.summary(tmp_path).loaders
-    assert loader.whole_batches == expected
+def test_how_a_loader_would_ask_for_whole_batches(tmp_path, metadata, expected):
+    assert entry_of(tmp_path, **metadata).whole_batches == expected
 
 
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("metadata", "expected"),
     [
         ({"sampler": "SequentialSampler", "batch_sampler": "BatchSampler"}, True),
         ({"sampler": "SequentialSampler", "batch_sampler": None}, True),
@@ -218,20 +206,15 @@ def test_how_a_loader_would_ask_for_whole_batches(tmp_path, facts, expected):
         ({}, None),
     ],
 )
-def test_whether_samples_come_in_their_order(tmp_path, facts, expected):
-    run = FakeRun()
-    run.train_pass(run.loader(**facts), run.optimizer(), 2)
-    [loader] = run.summary(tmp_path).loaders
-    assert loader.draws_in_order is expected
+def test_whether_samples_come_in_their_order(tmp_path, metadata, expected):
+    assert entry_of(tmp_path, **metadata).draws_in_order is expected
 
 
-def test_the_package_that_builds_a_loader(tmp_path):
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for line, facts in ((1, {"built_by": "planted"}), (2, {"built_by": None}), (3, {})):
-        run.train_pass(run.loader(line, built_at=0, **facts), optimizer, 2)
-    loaders = run.summary(tmp_path).loaders
-    assert [loader.built_by for loader in loaders] == ["planted", None, None]
+@pytest.mark.parametrize(
+    ("metadata", "package"), [({"built_by": "planted"}, "planted"), ({"built_by": None}, None)]
+)
+def test_the_package_that_builds_a_loader(tmp_path, metadata, package):
+    assert entry_of(tmp_path, built_at=0, **metadata).built_by == package
 
 
 def test_fetches_of_workers_come_from_their_own_logs(tmp_path):
@@ -246,9 +229,6 @@ def test_fetches_of_workers_come_from_their_own_logs(tmp_path):
             worker.fetch(1050, 8, collate=50, site=loader, flags=number + 1)
         path = tmp_path / "run" / "events" / f"{worker.pid}-1.events"
         path.write_bytes(worker.log_bytes())
-    from trainprof.analysis.run.summarize import summarize
-    from trainprof.record.run_directory import RunDirectory
-
     fetch = summarize(RunDirectory(tmp_path / "run")).loaders[0].fetch
     assert fetch.n == 4
     assert fetch.collate_s == pytest.approx(200e-9)

@@ -55,43 +55,33 @@ def test_the_pace_of_training_is_without_the_evaluation_in_it_alone(
 
 
 @pytest.mark.parametrize(
-    ("modes", "share"),
+    ("modes", "takes_gradients", "share"),
     [
-        ((0,), 0.0),
-        ((ForwardFlag.GRAD,), 1.0),
-        ((0, ForwardFlag.GRAD, 0, ForwardFlag.GRAD), 0.5),
+        ((), False, None),
+        ((0,), False, 0.0),
+        ((ForwardFlag.GRAD,), False, 1.0),
+        ((0, ForwardFlag.GRAD, 0, ForwardFlag.GRAD), False, 0.5),
+        ((ForwardFlag.GRAD, ForwardFlag.GRAD), True, 0.0),  # they are needed
     ],
 )
 def test_what_evaluation_computes_with_gradients(
-    tmp_path: Path, modes: tuple[int, ...], share: float
+    tmp_path: Path, modes: tuple[int, ...], takes_gradients: bool, share: float | None
 ) -> None:
     run = FakeRun()
     loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    trained(run, loader, optimizer)
     for mode in modes:
-        trained(run, loader, optimizer)
-        run.evaluation_pass(validation, 10, flags=mode)
-    assert run.summary(tmp_path).evaluation.with_gradients_share == pytest.approx(share)
-
-
-def test_what_takes_gradients_itself_has_none_for_nothing(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
-    for _ in range(2):
-        trained(run, loader, optimizer)
         run.iterate(validation)
         for _ in range(10):
             run.next(validation)
-            run.forward(flags=ForwardFlag.GRAD)
-            run.backward()
+            run.forward(flags=mode)
+            if takes_gradients:
+                run.backward()
         run.stop(validation)
-    found = run.summary(tmp_path).evaluation
-    assert found.iterations == 20
-    assert found.with_gradients_share == 0.0
-
-
-def test_without_evaluation_nothing_is_said_of_its_gradients(tmp_path: Path) -> None:
-    found, _ = evaluated(tmp_path, "T")
-    assert found.evaluation.with_gradients_share is None
+        trained(run, loader, optimizer)
+    evaluation = run.summary(tmp_path).evaluation
+    assert evaluation.iterations == 10 * len(modes)
+    assert evaluation.with_gradients_share == (None if share is None else pytest.approx(share))
 
 
 def in_portions(*, ahead: bool) -> tuple[FakeRun, int]:
@@ -125,29 +115,21 @@ def test_an_iterator_that_gives_evaluation_a_few_batches_at_a_time(
     tmp_path: Path, ahead: bool
 ) -> None:
     run, took = in_portions(ahead=ahead)
-    found = run.summary(tmp_path)
-    making_ns = 0 if ahead else 10 * US
-    assert seconds(found)["evaluation"] == took + 10 * US
-    assert (found.evaluation.passes, found.evaluation.passes_in_training) == (10, 10)
-    assert found.evaluation.in_training_s * 1e9 == pytest.approx(took + making_ns)
-    [_, validation] = found.loaders
-    # The last forward comes after its last batch.
-    assert validation.evaluation_s * 1e9 == pytest.approx(took - MS)
-    [told] = [one for one in found.epochs if one.stage == "evaluation"]
-    assert told.seconds * 1e9 == pytest.approx(took - MS)
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_its_loader_is_what_there_is_to_change(tmp_path: Path, ahead: bool) -> None:
-    run, took = in_portions(ahead=ahead)
     directory = run.write(tmp_path, host={"usable_cores": 4})
-    case = case_of(directory)
-    [one] = case.evaluating
-    assert (one.loader.site, one.loader.iterations) == ("train.py:2", 50)
-    assert one.loader.init_s.max == (0 if ahead else pytest.approx(10e-6))
-    found = summarize(directory)
-    told = next(x for x in found.findings if x.id == "slow_validation")
-    assert told.site == "train.py:2"
-    assert f"{(50 * LOADED) / took:.0%}".replace("%", " %") in told.title
-    assert not any("collects experience" in one for one in told.cautions)
-    assert told.evidence["passes"] == 10
+    summary, context = summarize(directory), case_of(directory)
+    making_ns = 0 if ahead else 10 * US
+    evaluation = summary.evaluation
+    assert seconds(summary)["evaluation"] == took + 10 * US
+    assert (evaluation.passes, evaluation.passes_in_training) == (10, 10)
+    assert evaluation.in_training_s * 1e9 == pytest.approx(took + making_ns)
+    # The last forward comes after its last batch.
+    assert summary.loaders[1].evaluation_s * 1e9 == pytest.approx(took - MS)
+    [epoch] = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
+    assert epoch.seconds * 1e9 == pytest.approx(took - MS)
+    # Its loader is what there is to change.
+    [evaluating] = context.evaluating
+    assert (evaluating.loader.site, evaluating.loader.iterations) == ("train.py:2", 50)
+    assert evaluating.loader.init_s.max == (0 if ahead else pytest.approx(10e-6))
+    finding = next(x for x in summary.findings if x.id == "slow_validation")
+    assert finding.site == "train.py:2"
+    assert finding.evidence["passes"] == 10

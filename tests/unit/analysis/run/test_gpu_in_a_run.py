@@ -57,24 +57,19 @@ def summary_of(run: FakeRun, parent: Path, **how: int) -> RunSummary:
     return summarize(directory, **how)
 
 
-def test_the_run_has_its_energy(tmp_path):
+def test_a_run_and_each_epoch_have_their_energy(tmp_path):
     run = FakeRun()
     train(run)
-    found = summary_of(run, tmp_path)
-    assert found.system.gpus[1].utilization.mean == 0
-    energy = found.system.energy
+    summary = summary_of(run, tmp_path)
+    assert summary.system.gpus[1].utilization.mean == 0
+    energy = summary.system.energy
     assert energy.wh == pytest.approx(2 * 500 / 3600, rel=0.02)
     assert energy.samples_per_wh == pytest.approx(64 / energy.wh)
-    assert from_jsonable(json.loads(json.dumps(to_jsonable(found)))) == found
-
-
-def test_one_epoch_of_the_run_has_the_energy_of_its_own_time(tmp_path):
-    run = FakeRun()
-    train(run)
-    found = summary_of(run, tmp_path, epoch=1)
-    assert found.system.energy.wh == pytest.approx(400 / 3600, rel=0.001)
-    assert found.system.energy.samples_per_wh == pytest.approx(32 / found.system.energy.wh)
-    assert found.system.gpus[0].utilization.mean == 100
+    assert from_jsonable(json.loads(json.dumps(to_jsonable(summary)))) == summary
+    epoch = summary_of(run, tmp_path, epoch=1).system
+    assert epoch.energy.wh == pytest.approx(400 / 3600, rel=0.001)
+    assert epoch.energy.samples_per_wh == pytest.approx(32 / epoch.energy.wh)
+    assert epoch.gpus[0].utilization.mean == 100
 
 
 def test_samples_of_all_ranks_count_for_the_gpus_that_one_sampler_saw(tmp_path):
@@ -94,25 +89,24 @@ def test_samples_of_all_ranks_count_for_the_gpus_that_one_sampler_saw(tmp_path):
     assert found.system.energy.samples_per_wh == pytest.approx(128 / found.system.energy.wh)
 
 
-@pytest.mark.parametrize(("device", "is_told"), [("cuda:0", True), (None, False)])
-def test_why_there_are_no_gpu_samples_is_said_where_a_gpu_was_used(tmp_path, device, is_told):
+REASON = "NVML: NVML Shared Library Not Found"
+
+
+@pytest.mark.parametrize(
+    ("device", "reason", "is_missing"),
+    [("cuda:0", REASON, True), (None, REASON, False), ("cuda:0", ["x"], False)],
+)
+def test_why_there_are_no_gpu_samples_is_said_where_a_gpu_was_used(
+    tmp_path, device, reason, is_missing
+):
     run = FakeRun()
     run.text(Topic.ENVIRONMENT, {"torch": "2.13.0", "device": device})
     train(run)
     run.mark(Kind.PROCESS_END)
-    reason = "NVML: NVML Shared Library Not Found"
     directory = run.write(tmp_path, not_sampled={"gpus": reason})
     host = {"t_ns": run.start, "interval_s": 0.5}
     (directory.samples / "host.jsonl").write_text(json.dumps(host) + "\n")
-    found = summarize(directory)
-    assert found.system.gpus_not_observed == reason
-    assert ("system.gpus" in found.not_observed) is is_told
-    assert found.system.gpus == []
-
-
-def test_a_reason_that_is_no_text_is_none(tmp_path):
-    run = FakeRun()
-    train(run)
-    directory = run.write(tmp_path, not_sampled={"gpus": ["x"]})
-    write_samples(directory, run, busy_from_ns=0)
-    assert summarize(directory).system.gpus_not_observed is None
+    summary = summarize(directory)
+    assert summary.system.gpus_not_observed == (reason if reason == REASON else None)
+    assert ("system.gpus" in summary.not_observed) is is_missing
+    assert summary.system.gpus == []

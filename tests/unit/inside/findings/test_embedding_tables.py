@@ -1,9 +1,9 @@
-"""Which tables of embeddings are told of."""
+"""Which tables of embeddings are noted."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from support.session import Recorder
 from torch import nn
 
+from trainprof.findings.model.dense_embeddings import probe as probe_file
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesProbe
-from trainprof.inside.catalogue import default_probes
 from trainprof.inside.patching.call_site import CallSites
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
@@ -36,6 +36,17 @@ class Scored(nn.Module):
         return self.out(self.rows(x))  # type: ignore[no-any-return]
 
 
+class Compared(nn.Module):
+    """May take fractions for numbers of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ROWS, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.items(x.long())  # type: ignore[no-any-return]
+
+
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, kind: torch.dtype = torch.int64
 ) -> list[float]:
@@ -49,25 +60,34 @@ def train(
     return losses
 
 
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 @pytest.fixture(autouse=True)
 def users_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the files that are imported, this one is the user's."""
     here = str(Path(__file__))
     monkeypatch.setattr(CallSites, "is_user_file", lambda self, file: file == here)
-    monkeypatch.setattr(
-        "trainprof.findings.model.dense_embeddings.probe.reads_gradients", lambda _: False
-    )
+    monkeypatch.setattr(probe_file, "reads_gradients", lambda _: False)
 
 
-def start(recorder: Recorder) -> None:
+def tables(
+    recorder: Recorder,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    kind: torch.dtype = torch.int64,
+) -> dict[str, Any]:
     recorder.start(EmbeddingTablesProbe(), ForwardProbe(), OptimizerProbe())
-
-
-def told(recorder: Recorder) -> dict[str, Any]:
+    train(model, optimizer, kind)
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "embedding_tables" in x]
     return notes[-1]["embedding_tables"]  # type: ignore[no-any-return]
+
+
+def line_of(recorder: Recorder, note: dict[str, Any]) -> int:
+    return int(recorder.read().texts[note["tables"][0]["site"]][1].split(", ")[1])
 
 
 @pytest.mark.parametrize(
@@ -80,117 +100,84 @@ def told(recorder: Recorder) -> dict[str, Any]:
         ({}, "Adam", False),
     ],
 )
-def test_a_table_is_told_with_its_line_and_what_changes_it(
+def test_a_table_is_noted_with_its_line_and_what_changes_it(
     recorder: Recorder, settings: dict[str, float], name: str, is_plain: bool
 ) -> None:
-    start(recorder)
     model = Scored()
-    train(model, getattr(torch.optim, name)(model.parameters(), lr=0.1, **settings))
-    found = told(recorder)
-    [one] = found["tables"]
-    assert (one["rows"], one["numbers"], one["indices"]) == (ROWS, ROWS * WIDTH, BATCH)
-    assert (one["optimizer"], one["is_plain"]) == (name, is_plain)
-    assert found["numbers"] == ROWS * WIDTH + WIDTH + 1
-    line = int(recorder.read().texts[one["site"]][1].split(", ")[1])
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **settings)
+    note = tables(recorder, model, optimizer)
+    [table] = note["tables"]
+    assert (table["rows"], table["numbers"], table["indices"]) == (ROWS, ROWS * WIDTH, BATCH)
+    assert (table["optimizer"], table["is_plain"]) == (name, is_plain)
+    assert note["numbers"] == ROWS * WIDTH + WIDTH + 1
     lines, first = inspect.getsourcelines(Scored)
-    assert "nn.Embedding(rows" in lines[line - first]
+    assert "nn.Embedding(rows" in lines[line_of(recorder, note) - first]
 
 
-def test_a_table_whose_line_is_not_plain_is_told_by_its_models_call(recorder: Recorder) -> None:
-    start(recorder)
+def test_a_table_whose_line_is_not_plain_has_that_of_its_models_call(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Embedding(ROWS, WIDTH), nn.Linear(WIDTH, 1))
-    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    line = int(recorder.read().texts[told(recorder)["tables"][0]["site"]][1].split(", ")[1])
+    line = line_of(recorder, tables(recorder, model, sgd(model)))
     assert "loss = model(" in Path(__file__).read_text().splitlines()[line - 1]
 
 
-def test_what_is_told_goes_with_its_model(recorder: Recorder) -> None:
-    start(recorder)
+def test_a_note_goes_with_its_model(recorder: Recorder) -> None:
+    recorder.start(EmbeddingTablesProbe(), ForwardProbe(), OptimizerProbe())
     for model in (Scored(), Scored(rows=1_000)):
-        train(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert told(recorder)["tables"] == []
-
-
-def frozen(model: Scored) -> Iterable[nn.Parameter]:
-    return model.out.parameters()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "trained"),
-    [
-        ({"is_tied": True}, nn.Module.parameters),
-        ({"rows": 1_000}, nn.Module.parameters),
-        ({"sparse": True}, nn.Module.parameters),
-        ({"scale_grad_by_freq": True}, nn.Module.parameters),
-        ({"max_norm": 1.0}, nn.Module.parameters),
-        ({}, frozen),
-    ],
-    ids=["tied", "small", "sparse", "scaled", "kept short", "frozen"],
-)
-def test_what_is_none(
-    recorder: Recorder, arguments: dict[str, Any], trained: Callable[[Any], Iterable[nn.Parameter]]
-) -> None:
-    start(recorder)
-    model = Scored(**arguments)
-    train(model, torch.optim.SGD(trained(model), lr=0.1))
-    assert told(recorder)["tables"] == []
-
-
-class Compared(nn.Module):
-    """Takes fractions for numbers of rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items = nn.Embedding(ROWS, WIDTH)
-        nn.init.normal_(self.items.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.items(x.long())  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
-def test_nothing_is_told_where_nobody_knows_what_is_looked_up(
-    recorder: Recorder, kind: torch.dtype
-) -> None:
-    start(recorder)
-    model = Compared()
-    train(model, torch.optim.SGD(model.parameters(), lr=0.1), kind)
-    assert bool(told(recorder)["tables"]) is (kind is torch.int64)
+        train(model, sgd(model))
+    notes = recorder.read().notes(Topic.ENVIRONMENT)
+    noted = [x["embedding_tables"]["tables"] for x in notes if "embedding_tables" in x]
+    assert (len(noted[0]), noted[-1]) == (1, [])
 
 
 @pytest.mark.parametrize(
-    ("text", "is_told"),
+    ("make", "optimizer", "kind"),
     [
-        ("h @ self.TABLE.weight.T", False),
-        ("nn.init.normal_(self.TABLE.weight)", True),
-        ("self.TABLE.weight.data.uniform_()", True),
-        ("otherTABLE.weight", True),
+        (lambda: Scored(is_tied=True), sgd, torch.int64),
+        (lambda: Scored(rows=1_000), sgd, torch.int64),
+        (lambda: Scored(sparse=True), sgd, torch.int64),
+        (lambda: Scored(scale_grad_by_freq=True), sgd, torch.int64),
+        (lambda: Scored(max_norm=1.0), sgd, torch.int64),
+        (Scored, lambda model: sgd(model.out), torch.int64),  # frozen
+        (Compared, sgd, torch.float32),  # what is looked up is not known
+        (Compared, sgd, torch.int64),
+    ],
+    ids=["tied", "small", "sparse", "scaled", "kept short", "frozen", "fractions", "whole"],
+)
+def test_what_does_not_count(
+    recorder: Recorder,
+    make: Callable[[], nn.Module],
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+    kind: torch.dtype,
+) -> None:
+    model = make()
+    counts = type(model) is Compared and kind is torch.int64
+    assert bool(tables(recorder, model, optimizer(model), kind)["tables"]) is counts
+
+
+@pytest.mark.parametrize(
+    ("text", "reads_gradients", "counts"),
+    [
+        ("h @ self.TABLE.weight.T", False, False),  # the script computes with it
+        ("nn.init.normal_(self.TABLE.weight)", False, True),
+        ("self.TABLE.weight.data.uniform_()", False, True),
+        ("otherTABLE.weight", False, True),
+        ("", True, False),
     ],
 )
-def test_a_weight_that_the_script_computes_with_is_none(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, text: str, is_told: bool
+def test_a_weight_that_the_script_may_need_as_it_is(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    reads_gradients: bool,
+    counts: bool,
 ) -> None:
     own = text.replace("TABLE", "rows")  # this file is looked at in other tests
     monkeypatch.setattr(
-        "trainprof.findings.model.dense_embeddings.probe.lines_with",
-        lambda _, pattern: [("a.py", 1)] if pattern.search(own) else [],
+        probe_file, "lines_with", lambda _, pattern: [("a.py", 1)] if pattern.search(own) else []
     )
-    start(recorder)
+    monkeypatch.setattr(probe_file, "reads_gradients", lambda _: reads_gradients)
     model = Scored()
-    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert bool(told(recorder)["tables"]) is is_told
-
-
-def test_where_the_script_reads_gradients_nothing_is_told(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "trainprof.findings.model.dense_embeddings.probe.reads_gradients", lambda _: True
-    )
-    start(recorder)
-    model = Scored()
-    train(model, torch.optim.Adam(model.parameters()))
-    assert told(recorder)["tables"] == []
+    assert bool(tables(recorder, model, sgd(model))["tables"]) is counts
 
 
 def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
@@ -199,4 +186,4 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         model = Scored()
         return train(model, torch.optim.Adam(model.parameters()))
 
-    assert same_with_us(script, *default_probes())[0] == "returned"
+    assert same_with_us(script)[0] == "returned"

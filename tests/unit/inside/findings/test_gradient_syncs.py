@@ -1,15 +1,13 @@
-"""Of which models it is told that gradients are averaged after each of several batches."""
+"""Models whose gradients are averaged after each of several batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from support.session import FakeClock, Recorder
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -27,20 +25,15 @@ Update = Callable[[Any, torch.optim.Optimizer], None]
 
 
 @pytest.fixture
-def parallel(tmp_path: Path) -> Iterator[DistributedDataParallel]:
-    store = f"file://{tmp_path}/store"
-    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    yield DistributedDataParallel(model)
-    dist.destroy_process_group()
+def parallel(group: None) -> DistributedDataParallel:
+    return DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
 
 
 def train(
     recorder: Recorder, model: nn.Module, update: Update, updates: int = UPDATES
 ) -> list[dict[str, Any]]:
-    recorder.start(
-        GradientSyncsProbe(), ForwardProbe(), BackwardProbe(), OptimizerProbe(), now=CLOCK
-    )
+    spans = ForwardProbe(), BackwardProbe(), OptimizerProbe()
+    recorder.start(GradientSyncsProbe(), *spans, now=CLOCK)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     for _ in range(updates):
         update(model, optimizer)
@@ -50,13 +43,11 @@ def train(
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "gradient_syncs" in x]
-    found: list[dict[str, Any]] = notes[-1]["gradient_syncs"] if notes else []
-    return found
+    return notes[-1]["gradient_syncs"] if notes else []
 
 
 def loss_of(model: nn.Module) -> torch.Tensor:
-    result: torch.Tensor = model(torch.randn(4, 8)).square().mean()
-    return result
+    return model(torch.randn(4, 8)).square().mean()  # type: ignore[no-any-return]
 
 
 def averages_each(model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -70,8 +61,8 @@ def averages_each(model: Any, optimizer: torch.optim.Optimizer) -> None:
 def test_gradients_that_are_averaged_after_each_batch(
     recorder: Recorder, parallel: DistributedDataParallel, updates: int
 ) -> None:
-    [one] = train(recorder, parallel, averages_each, updates)
-    assert one["batches"] == pytest.approx(4, abs=0.1)
+    [note] = train(recorder, parallel, averages_each, updates)
+    assert note["batches"] == pytest.approx(4, abs=0.1)
 
 
 def averages_the_last(model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -143,13 +134,13 @@ def climbs_first(model: Any, optimizer: torch.optim.Optimizer) -> None:
         climbs_first,
     ],
 )
-def test_what_averages_once_or_needs_to_average_is_not_told(
+def test_what_averages_once_or_needs_to_average_is_not_noted(
     recorder: Recorder, parallel: DistributedDataParallel, update: Update
 ) -> None:
     assert train(recorder, parallel, update) == []
 
 
-def test_averaging_that_the_script_has_taken_over_is_not_told(
+def test_averaging_that_the_script_has_taken_over_is_not_noted(
     recorder: Recorder, parallel: DistributedDataParallel
 ) -> None:
     parallel.register_comm_hook(None, fp16_compress_hook)

@@ -72,7 +72,7 @@ def mask() -> torch.Tensor:
     return (texts() != PAD).long()
 
 
-def told(recorder: Recorder) -> dict[str, Any]:
+def padding(recorder: Recorder) -> dict[str, Any]:
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     notes = [x["padding"] for x in recording.notes(Topic.ENVIRONMENT) if "padding" in x]
@@ -87,17 +87,14 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pad", "call", "is_told"),
+    ("pad", "call", "is_noted"),
     [
         pytest.param(PAD, lambda model: model(texts()), True, id="right"),
         pytest.param(PAD, lambda model: model(texts(is_left=True)), True, id="left"),
         pytest.param(PAD, lambda model: model({"ids": [texts().int()]}), True, id="nested"),
         pytest.param(None, lambda model: model(texts()), False, id="no known pad"),
         pytest.param(
-            None,
-            lambda model: model(input_ids=texts(), attention_mask=mask()),
-            True,
-            id="mask",
+            None, lambda model: model(input_ids=texts(), attention_mask=mask()), True, id="mask"
         ),
         pytest.param(
             PAD,
@@ -113,23 +110,23 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
         pytest.param(PAD, lambda model: model.eval()(texts()), False, id="evaluated"),
     ],
 )
-def test_what_is_counted(recorder: Recorder, pad: int | None, call: Call, is_told: bool) -> None:
+def test_what_is_counted(recorder: Recorder, pad: int | None, call: Call, is_noted: bool) -> None:
     recorder.start(*probes(), now=CLOCK)
     train(call, Reader(pad))
-    found = told(recorder)
-    assert bool(found) is is_told
-    if is_told:
-        rows = found["looks"] * ROWS
-        assert found["looks"] == 3
-        assert (found["rows"], found["places"]) == (rows, rows * WIDTH)
-        assert found["longest"] == rows * LONGEST
-        assert found["filled"] == found["looks"] * (ROWS + 1) * LONGEST // 2
+    note = padding(recorder)
+    assert bool(note) is is_noted
+    if is_noted:
+        rows = note["looks"] * ROWS
+        assert note["looks"] == 3
+        assert (note["rows"], note["places"]) == (rows, rows * WIDTH)
+        assert note["longest"] == rows * LONGEST
+        assert note["filled"] == note["looks"] * (ROWS + 1) * LONGEST // 2
 
 
 def test_few_batches_are_looked_at(recorder: Recorder) -> None:
     recorder.start(*probes(), now=CLOCK)
     train(lambda model: model(texts()), steps=400)
-    assert told(recorder)["looks"] == 24
+    assert padding(recorder)["looks"] == 24
     assert (recorder.session.copy_watches, recorder.session.step_watches) == ((), ())
 
 
@@ -139,10 +136,10 @@ def test_on_a_device_what_was_copied_there_is_told(
     recorder: Recorder, width: int, is_masked: bool
 ) -> None:
     fake_device.register()
-    padding, transfer = PaddingProbe(), TransferProbe()
-    recorder.start(transfer, ForwardProbe(), padding, OptimizerProbe(), now=CLOCK)
-    transfer.plain_types.add(fake_device.FakeTensor)
-    padding._plain._plain_types = (torch.Tensor, nn.Parameter, fake_device.FakeTensor)
+    probe = PaddingProbe()
+    spans = fake_device.transfer_probe(), ForwardProbe(), probe, OptimizerProbe()
+    recorder.start(*spans, now=CLOCK)
+    probe._plain._plain_types = (torch.Tensor, nn.Parameter, fake_device.FakeTensor)
 
     def call(model: nn.Module) -> torch.Tensor:
         texts().to("fakegpu")
@@ -152,10 +149,10 @@ def test_on_a_device_what_was_copied_there_is_told(
         return model(given, **named)  # type: ignore[no-any-return]
 
     train(call)
-    found = told(recorder)
-    assert bool(found) is (width == WIDTH)
-    if found:
-        assert found["longest"] == found["looks"] * ROWS * LONGEST
+    note = padding(recorder)
+    assert bool(note) is (width == WIDTH)
+    if note:
+        assert note["longest"] == note["looks"] * ROWS * LONGEST
 
 
 @pytest.mark.parametrize(
@@ -183,9 +180,9 @@ def test_who_pads_and_who_leaves_padding_out(
     recorder.start(*probes(), now=CLOCK)
     monkeypatch.setattr(recorder.session.sites, "is_user_file", lambda path: path == str(script))
     train(lambda model: model(texts()))
-    found = told(recorder)
-    sites = [json.loads(recorder.read().texts[site][1])[1] for site in found["sites"]]
-    assert (sites, found["is_left_out"]) == (lines, is_left_out)
+    note = padding(recorder)
+    sites = [json.loads(recorder.read().texts[site][1])[1] for site in note["sites"]]
+    assert (sites, note["is_left_out"]) == (lines, is_left_out)
 
 
 def test_what_other_models_take_is_none_of_it(recorder: Recorder) -> None:
@@ -197,5 +194,5 @@ def test_what_other_models_take_is_none_of_it(recorder: Recorder) -> None:
     other = Other(4, 4)
     recorder.start(*probes(), now=CLOCK)
     train(lambda model: model(texts()) + 0 * other(torch.rand(2, 4)).sum())
-    found = told(recorder)
-    assert found["reading_ns"] / found["all_ns"] == pytest.approx(0.25)
+    note = padding(recorder)
+    assert note["reading_ns"] / note["all_ns"] == pytest.approx(0.25)

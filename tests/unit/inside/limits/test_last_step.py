@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from support.session import FakeClock
 
-from trainprof.inside.limits import last_step
-from trainprof.inside.limits.last_step import STEPS_AHEAD, LastStep
-from trainprof.inside.limits.limit import Limit, RunLimitReached
+from trainprof.inside.limits import limit as last_step
+from trainprof.inside.limits.limit import STEPS_AHEAD, LastStep, Limit, RunLimitReached
 from trainprof.record.event_log import EventLog
 from trainprof.record.names import LAST_STEP
 

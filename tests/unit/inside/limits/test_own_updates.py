@@ -14,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from trainprof.inside.catalogue import default_probes
-from trainprof.inside.limits.last_step import STEPS_AHEAD
-from trainprof.inside.limits.limit import RunLimitReached
+from trainprof.inside.limits.limit import STEPS_AHEAD, RunLimitReached
 from trainprof.record.schema import Kind
 
 SECOND = 10**9

@@ -13,7 +13,7 @@ from support.loaders import Numbers
 from support.session import Recorder
 from torch.utils.data import DataLoader, Subset
 
-from trainprof.inside.loading.dataset_numbers import MOST_FINGERPRINTS, DatasetNumbers, LowestFree
+from trainprof.inside.loading.dataset_tracking import MOST_FINGERPRINTS, DatasetNumbers, LowestFree
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 

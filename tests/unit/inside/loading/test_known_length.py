@@ -134,8 +134,7 @@ def sampled(sampler: Any) -> DataLoader[Any]:
         lambda: sampled(SequentialSampler(Asked())),
         lambda: sampled(type("Own", (RandomSampler,), {"num_samples": property(noticed)})(Items())),
         lambda: DataLoader(
-            Items(),
-            batch_sampler=type("Own", (BatchSampler,), {"__len__": noticed})([1], 2, False),
+            Items(), batch_sampler=type("Own", (BatchSampler,), {"__len__": noticed})([1], 2, False)
         ),
         lambda: type("Own", (DataLoader,), {"_index_sampler": property(noticed)})(Items()),
         lambda: weakref.proxy(KEPT),

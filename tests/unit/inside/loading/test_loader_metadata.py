@@ -28,7 +28,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from trainprof.inside.loading.dataset_rows import is_stackable, refuses_lists
+from trainprof.inside.loading.loader_metadata import is_stackable, refuses_lists
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Topic
 

@@ -11,7 +11,7 @@ import pytest
 from support.session import Recording, read_recordings, run_hooked
 from support.styles import without_compiler
 
-from trainprof.inside.loading.worker_threads import WorkerThreads
+from trainprof.inside.loading.worker_notes import WorkerThreads
 from trainprof.record.schema import Topic
 
 SCRIPT = """

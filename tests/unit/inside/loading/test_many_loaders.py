@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,22 +109,7 @@ def test_loaders_built_again_stay_what_they_were(recorder: Recorder, tmp_path: P
     assert sites == [first, second] * 20
 
 
-def test_later_loaders_of_a_line_have_what_the_last_looked_at_had(recorder: Recorder) -> None:
-    class Seeded(Numbers):
-        def __init__(self, length: int) -> None:
-            super().__init__(length)
-            empty: Any = io.BytesIO()
-            self.draws, self.file = random.Random(0), io.BufferedReader(empty)
-
-    recorder.start(LoaderProbe())
-    for length in range(1, 13):
-        first_of(DataLoader(Seeded(length)))
-    notes = recorder.read().notes(Topic.LOADER)
-    assert [note["generators"] for note in notes] == [["draws"]] * 12
-    assert [note["open_files"] for note in notes] == [["file (BufferedReader)"]] * 12
-
-
-def test_what_describing_them_took_is_told_as_our_cost(recorder: Recorder) -> None:
+def test_what_describing_them_took_counts_as_our_cost(recorder: Recorder) -> None:
     session = recorder.start(LoaderProbe())
     loader = DataLoader(Numbers(2))
     first_of(loader)
@@ -159,19 +142,3 @@ def test_a_child_that_goes_on_with_its_parents_pass_tells_whose_it_is(recorder: 
     _, worker = recorder.read_all()
     assert [event.text["dataset_length"] for event in worker.of(Kind.LOADER_NEXT)] == [9, 9]
     assert sorted(note["dataset_length"] for note in worker.notes(Topic.LOADER)) == [2, 9]
-
-
-def test_a_child_that_begins_a_pass_of_its_parents_loader_tells_whose_it_is(
-    recorder: Recorder,
-) -> None:
-    class Around(Numbers):
-        def __getitem__(self, index: int) -> int:
-            return int(first_of(inner))
-
-    recorder.start(*loader_probes(FetchProbe))
-    inner = DataLoader(Numbers(9))
-    first_of(inner)
-    assert len(list(DataLoader(Around(2), num_workers=1))) == 2
-    _, worker = recorder.read_all()
-    events = worker.of(Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_NEXT)
-    assert {event.text["dataset_length"] for event in events} == {9}

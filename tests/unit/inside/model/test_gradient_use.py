@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from torch.nn.functional import mse_loss
 
 from trainprof.inside.catalogue import default_probes
 from trainprof.inside.model.gradient_use import GradientUseProbe
+from trainprof.inside.model.parameters import reads_gradients
 from trainprof.inside.spans.backward import BackwardProbe
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
@@ -68,13 +72,12 @@ def given() -> torch.Tensor:
 
 
 @pytest.fixture(autouse=True)
-def nothing_reads_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some scripts below do, and they all stand in one file."""
-    set_reading(monkeypatch, is_read=False)
-
-
-def set_reading(monkeypatch: pytest.MonkeyPatch, *, is_read: bool) -> None:
-    monkeypatch.setattr("trainprof.inside.model.gradient_use.reads_gradients", lambda _: is_read)
+def is_reading(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the script reads gradients: some below do, and they are all in one file."""
+    is_read = [False]
+    place = "trainprof.inside.model.gradient_use.reads_gradients"
+    monkeypatch.setattr(place, lambda _: is_read[0])
+    return is_read
 
 
 def start(recorder: Recorder) -> None:
@@ -164,10 +167,10 @@ def test_gradients_that_are_thrown_away(recorder: Recorder, every: int) -> None:
     adversaries(network(), judge(), every=every)
     unused, discarded = noted(recorder)
     assert unused is None
-    of_judge, of_maker = sorted(discarded, key=lambda one: -one["unused_share"])
+    of_judge, of_maker = sorted(discarded, key=lambda record: -record["unused_share"])
     assert "# of the judge" in line_of(recorder, of_judge["site"])
     assert "# of the maker" in line_of(recorder, of_maker["site"])
-    assert [one["model"] for one in (of_judge, of_maker)] == ["Maker", "Judge"]
+    assert [record["model"] for record in (of_judge, of_maker)] == ["Maker", "Judge"]
     assert 0.05 < of_judge["unused_share"] < 0.9
     assert (of_judge["mixed_share"], of_maker["unused_share"]) == (0, 0)
     assert 0.05 < of_maker["mixed_share"] < 0.9
@@ -180,17 +183,17 @@ def test_an_actor_that_learns_from_critics(recorder: Recorder) -> None:
     of_actor, of_critics = sgd(actor), sgd(*critics)
     for _ in range(STEPS):
         x = given()
-        loss = sum(mse_loss(one(x), torch.zeros(4, 1)) for one in critics)
+        loss = sum(mse_loss(critic(x), torch.zeros(4, 1)) for critic in critics)
         of_critics.zero_grad()
         loss.backward()
         of_critics.step()
         acted = actor(x)
         of_actor.zero_grad()
-        (-torch.min(*(one(acted) for one in critics)).mean()).backward()
+        (-torch.min(*(critic(acted) for critic in critics)).mean()).backward()
         of_actor.step()
-    _, [one] = noted(recorder)
-    assert "torch.min(" in line_of(recorder, one["site"])
-    assert (one["model"], one["unused_share"]) == ("Judge", 0)
+    _, [discarded] = noted(recorder)
+    assert "torch.min(" in line_of(recorder, discarded["site"])
+    assert (discarded["model"], discarded["unused_share"]) == ("Judge", 0)
 
 
 def one_backward_for_two(every: int) -> None:
@@ -240,7 +243,7 @@ def healthy() -> dict[str, Callable[[], object]]:
 
     def of_one_optimizer() -> None:
         """A first pass at other weights, as sharpness-aware minimization makes it."""
-        model, optimizer = network(), None
+        model = network()
         optimizer = sgd(model)
         shared = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(STEPS):
@@ -265,7 +268,6 @@ def healthy() -> dict[str, Callable[[], object]]:
         train(loss_of, student)
 
     def asked_for() -> None:
-        """Gradients of inputs, in a pass of their own, and in the loss's."""
         image, model = torch.zeros(8, requires_grad=True), network()
 
         def loss_of(x: torch.Tensor) -> torch.Tensor:
@@ -297,23 +299,21 @@ def healthy() -> dict[str, Callable[[], object]]:
         for _ in range(STEPS):
             model(given()).mean().backward()
 
-    cases = (plain, apart, frozen, without_gradients, accumulated, of_one_optimizer)
-    more = (updated_by_hand, asked_for, an_optimizer_for_each_task, in_backward)
+    trainings = [plain, apart, frozen, without_gradients, accumulated, of_one_optimizer]
+    trainings += [updated_by_hand, asked_for, an_optimizer_for_each_task, in_backward]
     used = {f"both used, one in {n}": lambda n=n: one_backward_for_two(n) for n in (1, 4, 1_000)}
-    return {case.__name__: case for case in (*cases, *more)} | used
+    return {training.__name__: training for training in trainings} | used
 
 
-@pytest.mark.parametrize("case", healthy())
-def test_nothing_is_noted_of(recorder: Recorder, case: str) -> None:
+@pytest.mark.parametrize("training", healthy())
+def test_nothing_is_noted_of(recorder: Recorder, training: str) -> None:
     start(recorder)
-    healthy()[case]()
+    healthy()[training]()
     assert noted(recorder) == [None, None]
 
 
-def test_gradients_that_the_script_reads(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_reading(monkeypatch, is_read=True)
+def test_gradients_that_the_script_reads(recorder: Recorder, is_reading: list[bool]) -> None:
+    is_reading[0] = True
     start(recorder)
     adversaries(network(), judge())
     distil(network(32), network())
@@ -332,5 +332,35 @@ def test_torch_may_swap_what_was_compared(recorder: Recorder) -> None:
     start(recorder)
     teacher, student = network(), network()
     distil(teacher, student)
-    for one, other in zip(teacher.parameters(), student.parameters(), strict=True):
-        torch.utils.swap_tensors(one, other)
+    for parameter, other in zip(teacher.parameters(), student.parameters(), strict=True):
+        torch.utils.swap_tensors(parameter, other)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_read"),
+    [
+        ("fisher += p.grad.detach() ** 2", True),
+        ("norms = [p.grad.norm() for p in ps]", True),
+        ("if p.grad == 0:", True),
+        ("g = getattr(p, 'grad')", True),
+        (None, True),  # a file that is gone
+        ("p.grad = None", False),
+        ("p.grad.zero_()", False),
+        ("p.grad.detach_()", False),
+        ("if p.grad is not None:", False),
+        ("with torch.no_grad():", False),
+        ("p.requires_grad_(False)", False),
+        ("g, = torch.autograd.grad(y, x)", False),
+        ("f = torch.func.grad(g)", False),
+        ("optimizer.zero_grad()  # and p.grad.norm()", False),
+    ],
+)
+def test_lines_of_the_user_that_read_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None, is_read: bool
+) -> None:
+    path = tmp_path / "script.py"
+    if line is not None:
+        path.write_text(f"import torch\n{line}\n")
+    monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(path)))
+    assert reads_gradients(lambda file: file == str(path)) is is_read
+    assert not reads_gradients(lambda file: False)

@@ -14,13 +14,10 @@ from support import fake_device
 from support.fake_device import transfer_probe
 from support.session import Recorder
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import DataLoader
 
 from trainprof.inside.model.torch_settings import TorchSettingsProbe
 from trainprof.inside.patching.function_modes import FunctionModes
-from trainprof.inside.spans.fetch_usage import BatchScale
 from trainprof.inside.spans.forward import ForwardProbe
-from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.inside.spans.sync import SyncProbe
 from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
@@ -150,13 +147,3 @@ def test_what_a_mode_of_the_scripts_would_see_is_not_asked(
     assert noted & ASKED == (set() if has_own_mode else ASKED)
     numerics = [note["numerics"] for note in notes if "numerics" in note]
     assert numerics == ([] if has_own_mode else [{"parameters": "float32"}])
-
-
-@pytest.mark.usefixtures("default_device")
-def test_batches_are_looked_at(recorder: Recorder) -> None:
-    assert BatchScale(torch).of([torch.zeros(4), torch.zeros(2)]) == (24, 2)
-    recorder.start(LoaderProbe())
-    on_device = [torch.zeros(1, device="meta") for _ in range(2)]
-    list(DataLoader(on_device, batch_size=None, collate_fn=lambda x: x))
-    notes = recorder.read().notes(Topic.ENVIRONMENT)
-    assert [note for note in notes if "batch_on_device" in note]

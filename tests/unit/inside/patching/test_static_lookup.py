@@ -64,20 +64,10 @@ class Filled(Slotted):
         self.own = 1
 
 
-def test_the_nearest_class_that_has_it_tells() -> None:
-    assert (of_class(Watched, "size"), of_class(Heir, "size")) == (3, 4)
-    assert of_class(Heir, "__len__") is of_class(Watched, "__len__")
-    assert (of_class(Heir, "absent"), of_class(Heir, "absent", 5)) == (None, 5)
-
-
 @pytest.mark.parametrize("kind", [int, list, dict, type(None), Plain, Slotted])
 @pytest.mark.parametrize("name", ["__len__", "__getattribute__", "own", "absent"])
 def test_it_is_what_python_finds_statically(kind: type, name: str) -> None:
     assert of_class(kind, name) is inspect.getattr_static(kind, name, None)
-
-
-def test_what_the_metaclass_has_is_none_of_the_class() -> None:
-    assert of_class(Plain, "__call__") is None
 
 
 def test_an_objects_own_counts_as_well() -> None:

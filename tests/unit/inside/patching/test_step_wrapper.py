@@ -100,17 +100,6 @@ def sent(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     return type("Own", cls.__bases__, {**vars(cls), "step": step})
 
 
-def test_it_is_as_large_as_without_us_but_for_little(recorder: Recorder) -> None:
-    def size() -> int:
-        cls = own_class()
-        stepped(cls)
-        return len(cloudpickle.dumps(cls))
-
-    bare = size()
-    recorder.start(OptimizerProbe())
-    assert size() < bare + 2_000
-
-
 def test_a_class_that_came_from_another_process_is_watched_in_this_one(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     cls = own_class()

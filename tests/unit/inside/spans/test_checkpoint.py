@@ -66,17 +66,6 @@ def test_how_large_a_file_is_where_that_can_be_known(recorder: Recorder, tmp_pat
     assert len(COUNTS) == 2 * with_us
 
 
-def test_a_function_made_by_exec_is_not_the_users_line(recorder: Recorder, tmp_path: Path) -> None:
-    """multiprocessing makes its proxies' methods so."""
-    made: dict[str, Any] = {"torch": torch}
-    exec("def save(thing, path):\n    torch.save(thing, path)", made)
-    recorder.start(CheckpointProbe())
-    made["save"](torch.ones(2), tmp_path / "x")
-    line = sys._getframe().f_lineno - 1
-    [saved] = recorder.read().events
-    assert saved.line == f"test_checkpoint.py:{line}"
-
-
 ACCELERATE = "accelerate.accelerator"
 
 
@@ -207,10 +196,7 @@ def test_what_the_script_put_in_its_place_is_left_alone(
 
 
 def test_threads_that_save_at_once_meet_a_library_once(
-    recorder: Recorder,
-    stepped: Callable[..., None],
-    library: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    recorder: Recorder, stepped: Callable[..., None], library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, ACCELERATE)
     stepped()

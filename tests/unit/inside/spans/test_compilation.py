@@ -73,12 +73,12 @@ def test_what_fails_to_compile_fails_as_without_us(same_with_us: Callable[..., A
         torch._dynamo.reset()
         return torch.compile(scaled, backend=fail)(torch.ones(2), 3)
 
-    result, told = same_with_us(call, CompilationProbe())
+    result, text = same_with_us(call, CompilationProbe())
     assert result == "raised"
-    assert "no code for that" in told
+    assert "no code for that" in text
 
 
-def test_each_version_is_told_with_its_line_and_its_time(recorder: Recorder) -> None:
+def test_each_version_is_recorded_with_its_line_and_its_time(recorder: Recorder) -> None:
     clock = FakeClock()
     recorder.start(CompilationProbe(), now=clock)
     compiled = torch.compile(scaled, backend=taking(7_000, clock), dynamic=False)
@@ -120,22 +120,11 @@ def test_a_backward_that_is_compiled_later_is_a_later_part(recorder: Recorder) -
     recorder.start(CompilationProbe())
     torch.compile(scaled, backend="eager")
     lazy = SimpleNamespace(name="LAZY_BACKWARD")
-    told = SimpleNamespace(callback_trigger=lazy, compile_id="!0/2/1")
-    callback_handler.start_callbacks[0](told)
-    callback_handler.end_callbacks[0](told)
+    arguments = SimpleNamespace(callback_trigger=lazy, compile_id="!0/2/1")
+    callback_handler.start_callbacks[0](arguments)
+    callback_handler.end_callbacks[0](arguments)
     [event] = recorder.read().of(Kind.COMPILE)
     assert (event.value, event.flags) == (1, CompileFlag.TOLD | CompileFlag.LATER_PART)
-
-
-@pytest.mark.parametrize("told", [(), (object(),), (SimpleNamespace(compile_id=None),)])
-def test_a_torch_that_does_not_tell_which(recorder: Recorder, told: Any) -> None:
-    recorder.start(CompilationProbe())
-    torch.compile(scaled, backend="eager")
-    callback_handler.end_callbacks[0](*told)  # never begun
-    callback_handler.start_callbacks[0](*told)
-    callback_handler.end_callbacks[0](*told)
-    [event] = recorder.read().of(Kind.COMPILE)
-    assert (event.value, event.flags) == (0, 0)
 
 
 def test_a_compiler_that_is_never_asked_for_is_not_imported(

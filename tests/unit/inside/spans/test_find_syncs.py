@@ -6,7 +6,6 @@ import ctypes
 import functools
 import os
 import pickle
-import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -179,16 +178,6 @@ def test_filters_registries_and_captures_are_as_without(
     assert warnings.filters is filters
     assert list(warnings.filters) == entries
     assert len(found_syncs(recorder.read())) == WINDOW_STEPS
-
-
-def test_a_registry_that_was_there_stays(
-    device: SyncMode, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = Script(device)
-    monkeypatch.setitem(sys.modules, "the_script", script.module)
-    registry = script.globals["__warningregistry__"] = {("text", UserWarning, 1): True}
-    train(SKIPPED_STEPS + 3, script.step)
-    assert script.globals["__warningregistry__"] is registry
 
 
 @pytest.mark.parametrize("action", ["error", "always", "ignore", "default"])

@@ -171,16 +171,3 @@ def test_models_are_copied_and_pickled_as_before(recorder: Recorder) -> None:
     assert pickle.loads(pickle.dumps(nn.Module.__call__)) is nn.Module.__call__
     assert copy.deepcopy(net)(torch.ones(1, 3)).tolist() == net(torch.ones(1, 3)).tolist()
     assert vars(net).keys() == vars(Net()).keys()
-
-
-def test_a_class_may_go(recorder: Recorder) -> None:
-    probe = ForwardProbe()
-    recorder.start(probe)
-    cls = type("Short", (Net,), {})
-    cls()(torch.ones(1, 3))
-    assert len(probe._classes) == 1
-    del cls
-    import gc
-
-    gc.collect()
-    assert probe._classes == {}

@@ -96,14 +96,6 @@ def test_a_step_with_a_closure_tells_when_its_update_begins(recorder: Recorder) 
     assert [e.start for e in recorder.read().of(Kind.UPDATE_BEGINS)] == [1040, 1080]
 
 
-def test_super_step_lies_inside(recorder: Recorder) -> None:
-    recorder.start(OptimizerProbe())
-    torch.optim.SGD([parameter()], lr=0.1)  # from now on torch wraps SGD.step, too
-    Twice([parameter()], lr=0.1).step()
-    inner, outer = recorder.read().of(Kind.OPTIMIZER_STEP)
-    assert outer.start <= inner.start <= inner.end <= outer.end
-
-
 def test_a_step_that_raised_does_not_stay_open(recorder: Recorder) -> None:
     session = recorder.start(OptimizerProbe(), options={"max_steps": 2})
     failing = Failing([parameter()], lr=0.1)

@@ -15,8 +15,11 @@ from support.session import FakeClock, Recorder
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from trainprof.inside.patching.patcher import UNCOUNTED_FILE
-from trainprof.inside.spans.fetch import FetchProbe
-from trainprof.inside.spans.slowest_samples import SHORT_SAMPLE_NS, StampedIndices, asks_one_by_one
+from trainprof.inside.spans.fetch import (
+    SHORT_SAMPLE_NS,
+    FetchProbe,
+    asks_one_by_one,
+)
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 Compare = Callable[..., Any]
@@ -152,15 +155,6 @@ def test_samples_before_one_that_fails_are_recorded(recorder: Recorder, clock: F
     assert samples[:3] == [(0, LONG), (1, 2 * LONG), (2, 3 * LONG)]
 
 
-def test_stamps_later_than_the_end_do_not_count() -> None:
-    times = iter(range(10, 100, 10))
-    stamped = StampedIndices([7, 8, 9])
-    stamped.clock = lambda: next(times)
-    indices = iter(stamped)
-    assert (next(indices), next(indices)) == (7, 8)
-    assert stamped.stamps(end=25) == [10, 20]
-
-
 # The same as without
 
 
@@ -208,17 +202,7 @@ def test_whom_torch_asks_one_by_one(dataset: Any, expected: bool) -> None:
     assert asks_one_by_one(dataset, torch) is expected
 
 
-class Failing(Numbers):
-    def __getitem__(self, index: int) -> int:
-        if index == 4:
-            raise LookupError(f"no sample {index}")
-        return index
-
-
-WRAPS = [lambda x: x, lambda x: Subset(x, range(2)), Wrapped]
-
-
-@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: Subset(x, range(2)), Wrapped])
 def test_a_dataset_gets_the_scripts_own_list(
     same_with_us: Compare, wrap: Callable[[Any], Any]
 ) -> None:
@@ -228,17 +212,6 @@ def test_a_dataset_gets_the_scripts_own_list(
         return dataset.seen
 
     assert same_with_us(types) == ("returned", list)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("wrap", [WRAPS[0], lambda x: Subset(x, range(6)), WRAPS[2]])
-def test_an_exception_of_a_sample_looks_the_same(
-    same_with_us: Compare, workers: int, wrap: Callable[[Any], Any]
-) -> None:
-    kind, text = same_with_us(
-        lambda: list(DataLoader(wrap(Failing()), batch_size=3, num_workers=workers))
-    )
-    assert (kind, "no sample 4" in text) == ("raised", True)
 
 
 class Frames(Numbers):

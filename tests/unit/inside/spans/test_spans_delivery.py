@@ -90,15 +90,6 @@ def test_a_class_that_inherits_the_receiving_counts_once(recorder: Recorder) -> 
     assert recording.notes(Topic.PROBE_FAILED) == []
 
 
-def test_iterators_made_before_us_have_no_parts(recorder: Recorder) -> None:
-    batches = iter(DataLoader(Numbers(), num_workers=1))
-    recorder.start(*loader_probes(DeliveryProbe))
-    assert len(list(batches)) == 6
-    recording = recorder.read()
-    assert recording.of(Kind.NEXT_PARTS) == []
-    assert len(recording.of(Kind.LOADER_NEXT)) == 6
-
-
 def test_iterators_live_no_longer(recorder: Recorder) -> None:
     loader = LoaderProbe()
     delivery = DeliveryProbe(loader)
@@ -145,22 +136,6 @@ def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder:
     assert same_with_us(epoch) == ("returned", True)
     lost = recorder.read().of(Kind.WORKER_LOST)
     assert {(e.flags, e.value >> 32) for e in lost} == {(1, 0x10000 - signal.SIGKILL)}
-
-
-def test_a_dead_worker_is_left_for_the_script_to_wait_for(recorder: Recorder) -> None:
-    recorder.start(*loader_probes(DeliveryProbe))
-    batches = iter(DataLoader(Numbers(), num_workers=1))
-    [worker] = batches._workers
-
-    def kill_it() -> None:
-        os.kill(worker.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-        next(batches)
-
-    with pytest.raises(RuntimeError, match="killed by signal"):
-        kill_it()
-    assert os.waitpid(worker.pid, os.WNOHANG)[1] == signal.SIGKILL
-    assert len(recorder.read().of(Kind.WORKER_LOST)) >= 1
 
 
 def test_a_worker_that_dies_while_the_loop_computes_looks_the_same(

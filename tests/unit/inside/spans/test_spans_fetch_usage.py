@@ -247,17 +247,6 @@ def test_of_short_fetches_as_many_are_measured_at_any_place_in_a_period(
     assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_QUICK, rel=0.25)
 
 
-def test_long_fetches_in_between_are_looked_for_as_at_first(kernel: Kernel, log: Log) -> None:
-    meter = UsageMeter(log.emit, None)
-    measured_at(meter, 2 * QUICK_AFTER)
-    shares = []
-    for _ in range(FIRST_LONG):
-        meter.took(2 * LONG_NS)
-        assert ask(meter) is not None
-        shares.append(measured_at(meter, QUICK_AFTER // 2).mean())
-    assert np.mean(shares) == pytest.approx(1 / ONE_OF_SHORT, rel=0.05)
-
-
 def test_of_long_fetches_the_first_are_measured_all(kernel: Kernel, log: Log) -> None:
     meter = UsageMeter(log.emit, None)
     for _ in range(FIRST_LONG):
@@ -268,15 +257,6 @@ def test_of_long_fetches_the_first_are_measured_all(kernel: Kernel, log: Log) ->
         fetch(meter, lambda: None)
     assert {flags for *_, flags in log} == {ONE_OF_LONG}
     assert len(log) == pytest.approx(400 / ONE_OF_LONG, abs=2)
-
-
-def test_a_fetch_stands_for_others_by_what_came_before_it(kernel: Kernel, log: Log) -> None:
-    """Were it its own length that decides, the sums would lean to one side."""
-    meter = UsageMeter(log.emit, None)
-    fetch(meter, lambda: None, wall_ns=1)
-    while not log[1:]:
-        fetch(meter, lambda: None, wall_ns=1)
-    assert [flags for *_, flags in log] == [1, ONE_OF_SHORT]
 
 
 @pytest.fixture

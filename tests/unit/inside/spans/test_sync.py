@@ -177,51 +177,47 @@ def test_whose_code_asks_for_a_devices_value(
 
 
 class Reads:
-    """A device's values, read one after another; `marked` tells which got a mark."""
+    """A device's values, read one after another; `marked` has which got a mark."""
 
     def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.marks = 0
+        self.clock, self.marked = FakeClock(), list[bool]()
         self.chain = _Chain(self.clock, self._mark)
-        self.marked: list[bool] = []
 
     def _mark(self) -> int:
-        self.marks += 1
+        self.marked[-1] = True
         self.clock.advance(30_000)
         return self.clock.now_ns
 
     def read(self, gap_ns: int, took_ns: int, place: int = 1) -> None:
         self.clock.advance(gap_ns)
-        before = self.marks
+        self.marked.append(False)
         start, flag = self.chain.begin((place, 0))
         self.clock.advance(took_ns)
         assert self.chain.end((place, 0), start, flag) - start == took_ns
-        self.marked.append(self.marks > before)
         assert bool(flag) is not self.marked[-1]
 
 
-def test_quick_reads_right_after_one_another_get_no_marks() -> None:
-    reads = Reads()
-    for _ in range(200):
-        reads.read(15_000, 20_000)
-    assert reads.marked == ([True] + [False] * 64) * 3 + [True] + [False] * 4
-
-
-@pytest.mark.parametrize(("gap_ns", "took_ns"), [(60_000, 20_000), (15_000, 70_000)])
-def test_what_may_have_been_given_out_between_reads_is_marked(gap_ns: int, took_ns: int) -> None:
-    reads = Reads()
-    for _ in range(10):
-        reads.read(gap_ns, took_ns)
-    assert reads.marked == [True] * 10
-
-
-def test_a_line_whose_reads_wait_is_marked_behind_quick_ones() -> None:
-    reads = Reads()
-    for _ in range(10):
-        for place, took_ns in ((1, 10_000), (2, 10_000), (3, 900_000)):
-            reads.read(5_000, took_ns, place)
-    # The first of each line, what waits, and what comes after that.
-    assert reads.marked == [True, True, True] + [True, False, True] * 9
+@pytest.mark.parametrize(
+    ("reads", "marked"),
+    [
+        # Fast reads right after one another.
+        ([(15_000, 20_000)] * 200, ([True] + [False] * 64) * 3 + [True] + [False] * 4),
+        # The device may have been given something in between.
+        ([(60_000, 20_000)] * 10, [True] * 10),
+        ([(15_000, 70_000)] * 10, [True] * 10),
+        # A line whose reads wait, behind fast ones: the first of each line, what waits, and what
+        # comes after that.
+        (
+            [(5_000, 10_000, 1), (5_000, 10_000, 2), (5_000, 900_000, 3)] * 10,
+            [True, True, True] + [True, False, True] * 9,
+        ),
+    ],
+)
+def test_reads_in_a_chain_get_few_marks(reads: list[Any], marked: list[bool]) -> None:
+    device = Reads()
+    for read in reads:
+        device.read(*read)
+    assert device.marked == marked
 
 
 def test_threads_read_for_themselves() -> None:

@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainprof.inside.spans.transfer import is_made_in
-from trainprof.inside.trial.loader_arguments import NonBlockingProbe
 from trainprof.record.schema import Kind, TransferFlag
 
 GPU = "fakegpu"
@@ -146,15 +145,6 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
     assert by_user.line != f"test_transfer.py:{line + 2}"
 
 
-def test_a_trials_own_call_in_between_is_no_librarys(recorder: Recorder) -> None:
-    recorder.start(transfer_probe(), NonBlockingProbe())
-    x = torch.zeros(3)
-    x.to(GPU)
-    line = here() - 1
-    (copied,) = recorder.read().of(Kind.TRANSFER)
-    assert (copied.flags, copied.line) == (TransferFlag.H2D, f"test_transfer.py:{line}")
-
-
 @pytest.mark.parametrize("pinned", [False, True])
 def test_memory_is_not_asked_about_where_torchs_profiler_would_show_it(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, pinned: bool
@@ -179,9 +169,7 @@ def test_memory_is_not_asked_about_where_torchs_profiler_would_show_it(
     assert len(asked) == 1
 
 
-def test_torchs_profiler_shows_the_scripts_own_operators(
-    same_with_us: Callable[..., Any],
-) -> None:
+def test_torchs_profiler_shows_the_scripts_own_operators(same_with_us: Callable[..., Any]) -> None:
     def operators() -> list[str]:
         with torch.profiler.profile() as profiler:
             torch.zeros(3).to(GPU)

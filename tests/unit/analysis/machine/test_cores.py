@@ -30,11 +30,11 @@ HOST = {
 SEEN = Cores(8.0, 4.0, tuple(range(8)))
 
 
-def trainer(*told: str | None, pid: int = 20, rank: int | None = None) -> FakeRun:
+def trainer(*bound: str | None, pid: int = 20, rank: int | None = None) -> FakeRun:
     run = FakeRun(pid=pid, role="child", header={"rank": None if rank is None else str(rank)})
     loader, optimizer = run.loader(num_workers=0), run.optimizer()
-    for cores in told:
-        run.text(Topic.ENVIRONMENT, {"torch_threads": 2, "cores": cores})
+    for numbers in bound:
+        run.text(Topic.ENVIRONMENT, {"torch_threads": 2, "cores": numbers})
     run.iterate(loader)
     for _ in range(40):
         run.next(loader, 5 * MS)
@@ -50,15 +50,15 @@ def worker(cores: str | None) -> FakeRun:
     return run
 
 
-def found(tmp_path: Path, *processes: FakeRun, host: dict[str, Any] | None = None) -> Cores:
+def cores(directory: Path, *processes: FakeRun, host: dict[str, Any] | None = None) -> Cores:
     for process in reversed(processes):
-        directory = process.write(tmp_path, host=HOST if host is None else host)
-    recording = read_recording(directory)
+        written = process.write(directory, host=HOST if host is None else host)
+    recording = read_recording(written)
     return cores_of(recording.section("host"), training_processes(recording)[0])
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("bound", "expected"),
     [
         ((), SEEN),
         ((None,), SEEN),
@@ -80,31 +80,39 @@ def found(tmp_path: Path, *processes: FakeRun, host: dict[str, Any] | None = Non
     ],
 )
 def test_a_process_may_be_bound_to_fewer_cores(
-    tmp_path: Path, told: tuple[Any, ...], expected: Cores
+    tmp_path: Path, bound: tuple[Any, ...], expected: Cores
 ) -> None:
-    assert found(tmp_path, trainer(*told)) == expected
+    assert cores(tmp_path, trainer(*bound)) == expected
 
 
-def test_a_quota_stays(tmp_path: Path) -> None:
-    host = HOST | {"usable_cores": 1.5, "physical_cores": 1.5}
-    assert found(tmp_path, trainer("0-3"), host=host) == Cores(1.5, 1.5, (0, 1, 2, 3))
-    wide = HOST | {"usable_cores": 4.0, "physical_cores": 4.0}
-    assert found(tmp_path / "b", trainer("0,1,4"), host=wide) == Cores(3.0, 2.0, (0, 1, 4))
+def host_without(*names: str, **changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in HOST.items() if name not in names} | changes
 
 
-def test_a_host_that_told_less(tmp_path: Path) -> None:
-    without = {k: v for k, v in HOST.items() if k != "core_of"}
-    assert found(tmp_path, trainer("0-1"), host=without) == Cores(2.0, None, (0, 1))
-    assert found(tmp_path / "b", trainer("0-1"), host={}) == Cores(2.0, None, (0, 1))
-    assert found(tmp_path / "c", trainer("0-5"), host={"usable_cores": 4.0}).usable == 4.0
-    assert found(tmp_path / "d", trainer(), host={}) == Cores()
+@pytest.mark.parametrize(
+    ("host", "bound", "expected"),
+    [
+        # A quota stays.
+        (host_without(usable_cores=1.5, physical_cores=1.5), "0-3", Cores(1.5, 1.5, (0, 1, 2, 3))),
+        (host_without(usable_cores=4.0, physical_cores=4.0), "0,1,4", Cores(3.0, 2.0, (0, 1, 4))),
+        # A host that told less.
+        (host_without("core_of"), "0-1", Cores(2.0, None, (0, 1))),
+        ({}, "0-1", Cores(2.0, None, (0, 1))),
+        ({"usable_cores": 4.0}, "0-5", Cores(4.0, None, tuple(range(6)))),
+        ({}, None, Cores()),
+    ],
+)
+def test_what_a_host_tells_of_its_cores(
+    tmp_path: Path, host: dict[str, Any], bound: str | None, expected: Cores
+) -> None:
+    assert cores(tmp_path, trainer(bound), host=host) == expected
 
 
 def test_workers_may_have_let_themselves_loose(tmp_path: Path) -> None:
-    assert found(tmp_path, trainer("0-1"), worker("0-3")).usable == 4.0
-    assert found(tmp_path / "b", trainer("0-1"), worker(None)).usable == 2.0
+    assert cores(tmp_path, trainer("0-1"), worker("0-3")).usable == 4.0
+    assert cores(tmp_path / "b", trainer("0-1"), worker(None)).usable == 2.0
     # Of training nothing is known, and so nothing of all.
-    assert found(tmp_path / "c", trainer(None), worker("0-3")) == SEEN
+    assert cores(tmp_path / "c", trainer(None), worker("0-3")) == SEEN
 
 
 def system_of(directory: RunDirectory) -> System:

@@ -1,4 +1,4 @@
-"""Notes the first samples that a worker takes from an IterableDataset, and who asks for its worker.
+"""Notes of a loader's worker: the first samples of its stream, who asks for it, torch's threads.
 
 Workers of one epoch that yield equal samples each read the whole stream.
 """
@@ -22,6 +22,8 @@ _DEPTH: Final = 3
 # They ask where tensors of a batch go, and for a seed.
 _TORCHS: Final = ("torch.utils.data._utils.collate", "torch.random")
 _PLAIN: Final = frozenset(map(id, (bool, int, float, complex, type(None))))
+# A script that sets another number of threads for each batch does not fill the log.
+_MOST_THREAD_NOTES: Final = 8
 
 
 class StreamSamples:
@@ -106,3 +108,28 @@ def notes_who_asks(
         return get_worker_info
 
     return make
+
+
+class WorkerThreads:
+    """Asks torch for its number of threads: a script may set it at any time.
+
+    A worker begins with one, whatever the environment says.
+    """
+
+    def __init__(self, torch: ModuleType, session: Session) -> None:
+        self._threads_of_torch, self._session = torch.get_num_threads, session
+        self._last: dict[str, Any] | None = None
+        self._notes_left = _MOST_THREAD_NOTES
+
+    def look(self) -> None:
+        """Notes the number where it has changed; to be called behind a fetch.
+
+        By then a function called as the worker starts, and the dataset, have set theirs.
+        """
+        if not self._notes_left:
+            return
+        note = {"torch": self._threads_of_torch(), "set_at": self._session.threads_set_at}
+        if note != self._last:
+            self._last = note
+            self._notes_left -= 1
+            self._session.note_state({"worker_threads": note})
