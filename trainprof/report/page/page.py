@@ -42,6 +42,7 @@ from trainprof.report.text.ending import (
 from trainprof.report.text.layout import GAP_CELLS, Page, written
 from trainprof.report.text.ledger import (
     FRAME_LINES,
+    LOADING_KEYS,
     ledger_lines,
     ledger_table,
     parts_of,
@@ -63,7 +64,7 @@ Section = Callable[[RunSummary, Page], list[Text]]
 
 _LEVEL_STYLES: Final = {"highly": "bold red", "moderately": "bold yellow", "not": "bold green"}
 _BOTTLENECK_KEYS: Final = {
-    "data": ("loader_start", "first_batch", "data_wait", "loader_end"),
+    "data": LOADING_KEYS,
     "transfer": ("transfer",),
     "compute": ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad"),
     "host": ("other", "gc"),

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.stacks.hot_lines import WORKER_THREAD
 from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
@@ -442,7 +441,7 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def _named(line: HottestLine, page: Page, names_part: bool) -> str:
     """Returns the line with its share, and the part where the line stands in several."""
-    who = " of each worker" if line.thread == WORKER_THREAD else ""
+    who = " of each worker" if line.thread == "worker" else ""
     part = f" ({line.part.replace('_', ' ')})" if names_part else ""
     return f"{page.site(line.site)} {line.function}{part} {_share_words(line)}{who}"
 

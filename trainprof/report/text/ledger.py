@@ -22,6 +22,7 @@ from trainprof.report.text.units import (
 )
 
 FOLD_BELOW_SHARE: Final = 0.005
+LOADING_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 # A row of this share of the wall time is worth a line of its own, whatever else must give way.
 MATTERS_FROM_SHARE: Final = 0.05
 
