@@ -71,11 +71,7 @@ LIMITED = Exit(0, None, "limit", "--max-steps")
             {"raised": "FileNotFoundError", "exit": FAILED},
             Exit(1, None, "exception", "FileNotFoundError", "--max-steps"),
         ),
-        (
-            [{"limit": MAX_STEPS}],
-            {"exit": CHOSEN},
-            Exit(3, None, "completed", None, "--max-steps"),
-        ),
+        ([{"limit": MAX_STEPS}], {"exit": CHOSEN}, Exit(3, None, "completed", None, "--max-steps")),
         ([{"limit": MAX_TIME}], {"exit": ABORTED}, Exit(None, 6, "signal", None, "--max-time")),
         # A training that failed by itself, or was killed, is no end after a limit.
         *(

@@ -98,11 +98,7 @@ def test_hostile_strings_are_shown_not_obeyed() -> None:
     base = made_up(summaries.hostile(), evil, script=evil, sources={evil: "a"})
     other = made_up(summaries.slow_loader(), "b", script="train.py", sources={evil: "b"})
     sides = compare([base], [other])
-    for text in (
-        page(sides),
-        page(sides, verbose=True),
-        comparison.render_markdown([sides]),
-    ):
+    for text in (page(sides), page(sides, verbose=True), comparison.render_markdown([sides])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     markdown = comparison.render_markdown([sides])
     assert "<" not in markdown
@@ -114,9 +110,6 @@ def test_hostile_strings_are_shown_not_obeyed() -> None:
 
 def test_what_is_missing_is_a_dash_and_never_none() -> None:
     sides = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
-    for text in (
-        page(sides, verbose=True),
-        comparison.render_markdown([sides], verbose=True),
-    ):
+    for text in (page(sides, verbose=True), comparison.render_markdown([sides], verbose=True)):
         assert "None" not in text
         assert "nan" not in text

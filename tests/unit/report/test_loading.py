@@ -172,23 +172,6 @@ def test_workers_of_several_epochs_are_one_row() -> None:
     assert not any("I/O" in line for line in headings)
 
 
-@pytest.mark.parametrize("width", [20, 30, 60, 80, 120, 200])
-@pytest.mark.parametrize(("name", "index"), EACH)
-def test_no_line_is_wider_than_the_page(name: str, index: int, width: int) -> None:
-    for line in page(ALL[name](), index, width).split("\n"):
-        assert cell_len(line) <= width
-        assert line == line.rstrip()
-
-
-@pytest.mark.parametrize(("name", "index"), EACH)
-def test_ascii_pages_are_ascii_and_without_colour_there_is_no_escape(name: str, index: int) -> None:
-    assert page(ALL[name](), index, unicode=False).isascii()
-    text = page(ALL[name](), index)
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
-    coloured = page(ALL[name](), index, color=True)
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == text
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
 @pytest.mark.parametrize(("name", "index"), EACH)
 def test_odd_and_missing_numbers_do_not_stop_the_page(name: str, index: int, value: float) -> None:

@@ -228,19 +228,13 @@ BOTH = (True, False)
         # it are refused to a user; `mine` is covered by the overlay above it.
         (
             ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
-            {
-                "closed": ["shut", "shut/theirs"],
-                "foreign": ["", "theirs", "shut", "shut/theirs"],
-            },
+            {"closed": ["shut", "shut/theirs"], "foreign": ["", "theirs", "shut", "shut/theirs"]},
             [".", "shut/mine", "theirs"],
             [False],
         ),
         (
             ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
-            {
-                "closed": ["shut", "shut/theirs"],
-                "foreign": ["", "theirs", "shut", "shut/theirs"],
-            },
+            {"closed": ["shut", "shut/theirs"], "foreign": ["", "theirs", "shut", "shut/theirs"]},
             ["."],
             [True],
         ),

@@ -19,6 +19,7 @@ from trainprof.tune.sandbox.sandbox import (
     Sandbox,
     make_sandbox,
     remove_tree,
+    scratch_directory,
     words_without_sandbox,
 )
 
@@ -77,28 +78,31 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     return planted
 
 
-def test_what_trials_write_is_kept_on_disk_and_in_memory_where_that_is_refused(
-    plant: Callable[..., Kernel], tmp_path: Path
+@pytest.mark.parametrize(
+    ("reasons", "memory"),
+    [
+        ([None], [None]),
+        (["overlays are not stacked", None], [None, 5 << 30]),  # on disk that is refused
+        (["AppArmor refuses namespaces", "memory is refused too"], [None, 5 << 30]),
+    ],
+)
+def test_what_trials_write_is_kept_on_disk_else_in_memory_else_nowhere(
+    plant: Callable[..., Kernel],
+    tmp_path: Path,
+    reasons: list[str | None],
+    memory: list[int | None],
 ) -> None:
-    plant(None)
-    assert make_sandbox(tmp_path, ["train.py"]).memory_bytes is None
-    kernel = plant("overlays are not stacked", None)
-    made = make_sandbox(tmp_path, ["train.py"])
-    assert (made.memory_bytes, made.overlays) == (5 << 30, ("/home/u",))
-    assert [tried.memory_bytes for tried in kernel.tried] == [None, 5 << 30]
-
-
-def test_where_there_is_none_the_first_reason_is_said_and_the_way_without(
-    plant: Callable[..., Kernel], tmp_path: Path
-) -> None:
-    plant("AppArmor refuses namespaces", "memory is refused too")
-    with pytest.raises(NoSandbox) as refused:
-        make_sandbox(tmp_path, ["train.py"])
-    assert str(refused.value) == (
-        "No sandbox for trials: AppArmor refuses namespaces. They would write to your files."
-    )
-    assert "--unsandboxed" in (refused.value.hint or "")
-    assert refused.value.exit_code == 2
+    kernel = plant(*reasons)
+    if reasons[-1] is None:
+        made = make_sandbox(tmp_path, ["train.py"])
+        assert (made.memory_bytes, made.overlays) == (memory[-1], ("/home/u",))
+    else:
+        with pytest.raises(NoSandbox) as refused:
+            make_sandbox(tmp_path, ["train.py"])
+        assert str(reasons[0]) in str(refused.value)  # the first reason
+        assert "--unsandboxed" in (refused.value.hint or "")
+        assert refused.value.exit_code == 2
+    assert [tried.memory_bytes for tried in kernel.tried] == memory
 
 
 def test_there_is_none_but_on_linux(
@@ -226,12 +230,84 @@ def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path: Path, mode
     remove_tree(top)  # of nothing, nothing
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_the_directory_above_is_left_with_its_mode(tmp_path: Path, is_there: bool) -> None:
+def test_the_directory_above_is_left_with_its_mode(tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o755)
-    if is_there:
+    for _ in range(2):
+        remove_tree(above / "scratch")
+        assert stat.S_IMODE(above.stat().st_mode) == 0o755
         (above / "scratch").mkdir()
-    remove_tree(above / "scratch")
-    assert stat.S_IMODE(above.stat().st_mode) == 0o755
+
+
+# Trials without a sandbox: what is copied to their working directory, and what is linked
+
+LARGE = 4 << 20
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    place = tmp_path / "project"
+    (tmp_path / "scratch").mkdir()
+    place.mkdir()
+    return place
+
+
+def copied(cwd: Path, but_for: Path | None = None) -> dict[str, Path]:
+    """Returns what is in the scratch directory, by name."""
+    scratch = cwd.parent / "scratch"
+    place = scratch_directory(scratch, cwd, but_for=but_for or cwd / "trainprof-runs/t")
+    assert place == scratch
+    return {path.name: path for path in place.iterdir()}
+
+
+def test_small_files_are_copied_and_all_else_is_linked(cwd: Path) -> None:
+    (cwd / "log").write_text("before")
+    (cwd / "run.sh").write_text("#!/bin/sh\n")
+    (cwd / "run.sh").chmod(0o755)
+    (cwd / "data/deep").mkdir(parents=True)
+    (cwd / "data/deep/x").write_text("x")
+    (cwd / "relative").symlink_to("data/deep/x")
+    (cwd / "nowhere").symlink_to("gone")
+    os.mkfifo(cwd / "pipe")
+    for name, size in (("limit.bin", LARGE), ("large.bin", LARGE + 1)):
+        with (cwd / name).open("wb") as file:
+            file.truncate(size)
+    (cwd / "trainprof-runs/tune-x").mkdir(parents=True)
+    there = copied(cwd, cwd / "trainprof-runs/tune-x")  # which is left out
+    links = {name for name, path in there.items() if path.is_symlink()}
+    assert links == {"data", "relative", "nowhere", "pipe", "large.bin"}
+    assert there.keys() - links == {"log", "run.sh", "limit.bin"}
+    assert (there["data"] / "deep/x").read_text() == there["relative"].read_text() == "x"
+    assert there["large.bin"].resolve() == cwd / "large.bin"
+    # The originals stay when copies are written.
+    assert os.access(there["run.sh"], os.X_OK)
+    with there["log"].open("a") as file:
+        file.write(" and by the trial")
+    there["run.sh"].unlink()
+    assert (cwd / "log").read_text() == "before"
+    assert (cwd / "run.sh").exists()
+
+
+def test_no_more_is_copied_than_a_limit_in_all(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_MOST_COPIED_BYTES", 25)
+    for number in range(5):
+        (cwd / str(number)).write_bytes(bytes(10))
+    copies = [path for path in copied(cwd).values() if not path.is_symlink()]
+    assert len(copies) == 2
+
+
+def test_what_cannot_be_read_is_linked_or_left_out_and_the_rest_is_there(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("secret", "train.py"):
+        (cwd / name).write_text(name)
+    copy = sandbox.shutil.copy2
+
+    def refused(source: str, target: Path) -> object:
+        if source.endswith("secret"):
+            raise PermissionError
+        return copy(source, target)
+
+    monkeypatch.setattr(sandbox.shutil, "copy2", refused)
+    assert copied(cwd)["train.py"].read_text() == "train.py"
