@@ -229,12 +229,7 @@ def _where(function: FunctionTimes) -> str:
 
 
 def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
-    """Returns one sentence each.
-
-    Args:
-        profile: The run's line times.
-        is_merged: Those of all processes were added up.
-    """
+    """Returns a sentence each; `is_merged`: times of all processes were added up."""
     notes: list[str] = []
     processes = profile.processes()
     if not profile.functions:

@@ -99,11 +99,7 @@ def steps_of_a_pass(context: Case) -> float | None:
 
 
 def _next_start_tells(feeder: LoaderCase, batches: float) -> bool:
-    """Whether training is visibly slower for starts of passes, or may be with workers.
-
-    Args:
-        batches: Of a pass.
-    """
+    """Whether training is visibly slower for starts of passes of so many batches, or may be."""
     loader = feeder.loader
     if not loader.num_workers:
         # Of one that has a length the first start alone tells.

@@ -132,8 +132,7 @@ class Measurements:
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs trained as the baseline's.
 
-        Of a loader alone: how many times as many batches it gave as the baseline's steady steps
-        took.
+        Of a loader alone: its batches against the baseline's steady steps.
         """
         both = self.alike(trial.name)
         if both.is_too_short:

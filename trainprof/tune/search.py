@@ -145,10 +145,9 @@ class Search:
         self._left_out: list[str] = []
 
     def run(self) -> Measurements:
-        """Returns what was found; also when it was interrupted or the budget is spent.
+        """Returns what was measured; also when it was interrupted or the budget is spent.
 
-        Raises:
-            CannotTune: If the script as it is does not train for long enough to be measured.
+        Raises CannotTune if the baseline does not train for long enough to be measured.
         """
         known = self.known
         try:
@@ -215,11 +214,7 @@ class Search:
         return base
 
     def _first_as_baseline(self, warm_up: Measured, takes_s: float | None) -> Measured:
-        """Counts the warm-up as the baseline: another one would leave no time for a change.
-
-        Raises:
-            CannotTune: If it made too few steps for that.
-        """
+        """Counts the warm-up as the baseline: another one would leave no time for a change."""
         if not warm_up.is_ok:
             raise self._too_short(warm_up, warm_up.seconds, takes_s)
         base = self.known.runs[-1] = replace(warm_up, trial=baseline())

@@ -272,12 +272,9 @@ def tune(
 
 @contextlib.contextmanager
 def alone_in(directory: RunDirectory) -> Iterator[None]:
-    """Holds a `tune` run's directory; a process that is killed holds it no longer.
+    """Holds a `tune` run's directory until its process ends; AlreadyTuning if another one does.
 
     Where the file system knows no locks nothing is held.
-
-    Raises:
-        AlreadyTuning: If another process holds it.
     """
     descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
