@@ -148,7 +148,7 @@ def write_run(
 CHILD = """
 import json, resource, sys, time
 from pathlib import Path
-from trainprof.analysis.run.summarize import summarize
+from trainprof.findings.summarize import summarize
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.report import terminal

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.statistics.speedup import FASTER, SLOWER, Pace, speed_up
 from trainprof.compare.compared_run import ComparedRun, read_compared_run
 from trainprof.compare.comparison import compare
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 
 SCRIPT = Path(__file__).parent / "scripts" / "two_ms.py"

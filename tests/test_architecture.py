@@ -29,25 +29,12 @@ ROOMS = {
         {"typer", "click", "line_profiler"},
     ),
 }
-# Doors that are to be closed: files, and the room that each of them still knows.
-KNOTS = {
-    "analysis/run/evidence.py": "findings",
-    "analysis/run/joined_ranks.py": "findings",
-    "analysis/run/one_process.py": "findings",
-    "analysis/run/summarize.py": "findings",
-    "report/page/finding_page.py": "findings",
-    "report/page/findings.py": "findings",
-    "report/page/next_commands.py": "findings",
-    "report/page/page.py": "findings",
-    "report/page/untracked.py": "findings",
-    "report/text/gain_words.py": "findings",
-    "report/text/units.py": "findings",
-}
 # launch starts the script's process; of what runs there it knows only where its hook lies.
 LAUNCH_SEES_OF_INSIDE = "trainprof.inside.start"
 # A finding's probe runs inside the script's process.
 PROBE = "probe.py"
 MOST_FILES = 25
+MOST_IMPORTS = 30
 SCRIPT_PROCESS = (
     "import trainprof.inside.start.bootstrap, trainprof.inside.catalogue,"
     " trainprof.inside.session, trainprof.record.event_log"
@@ -85,7 +72,7 @@ def test_a_room_imports_only_what_its_doors_allow(room):
     for path in files_of(room):
         if path.name == PROBE and room == "findings":
             continue
-        known = {room, *rooms, KNOTS.get(path.relative_to(PACKAGE).as_posix(), room)}
+        known = {room, *rooms}
         for name in imports_of(path):
             parts = name.split(".")
             if path.name == "catalogue.py" and room == "inside" and "probe" in parts:
@@ -115,6 +102,17 @@ def test_probes_of_findings_import_what_the_script_s_process_has():
 def test_no_folder_holds_more_than_can_be_seen_at_once():
     for folder in PACKAGE.rglob("*"):
         assert len(list(folder.glob("*.py"))) <= MOST_FILES + 1, folder
+
+
+def test_no_file_imports_more_than_can_be_known_at_once():
+    for room in ROOMS:
+        for path in files_of(room):
+            imports = [x for x in imports_of(path) if module_file(x).is_file()]
+            assert len(imports) <= MOST_IMPORTS, path
+
+
+def module_file(name: str) -> Path:
+    return PACKAGE.parent / f"{name.replace('.', '/')}.py"
 
 
 def test_one_file_of_cli_imports_line_profiler():

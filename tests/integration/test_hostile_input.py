@@ -29,9 +29,9 @@ from hypothesis import strategies as st
 from support.events import ITEM_ON_CPU, US, FakeRun
 from support.processes import DEADLINE_S
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import (
     HEADER_BYTES,

@@ -8,8 +8,8 @@ import pytest
 from support.styles import without_compiler
 from support.trials import sandbox_for
 
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import OK
+from trainprof.findings.saved import saved_summary
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.choice import against
 from trainprof.tune.measurements import Measurements

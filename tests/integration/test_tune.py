@@ -18,9 +18,7 @@ from support.processes import can_be_read
 from support.styles import without_compiler
 from support.trials import sandbox_for
 
-from trainprof.analysis.run.summarize import case_of
 from trainprof.analysis.summary.run import Exit
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import (
     BASELINE,
     BUDGET,
@@ -31,6 +29,8 @@ from trainprof.analysis.summary.tune import (
     OK,
     OUT_OF_MEMORY,
 )
+from trainprof.findings.saved import saved_summary
+from trainprof.findings.summarize import context_of
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import plan
 from trainprof.tune.measurements import Measurements
@@ -202,7 +202,7 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     limits = Limits(steps=50, killed_after_s=120.0)
     base = runner.run(baseline(), 1, limits)
     run = RunDirectory(directory.path / base.directory)
-    context, summary = case_of(run), saved_summary(run)
+    context, summary = context_of(run), saved_summary(run)
     assert context is not None
     assert summary is not None
     planned = plan(context)

@@ -13,7 +13,9 @@ from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval, PipelineInputs, Setting, pipelines_of
 from trainprof.analysis.pipeline.fit import model_of
 from trainprof.analysis.pipeline.model import simulate
+from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.metadata import Notes, Sites
+from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.summary.device import Device, SyncPoint
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import LEDGER_KEYS
@@ -21,8 +23,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.steady_state import Steady
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.findings.context_builder import build_case
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext, context_of_process
 from trainprof.record.notes import Note, record_of
 
 STEPS = 200
@@ -140,10 +141,10 @@ def case_of(
     halves: dict[str, tuple[float, float]] | None = None,
     settings: dict[str, float] | None = None,
     torch: TorchSettings | None = None,
-    notes: Notes | None = None,
     backwards: int = STEPS,
+    notes: Notes | None = None,
     **changes: Any,
-) -> Case:
+) -> RunContext:
     """Returns a run of these loaders.
 
     Args:
@@ -155,6 +156,7 @@ def case_of(
         settings: Thresholds that the user has set.
         torch: How it was set.
         backwards: Runs of the autograd engine.
+        notes: That probes wrote.
         changes: Of the summary.
     """
     training = dict.fromkeys(LEDGER_KEYS, 0.0) | (parts or {})
@@ -168,19 +170,29 @@ def case_of(
     training_s = sum(training.values())
     summary = _summary([one.loader for one in planted], training, steady_steps, **changes)
     inputs = {one.loader.id: one.inputs for one in planted}
-    return build_case(
-        summary,
+    evidence = Evidence(
+        wall_s=summary.run.wall_s,
+        startup_s=0.0,
         training_s=training_s,
         training=training,
+        has_device=summary.run.is_on_device,
+        steps=summary.training,
         loaders=summary.loaders,
-        known_of=lambda number: model_of(inputs.get(number)),
-        steps=_steps(training_s / STEPS, drift, halves or {}),
         checkpoints=Checkpoints(saves=4, save_s=training["checkpoint"], site="train.py:70"),
-        settings=settings or {},
-        backwards=backwards,
-        torch=torch,
-        notes=notes,
+        evaluation_site=None,
+        evaluation_call=None,
+        other_place=None,
     )
+    numbers = ProcessNumbers(
+        summary=summary,
+        evidence=evidence,
+        model_of=lambda number: model_of(inputs.get(number)),
+        steps=_steps(training_s / STEPS, drift, halves or {}),
+        backwards=backwards,
+        torch=torch or TorchSettings(),
+        notes=notes or Notes(),
+    )
+    return context_of_process(numbers, settings or {})
 
 
 def idle_device(because_s: dict[str, float]) -> Device:
@@ -197,7 +209,9 @@ def idle_device(because_s: dict[str, float]) -> Device:
     )
 
 
-def on_device(case: Case, training: dict[str, float] | None = None, **idle_s: float) -> Case:
+def on_device(
+    case: RunContext, training: dict[str, float] | None = None, **idle_s: float
+) -> RunContext:
     """Returns the case on a device that was idle for these causes; without any, nobody knows."""
     device = idle_device(idle_s)
     summary = replace(

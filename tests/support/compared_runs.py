@@ -12,11 +12,11 @@ import numpy.typing as npt
 from support import summaries
 from support.events import MS, US, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.statistics.speedup import Chance, Pace, SpeedUp
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.compare.compared_run import ComparedRun, read_compared_run
 from trainprof.compare.comparison import Comparison, compare
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 

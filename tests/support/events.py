@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.events import Events, ProcessLog, load_process
+from trainprof.findings.summarize import summarize
 from trainprof.record.log_reader import EventLogFile
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.run_directory import RunDirectory, write_json

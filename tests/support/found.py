@@ -12,14 +12,14 @@ from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import Compilation, HotLine
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
-def found(case: Case) -> list[str]:
+def found(case: RunContext) -> list[str]:
     return [finding.id for finding in diagnose(case).findings]
 
 
-def only(case: Case) -> Finding:
+def only(case: RunContext) -> Finding:
     [finding] = diagnose(case).findings
     return finding
 

@@ -28,6 +28,7 @@ from trainprof.analysis.summary.run import (
     Verdict,
 )
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.catalogue import RULES, with_traits
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -225,7 +226,7 @@ def finding(**changes: Any) -> Finding:
         of_steps=True,
         is_tried_by_tune=True,
     )
-    return replace(plain, **changes)
+    return with_traits(replace(plain, **changes))
 
 
 def epoch(index: int, seconds: float, data_wait_s: float, **changes: Any) -> Epoch:
@@ -415,6 +416,7 @@ def slow_loader() -> RunSummary:
         stragglers=[],
         outliers=[Outlier(117, 0, 28.4, 0.612, "data_wait", 0.381, None, {"tree_percent": 101.0})],
         findings=[finding()],
+        rules=[rule.id for rule in RULES],
         verdict=Verdict(
             "data",
             "DATA-BOUND: the loop waits for train.py:41 in 83 % of training time, "
@@ -862,6 +864,7 @@ def cut_off() -> RunSummary:
         stragglers=[],
         outliers=[],
         findings=[],
+        rules=[rule.id for rule in RULES],
         verdict=Verdict("unknown", "Not enough data: 0 steady steps, 20 are needed"),
         overhead=Overhead(0, 0, None, None),
         wait_threshold_s=0.5,

@@ -198,7 +198,7 @@ def summary_of(directory: RunDirectory) -> RunSummary:
     Raises:
         RunDamaged: If a file of it cannot be read.
     """
-    from trainprof.analysis.summary.saved import saved_summary
+    from trainprof.findings.saved import saved_summary
 
     return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
 
@@ -209,7 +209,7 @@ def _rebuilt_summary(
     steps: tuple[int, int] | None,
     rules: dict[str, float] | None,
 ) -> RunSummary:
-    from trainprof.analysis.run.summarize import summarize
+    from trainprof.findings.summarize import summarize
 
     if directory.trials.is_dir():
         known = f"{directory.path}/trials/baseline"
@@ -308,7 +308,7 @@ def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str
 
 def _rules_of(directory: RunDirectory) -> dict[str, float]:
     """Returns the thresholds that a run was started with."""
-    from trainprof.findings.thresholds import rule_settings
+    from trainprof.findings.catalogue import rule_settings
 
     manifest = read_run_json(directory.manifest)
     options = manifest.get("options") if isinstance(manifest, dict) else None

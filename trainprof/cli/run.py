@@ -154,8 +154,8 @@ def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
 
 
 def _report(finished: FinishedRun, page: Page | None) -> None:
-    from trainprof.analysis.run.summarize import summarize
     from trainprof.analysis.summary.json_text import to_jsonable
+    from trainprof.findings.summarize import summarize
 
     if not finished.directory.path.is_dir():
         complain(

@@ -120,7 +120,7 @@ def thresholds(words: Sequence[str] | None) -> dict[str, float]:
     """
     if not words:
         return {}
-    from trainprof.findings.thresholds import UnknownThreshold, parsed_settings
+    from trainprof.findings.catalogue import UnknownThreshold, parsed_settings
 
     try:
         return parsed_settings(words)

@@ -1,74 +1,86 @@
-"""The rules, in the order in which they are named where nothing is found."""
+"""All rules, those that the modules below define, and the thresholds that a user may set."""
 
 from __future__ import annotations
 
-from typing import Final
+import math
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final
 
-from trainprof.analysis.summary.finding import MERGED
-from trainprof.findings.device import blocking_copies, exposed_syncs, launch_bound
-from trainprof.findings.distributed import slow_rank
-from trainprof.findings.distributed.needless_averaging import rule as needless_averaging
-from trainprof.findings.loading import (
-    batch_preparation,
-    duplicated_stream,
-    saturated_cpu,
-    serial_loading,
-    slow_receive,
-    slow_samples,
-    storage_bound,
-    too_few_workers,
-    worker_restart,
-)
-from trainprof.findings.loop import gc_pauses, python_in_loop, slow_checkpoints, slow_validation
-from trainprof.findings.model import (
-    anomaly_detection,
-    discarded_gradients,
-    double_precision,
-    growing_backward,
-    python_in_model,
-    recompiling,
-    slow_optimizer,
-    thread_count,
-    unused_gradients,
-)
-from trainprof.findings.model.dense_embeddings import rule as dense_embeddings
-from trainprof.findings.model.padded_batches import rule as padded_batches
-from trainprof.findings.rule import Rule, rule_in
+from trainprof import findings
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.rule import Rule
 
-_OF_MODULES: Final = tuple(
-    rule_in(module)
-    for module in (
-        serial_loading,
-        duplicated_stream,
-        too_few_workers,
-        saturated_cpu,
-        storage_bound,
-        slow_samples,
-        slow_receive,
-        worker_restart,
-        blocking_copies,
-        exposed_syncs,
-        launch_bound,
-        slow_validation,
-        slow_checkpoints,
-        python_in_loop,
-        python_in_model,
-        gc_pauses,
-        growing_backward,
-        unused_gradients,
-        discarded_gradients,
-        dense_embeddings,
-        padded_batches,
-        slow_optimizer,
-        double_precision,
-        slow_rank,
-        needless_averaging,
-        recompiling,
-        anomaly_detection,
-        thread_count,
-    )
-)
-RULES: Final[tuple[Rule, ...]] = (*_OF_MODULES, *batch_preparation.RULES)
+# It runs in the script's process, and imports what is there.
+_PROBE: Final = ".probe"
+
+
+def _rules() -> Iterator[Rule]:
+    for area in pkgutil.iter_modules(findings.__path__, f"{findings.__name__}."):
+        if not area.ispkg:
+            continue
+        package = import_module(area.name)
+        for module in pkgutil.walk_packages(package.__path__, f"{area.name}."):
+            if not module.name.endswith(_PROBE):
+                defined = vars(import_module(module.name))
+                yield from defined.get("RULES", ())
+                if "RULE" in defined:
+                    yield defined["RULE"]
+
+
+# In the order in which they are named where nothing is found.
+
+
+class UnknownThreshold(ValueError):
+    """No rule has a threshold of that name, or the value is no number."""
+
+
+def parsed_settings(words: Iterable[str]) -> dict[str, float]:
+    """Returns the thresholds set by words such as "serial_loading.wait_share=0.1".
+
+    Raises:
+        UnknownThreshold: If a name or a value means nothing.
+    """
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in threshold_names():
+            known = ", ".join(threshold_names())
+            raise UnknownThreshold(f"no rule has a threshold {name!r}; there are: {known}")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UnknownThreshold(f"{name} needs a number, not {value!r}") from None
+        if not math.isfinite(found[name]) or found[name] < 0:
+            raise UnknownThreshold(f"{name} needs a number from 0 on, not {value!r}")
+        if name.endswith("share") and found[name] > 1:
+            raise UnknownThreshold(f"{name} is a share, 0 to 1, not {value!r}")
+    return found
+
+
+def rule_settings(told: Any) -> dict[str, float]:
+    """Returns the thresholds of a manifest; what means nothing is left out."""
+    if not isinstance(told, Mapping):
+        return {}
+    return {
+        str(name): float(value)
+        for name, value in told.items()
+        if name in threshold_names()
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    }
+
+
+def threshold_names() -> list[str]:
+    return [f"{rule.id}.{name}" for rule in RULES for name in rule.thresholds]
+
+
+RULES: Final = tuple(sorted(_rules(), key=lambda rule: (rule.order, rule.id)))
+_NAMED: Final = {name: rule for rule in RULES for name in (rule.id, *rule.old_names)}
 
 _BY_LINE: Final = "the lines that take most of a step are under Hot lines on the page"
 # What were findings once: where they are seen now.
@@ -98,5 +110,10 @@ GONE: Final[dict[str, str]] = {
 
 def rule_named(name: str) -> Rule | None:
     """Returns the rule of a name, or that which finds now what a rule of that name found."""
-    name = MERGED.get(name, name)
-    return next((rule for rule in RULES if rule.id == name), None)
+    return _NAMED.get(name)
+
+
+def with_traits(finding: Finding) -> Finding:
+    """Returns a finding with what its rule says of all its findings."""
+    rule = rule_named(finding.id)
+    return finding if rule is None else replace(finding, traits=rule.traits)

@@ -10,32 +10,15 @@ from typing import Final
 from trainprof.analysis.pipeline.bounds import predict
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, comes_once
 from trainprof.findings.catalogue import rule_named
-from trainprof.findings.device import exposed_syncs, launch_bound
+from trainprof.findings.device.exposed_syncs import AFTER_S
 from trainprof.findings.gain import times_without
-from trainprof.findings.loading import duplicated_stream
-from trainprof.findings.loop import gc_pauses, python_in_loop, slow_validation
-from trainprof.findings.model import double_precision, python_in_model, slow_optimizer
-from trainprof.findings.model.dense_embeddings import rule as dense_embeddings
-from trainprof.findings.model.padded_batches import rule as padded_batches
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 
-# What the training thread does in steps: without it they are shorter, and loaders have to keep up.
-_IN_STEPS: Final = (
-    python_in_loop.ID,
-    python_in_model.ID,
-    gc_pauses.ID,
-    double_precision.ID,
-    padded_batches.ID,
-)
-# What the second saves is among what the first does.
-_WITHIN: Final = {dense_embeddings.ID: slow_optimizer.ID}
-# While the host is at them a device idles, after syncs too.
-_WHILE_IDLE: Final = (launch_bound.ID, slow_optimizer.ID)
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
 
-def together(case: Case, findings: Sequence[Finding]) -> float | None:
+def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     """Returns how many times as fast training would be at most with all changes made.
 
     The loader that costs most is played again with its new workers and the shorter steps. None for
@@ -45,42 +28,42 @@ def together(case: Case, findings: Sequence[Finding]) -> float | None:
     findings = [one for one in findings if not comes_once(one)]
     if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
         return None
-    if any(one.id == duplicated_stream.ID for one in findings):
+    rules = {one.id: rule for one in findings if (rule := rule_named(one.id)) is not None}
+    if any(rule.changes_steps for rule in rules.values()):
         return None
-    counted_within = {_WITHIN[one.id] for one in findings if one.id in _WITHIN}
-    findings = [one for one in findings if one.id not in counted_within]
-    in_steps_s = sum(one.recoverable_s or 0.0 for one in findings if one.id in _IN_STEPS)
-    fed = case.feeding[0] if case.feeding else None
-    of_loader = [one for one in findings if fed is not None and _is_about_steps_of(one, fed)]
+    included = {rule.includes for rule in rules.values()}
+    findings = [one for one in findings if one.id not in included]
+    in_steps = [one for one in findings if rules[one.id].saves_in_steps]
+    in_steps_s = sum(one.recoverable_s or 0.0 for one in in_steps)
+    feed = context.feeding[0] if context.feeding else None
+    of_loader = [one for one in findings if feed is not None and _is_about_steps_of(one, feed)]
     outside = [
-        one
-        for one in findings
-        if one.id not in _IN_STEPS and not any(one is other for other in of_loader)
+        one for one in findings if not any(one is other for other in (*in_steps, *of_loader))
     ]
     in_evaluation_s = sum(
-        one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, case)
+        one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, context)
     )
-    of_training = [one for one in outside if not _is_of_evaluation(one, case)]
+    of_training = [one for one in outside if not _is_of_evaluation(one, context)]
     outside_s = sum(one.recoverable_s or 0.0 for one in of_training)
     # What the start of its workers takes is part of what it takes as a whole.
-    outside_s += min(in_evaluation_s, case.training.get("evaluation", 0.0))
+    outside_s += min(in_evaluation_s, context.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
-    if fed is not None and fed.inputs is not None and fed.measured is not None and of_loader:
-        setting = fed.cause.setting if fed.cause is not None else None
-        if setting is not None and not case.is_on_device:
-            saved_s = _replayed_s(fed, in_steps_s)
-    whole_s = case.settled_s
-    left_s = max(whole_s - _parts_s(case, findings), (1 - _MOST_REMOVED) * whole_s)
+    if feed is not None and feed.inputs is not None and feed.measured is not None and of_loader:
+        setting = feed.cause.setting if feed.cause is not None else None
+        if setting is not None and not context.is_on_device:
+            saved_s = _replayed_s(feed, in_steps_s)
+    whole_s = context.settled_s
+    left_s = max(whole_s - _parts_s(context, findings), (1 - _MOST_REMOVED) * whole_s)
     kept_s = max(whole_s - outside_s - saved_s, left_s)
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
-    alone = [_of_all_training(case, one) for one in findings]
-    return max([min(whole_s / kept_s, _most_of_workers(case, of_loader)), *alone])
+    alone = [_of_all_training(context, one) for one in findings]
+    return max([min(whole_s / kept_s, _most_of_workers(context, of_loader)), *alone])
 
 
-def _parts_s(case: Case, findings: Sequence[Finding]) -> float:
+def _parts_s(context: RunContext, findings: Sequence[Finding]) -> float:
     """Returns what findings can save at most: all of the parts of training that they are about.
 
     And what each saves beyond its parts: without workers other parts may be shorter, too.
@@ -88,11 +71,11 @@ def _parts_s(case: Case, findings: Sequence[Finding]) -> float:
     all_keys, beyond_s = set[str](), 0.0
     for finding in findings:
         rule = rule_named(finding.id)
-        keys = set() if rule is None else set(rule.keys)
-        own_s = sum(case.training.get(key, 0.0) for key in keys)
+        keys = set() if rule is None else set(rule.traits.keys)
+        own_s = sum(context.training.get(key, 0.0) for key in keys)
         beyond_s += max((finding.recoverable_s or 0.0) - own_s, 0.0)
         all_keys |= keys
-    return sum(case.training.get(key, 0.0) for key in all_keys) + beyond_s
+    return sum(context.training.get(key, 0.0) for key in all_keys) + beyond_s
 
 
 def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
@@ -102,59 +85,62 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
         outside: Findings that are about no steps of loaders.
         in_steps_s: What else is saved in steps.
     """
-    after_s = sum(one.evidence.get(exposed_syncs.AFTER_S) or 0.0 for one in outside)
-    others_s = sum(one.recoverable_s or 0.0 for one in outside if one.id in _WHILE_IDLE)
+    after_s = sum(one.evidence.get(AFTER_S) or 0.0 for one in outside)
+    idling = [one for one in outside if (rule := rule_named(one.id)) and rule.idles_device]
+    others_s = sum(one.recoverable_s or 0.0 for one in idling)
     return min(after_s, others_s + in_steps_s)
 
 
-def _most_of_workers(case: Case, of_loader: Sequence[Finding]) -> float:
+def _most_of_workers(context: RunContext, of_loader: Sequence[Finding]) -> float:
     """Returns how many times as fast advised workers could make batches, whatever else is gone.
 
     Off a device the loader is played again.
     """
-    fed = case.feeding[0] if case.feeding else None
+    feed = context.feeding[0] if context.feeding else None
     asked = [one.change["num_workers"] for one in of_loader if one.change.get("num_workers")]
-    if not case.is_on_device or not asked or fed is None or fed.inputs is None:
+    if not context.is_on_device or not asked or feed is None or feed.inputs is None:
         return math.inf
-    measured, making_s = fed.measured, float(fed.inputs.fetch_s.mean())
+    measured, making_s = feed.measured, float(feed.inputs.fetch_s.mean())
     if measured is None or making_s <= 0:
         return math.inf
     return max(measured.step_s * max(map(float, asked)) / making_s, 1.0)
 
 
-def _of_all_training(case: Case, finding: Finding) -> float:
+def _of_all_training(context: RunContext, finding: Finding) -> float:
     """Returns how many times as fast training would be at most after one change."""
     if finding.predicted_speedup is None:
         return 1.0
     most = finding.predicted_speedup[1]
-    if not finding.of_steps or case.training_s <= 0:
+    if not finding.of_steps or context.training_s <= 0:
         return most
-    outside_s = sum(case.training.get(name, 0.0) for name in _BESIDE_STEPS)
-    return times_without((1 - outside_s / case.training_s) * (1 - 1 / most))
+    outside_s = sum(context.training.get(name, 0.0) for name in _BESIDE_STEPS)
+    return times_without((1 - outside_s / context.training_s) * (1 - 1 / most))
 
 
-def _is_of_evaluation(finding: Finding, case: Case) -> bool:
-    evaluating = {fed.loader.id for fed in case.evaluating}
-    return finding.id == slow_validation.ID or finding.evidence.get(LOADER_ID) in evaluating
+def _is_of_evaluation(finding: Finding, context: RunContext) -> bool:
+    evaluating = {feed.loader.id for feed in context.evaluating}
+    rule = rule_named(finding.id)
+    is_evaluating = rule is not None and rule.of_evaluation
+    return is_evaluating or finding.evidence.get(LOADER_ID) in evaluating
 
 
-def _is_about_steps_of(finding: Finding, fed: LoaderCase) -> bool:
+def _is_about_steps_of(finding: Finding, feed: Feed) -> bool:
     return (
-        fed.cause is not None
+        feed.cause is not None
         and finding.evidence.get("wait_per_batch_s") is not None
-        and finding.evidence.get(LOADER_ID) == fed.loader.id
+        and finding.evidence.get(LOADER_ID) == feed.loader.id
         and any(name in finding.change for name in ("num_workers", "prefetch_factor"))
     )
 
 
-def _replayed_s(fed: LoaderCase, in_steps_s: float) -> float:
+def _replayed_s(feed: Feed, in_steps_s: float) -> float:
     """Returns what training saves at most with the loader's new setting and shorter steps."""
-    assert fed.inputs is not None
-    assert fed.measured is not None
-    assert fed.cause is not None
-    batches, mean_s = max(fed.loader.iterations, 1), float(fed.inputs.compute_s.mean())
-    own_s = in_steps_s * fed.steps_share
+    assert feed.inputs is not None
+    assert feed.measured is not None
+    assert feed.cause is not None
+    batches, mean_s = max(feed.loader.iterations, 1), float(feed.inputs.compute_s.mean())
+    own_s = in_steps_s * feed.steps_share
     kept = max(1 - own_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
-    shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
-    best_s = predict(shorter, fed.cause.setting).step_s.low
-    return in_steps_s - own_s + batches * max(fed.measured.step_s - best_s, 0.0)
+    shorter = replace(feed.inputs, compute_s=feed.inputs.compute_s * kept)
+    best_s = predict(shorter, feed.cause.setting).step_s.low
+    return in_steps_s - own_s + batches * max(feed.measured.step_s - best_s, 0.0)

@@ -1,14 +1,16 @@
-"""Asks every rule, and ranks what is worth a change."""
+"""Asks every rule, joins what has one cause, and ranks what is worth a change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from trainprof.analysis.summary.finding import (
-    EXPLAINED_BY,
     EXPLAINS_S,
+    LIKELY,
     SYMPTOM,
     Finding,
     PassedOver,
@@ -17,10 +19,10 @@ from trainprof.analysis.summary.finding import (
 )
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.catalogue import RULES
-from trainprof.findings.ranking import passed_over_for
+from trainprof.findings.gain import of_python, outside_steps, passed_over_for
+from trainprof.findings.library_loop import LIBRARY_AT
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Case
-from trainprof.findings.same_line import joined_by_line
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.tune_support import told_of_tune
 
 # Of what a finding costs: a root that cost so much may be why.
@@ -28,6 +30,8 @@ _EXPLAINS_FROM: Final = 0.7
 # Of the time that the change saves, by which it is called high or worth a warning (XProf, TraceML).
 _HIGH: Final = 0.2
 _WARN: Final = 0.1
+# Of some Python code, what the lines behind a cause have to be.
+_MOST_OF_IT: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Diagnosis:
 
 
 def diagnose(
-    case: Case,
+    context: RunContext,
     rules: Iterable[Rule] = RULES,
     *,
     failed: Callable[[str, Exception], None] | None = None,
@@ -50,30 +54,31 @@ def diagnose(
     """Asks rules; nothing is found in less than 20 steady steps.
 
     Args:
-        case: The run.
+        context: The run.
         rules: To be asked.
         failed: Called with a rule that cannot judge the case, and its error, which then ends the
             others' work no more. None: it is raised.
     """
-    if case.summary.training.steady_steps < MIN_STEADY_STEPS:
+    if context.summary.training.steady_steps < MIN_STEADY_STEPS:
         return Diagnosis([], [])
     by_id = {rule.id: rule for rule in rules}
-    asked = (_asked(rule, case, failed) for rule in by_id.values())
+    asked = (_asked(rule, context, failed) for rule in by_id.values())
     found = [told for told in asked if told is not None]
-    joined = [told_of_tune(one, case) for one in joined_by_line(found, case)]
-    judged = [(one, passed_over_for(one, by_id[one.id].keys, case)) for one in joined]
+    joined = [told_of_tune(one, context) for one in joined_by_line(found, by_id, context)]
+    judged = [(one, passed_over_for(one, by_id[one.id], context)) for one in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [one for one, why in judged if why is None]
-    completed = [_completed(one, by_id[one.id], case) for one in worthwhile]
-    told, symptoms = _without_symptoms(completed)
+    completed = [_completed(one, by_id[one.id], context) for one in worthwhile]
+    told, symptoms = _without_symptoms(completed, by_id)
     return Diagnosis(ranked(told), [*symptoms, *passed_over])
 
 
 def _asked(
-    rule: Rule, case: Case, failed: Callable[[str, Exception], None] | None
+    rule: Rule, context: RunContext, failed: Callable[[str, Exception], None] | None
 ) -> Finding | None:
     try:
-        return rule.find(case)
+        found = rule.find(context)
+        return found and replace(found, traits=rule.traits)
     except Exception as error:
         if failed is None:
             raise
@@ -86,14 +91,15 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=_rank)
 
 
-def _without_symptoms(findings: list[Finding]) -> tuple[list[Finding], list[PassedOver]]:
+def _without_symptoms(
+    findings: list[Finding], rules: Mapping[str, Rule]
+) -> tuple[list[Finding], list[PassedOver]]:
     """Sets apart what comes of another finding, which then says so."""
-    there = {one.id for one in findings}
-    roots = {
-        of: why for of, each in EXPLAINED_BY.items() for why in each if of in there and why in there
-    }
-    if "thread_count" in there:
-        roots |= {one.id: "thread_count" for one in findings if _may_be_of_threads(one)}
+    there = {finding.id for finding in findings}
+    roots = {x: why for x in there for why in rules[x].explained_by if why in there}
+    for why in there:
+        if rules[why].explains_unsure_workers:
+            roots |= {finding.id: why for finding in findings if _may_want_cores(finding)}
     # Who kept training off for less than a finding costs is not why.
     by_id = {one.id: one for one in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
@@ -114,7 +120,7 @@ def _may_explain(root: Finding, finding: Finding) -> bool:
     return kept_s is None or kept_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
 
 
-def _may_be_of_threads(finding: Finding) -> bool:
+def _may_want_cores(finding: Finding) -> bool:
     """Whether more workers may as well cost something: threads without a core make any wait."""
     return bool(finding.change.get("num_workers")) and is_unsure(finding)
 
@@ -123,14 +129,100 @@ def _rank(finding: Finding) -> tuple[bool, float]:
     return not leads(finding), -(finding.recoverable_s or 0.0)
 
 
-def _completed(finding: Finding, rule: Rule, case: Case) -> Finding:
-    saved = (finding.recoverable_s or 0.0) / max(case.settled_s, 1e-9)
-    thresholds = {
-        name: case.threshold(rule.id, name, threshold.value)
-        for name, threshold in rule.thresholds.items()
-    }
+def _completed(finding: Finding, rule: Rule, context: RunContext) -> Finding:
+    saved = (finding.recoverable_s or 0.0) / max(context.settled_s, 1e-9)
+    thresholds = {name: rule.threshold(context.settings, name) for name in rule.thresholds}
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
     if leads(finding):
         severity = finding.severity or "warn"
-    steps = case.steps_with_most(rule.keys)
+    steps = context.steps_with_most(rule.traits.keys)
     return replace(finding, severity=severity, thresholds=thresholds, steps=steps)
+
+
+def joined_by_line(
+    findings: Iterable[Finding], rules: Mapping[str, Rule], context: RunContext
+) -> list[Finding]:
+    """Joins to a finding what else its line is the cause of: its gain is that of both.
+
+    Args:
+        findings: In the order of their rules.
+        rules: By id.
+        context: The run.
+    """
+    left = list(findings)
+    # What is asked last comes of what is asked first, which may come of others in turn.
+    for symptom in [one.id for one in reversed(left) if rules[one.id].comes_of]:
+        there = next((one for one in left if one.id == symptom and one.site), None)
+        root = next((one for one in left if there and _is_root(one, there, rules, context)), None)
+        if there is None or root is None:
+            continue
+        joined = _with_its_symptom(root, there, context)
+        left = [joined if one is root else one for one in left if one is not there]
+    return left
+
+
+def _is_root(
+    finding: Finding, symptom: Finding, rules: Mapping[str, Rule], context: RunContext
+) -> bool:
+    if finding is symptom or finding.id not in rules[symptom.id].comes_of:
+        return False
+    # All of a step is called at that line, whatever causes what.
+    if any(one.evidence.get(LIBRARY_AT) is not None for one in (finding, symptom)):
+        return False
+    if finding.site == symptom.site:
+        return True
+    behind = rules[finding.id].lines_behind
+    return _is_near(finding, symptom, behind) and _comes_with_saves(symptom, context)
+
+
+def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
+    """Whether most of some Python code is at a line that follows where a checkpoint is written."""
+    if not lines or (python.evidence.get("line_share") or 0.0) < _MOST_OF_IT:
+        return False
+    (file, _, line), (other, _, following) = (
+        (one.site or "").rpartition(":") for one in (checkpoint, python)
+    )
+    if file != other or not (line.isdigit() and following.isdigit()):
+        return False
+    return 0 <= int(following) - int(line) <= lines
+
+
+def _comes_with_saves(python: Finding, context: RunContext) -> bool:
+    """Whether most of some Python code is what the steps that save have beyond the others.
+
+    Of a run that saves in each step nobody knows.
+    """
+    other, saved = (context.steps.per_step.get(key) for key in ("other", "checkpoint"))
+    if other is None or saved is None or (saved > 0).all():
+        return False
+    saves = saved > 0
+    usual_ns = np.median(other[~saves])
+    with_saves_s = np.maximum(other[saves] - usual_ns, 0).sum() / 1e9 + _behind_last_step_s(context)
+    of_line_s = python.evidence["line_share"] * python.evidence["python_s"]
+    return bool(with_saves_s >= _MOST_OF_IT * of_line_s)
+
+
+def _behind_last_step_s(context: RunContext) -> float:
+    """Returns what of the loop's own code stands behind its last step, where that saves."""
+    other_s, saved_s = (
+        context.training.get(key, 0.0) - float(context.steps.per_step[key].sum()) / 1e9
+        for key in ("other", "checkpoint")
+    )
+    return max(other_s, 0.0) if saved_s > 0 else 0.0
+
+
+def _with_its_symptom(root: Finding, symptom: Finding, context: RunContext) -> Finding:
+    saved_s = (root.recoverable_s or 0.0) + (symptom.recoverable_s or 0.0)
+    of_steps = of_python(context, saved_s) if root.of_steps and symptom.of_steps else None
+    gain = of_steps or outside_steps(context, saved_s)
+    where = "at the same line" if root.site == symptom.site else f"at {symptom.site}"
+    return replace(
+        root,
+        recoverable_s=gain.saved_s,
+        predicted_speedup=list(gain.training),
+        run_speedup=list(gain.run),
+        is_at_most=True,
+        of_steps=gain.of_steps,
+        evidence={**root.evidence, LIKELY: gain.likely},
+        also=[*root.also, f"{where}, and counted with it: {symptom.title}"],
+    )

@@ -1,9 +1,10 @@
-"""What a change would give: of training's steps, and of the whole run."""
+"""What a change would give, of training's steps and of the whole run, and a finding made of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,8 +15,22 @@ from trainprof.analysis.pipeline.bounds import (
     Setting,
     predict,
 )
+from trainprof.analysis.run.metadata import share_in
+from trainprof.analysis.summary.finding import (
+    IN_NOISE,
+    LIKELY,
+    LITTLE,
+    MAY_LOSE,
+    Finding,
+    PassedOver,
+    is_unsure,
+    may_lose,
+)
+from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.wording import span
 
 # What remains for the host may get faster once the thread no longer waits in between (caches, clock
 # rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host
@@ -23,6 +38,15 @@ from trainprof.findings.run_context import Case, LoaderCase
 FASTER_REST: Final = 0.25
 # Nobody can say more of a part that would be nearly all of the time.
 _MOST_REMOVED: Final = 0.99
+_COMPARED: Final = "run it again with the change: trainprof compare BASE OTHER tells the two apart"
+# What of their time went once parameters were frozen, at least, likely, at most: of what such
+# gradients alone need, and of what computes them beside used ones (torch 2.13 on one core).
+_UNUSED_SAVES: Final = (0.9, 1.0, 1.1)
+_MIXED_SAVES: Final = (0.3, 0.45, 0.55)
+# The halves of a run may differ so much by chance: a gain has to be so many times that.
+NOISE_TIMES: Final = 2.0
+# What may as well lose has to promise more.
+_UNSURE_GAIN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,56 +72,56 @@ class Gain:
 
 
 def of_setting(
-    case: Case,
-    fed: LoaderCase,
+    context: RunContext,
+    feed: Feed,
     setting: Setting,
     found: Prediction,
 ) -> Gain | None:
     """Returns what another setting of a loader would give, by the pipeline model.
 
     Args:
-        case: The run.
-        fed: The loader.
+        context: The run.
+        feed: The loader.
         setting: The new one; its workers may live on from pass to pass.
         found: The model's answer to it.
     """
-    if fed.inputs is None or fed.measured is None:
+    if feed.inputs is None or feed.measured is None:
         return None
-    steps = found.speedup_over(fed.measured.step_s)
-    batches, (passes, now_starts_s) = fed.loader.iterations, fed.recorded_starts
-    starting = start_of_workers(fed.inputs, setting)
+    steps = found.speedup_over(feed.measured.step_s)
+    batches, (passes, now_starts_s) = feed.loader.iterations, feed.recorded_starts
+    starting = start_of_workers(feed.inputs, setting)
     later = _resumed(found) if setting.is_persistent else starting
     # Each of several loaders starts its own workers.
-    firsts = passes - fed.loader.later_passes if fed.loader.is_of_several else 1
+    firsts = passes - feed.loader.later_passes if feed.loader.is_of_several else 1
     starts_s = [
         firsts * one + (passes - firsts) * other
         for one, other in zip(starting.ends(), later.ends(), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
-    waited_s = fed.loader.wait_total_s + fed.loader.made_first_s
-    recorded_s = batches * fed.measured.wait_s
+    waited_s = feed.loader.wait_total_s + feed.loader.made_first_s
+    recorded_s = batches * feed.measured.wait_s
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
-    wall_s = case.wall_s
+    wall_s = context.wall_s
     run_s = [
-        wall_s - alike * batches * fed.measured.step_s * (1 - 1 / times) - (now_starts_s - start_s)
+        wall_s - alike * batches * feed.measured.step_s * (1 - 1 / times) - (now_starts_s - start_s)
         for times, start_s in zip(reversed(steps.ends()), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
     # A longer queue of the same batches delays none of them.
-    is_safe = replace(setting, prefetch=fed.inputs.setting.prefetch) == fed.inputs.setting
+    is_safe = replace(setting, prefetch=feed.inputs.setting.prefetch) == feed.inputs.setting
     least = 1.0 if is_safe else 0.0
     gain = Gain(
         training=(
-            fed.of_all_steps(max(steps.low, min(least, steps.mid))),
-            _of_fed(case, fed, steps.high, fed.wait_share / fed.steps_share),
+            feed.of_all_steps(max(steps.low, min(least, steps.mid))),
+            _of_fed(context, feed, steps.high, feed.wait_share / feed.steps_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
-        likely=fed.of_all_steps(steps.mid),
+        likely=feed.of_all_steps(steps.mid),
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,
         of_steps=True,
     )
-    return as_a_device_lets(case, fed, gain)
+    return as_a_device_lets(context, feed, gain)
 
 
 def _resumed(found: Prediction) -> Interval:
@@ -118,94 +142,94 @@ def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
     return Interval(*(one + setting.workers * spawn for one, spawn in pairs))
 
 
-def of_faster_steps(case: Case, speedup: Interval, wait_share: float) -> Interval:
+def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -> Interval:
     """Returns what training's steps gain of what the pipeline model says of them.
 
     Args:
-        case: The run.
+        context: The run.
         speedup: By the model.
         wait_share: Of training, that goes.
     """
-    high = _with_faster_rest(case, speedup.high, wait_share)
-    if not case.is_on_device:
+    high = _with_faster_rest(context, speedup.high, wait_share)
+    if not context.is_on_device:
         return replace(speedup, high=high)
-    most = _without_waits(case, case.idle_s("loader_s") or 0.0)
+    most = _without_waits(context, context.idle_s("loader_s") or 0.0)
     low, mid = (min(one, most.likely) for one in (speedup.low, speedup.mid))
     return Interval(low, mid, min(high, most.training[1]))
 
 
-def of_inputs(case: Case, fed: LoaderCase, changed: PipelineInputs) -> Gain | None:
+def of_inputs(context: RunContext, feed: Feed, changed: PipelineInputs) -> Gain | None:
     """Returns what a loader would give at most if its recorded series were others.
 
     Args:
-        case: The run.
-        fed: The loader.
+        context: The run.
+        feed: The loader.
         changed: Its inputs without what the change takes away.
     """
-    if fed.now is None or fed.measured is None:
+    if feed.now is None or feed.measured is None:
         return None
-    pairs = zip(fed.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
+    pairs = zip(feed.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
     # Of the same scenario both, so that what is not known about the run is in both.
     kept = min((then / now for now, then in pairs if now > 0), default=1.0)
-    return of_batches(case, fed, (1 - kept) * fed.measured.step_s)
+    return of_batches(context, feed, (1 - kept) * feed.measured.step_s)
 
 
-def of_batches(case: Case, fed: LoaderCase, saved_s: float) -> Gain | None:
+def of_batches(context: RunContext, feed: Feed, saved_s: float) -> Gain | None:
     """Returns what a loader would give at most if each of its batches took so much less."""
-    assert fed.measured is not None
-    step_s = fed.measured.step_s
+    assert feed.measured is not None
+    step_s = feed.measured.step_s
     if not np.isfinite(saved_s) or step_s <= 0:
         return None
     kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
-    all_s = fed.loader.iterations * (step_s - kept_s)
-    run = case.wall_s / max(case.wall_s - all_s, (1 - _MOST_REMOVED) * case.wall_s)
+    all_s = feed.loader.iterations * (step_s - kept_s)
+    run = context.wall_s / max(context.wall_s - all_s, (1 - _MOST_REMOVED) * context.wall_s)
     times = step_s / kept_s
-    most = _of_fed(case, fed, times, 1 - kept_s / step_s)
-    likely = fed.of_all_steps(times)
+    most = _of_fed(context, feed, times, 1 - kept_s / step_s)
+    likely = feed.of_all_steps(times)
     gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
-    return as_a_device_lets(case, fed, gain)
+    return as_a_device_lets(context, feed, gain)
 
 
-def of_python(case: Case, seconds: float, *, with_warmup: bool = True) -> Gain | None:
+def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) -> Gain | None:
     """Returns what training would gain at most without some of what its thread does in steps.
 
     Where workers feed it, they have to keep up: the loader is played again with shorter steps.
 
     Args:
-        case: The run.
+        context: The run.
         seconds: Of the training phase.
         with_warmup: As `outside_steps` has it, on a device.
     """
-    fed = case.feeding[0] if case.feeding else None
-    if case.is_on_device:
-        return outside_steps(case, seconds, with_warmup=with_warmup)
-    if fed is None or not fed.loader.num_workers or fed.inputs is None or fed.now is None:
-        return outside_steps(case, seconds)
+    feed = context.feeding[0] if context.feeding else None
+    if context.is_on_device:
+        return outside_steps(context, seconds, with_warmup=with_warmup)
+    if feed is None or not feed.loader.num_workers or feed.inputs is None or feed.now is None:
+        return outside_steps(context, seconds)
     # Nobody knows how much of it lies in the steps that one of several feeds.
-    if fed.steps_share < 1:
-        return outside_steps(case, seconds)
-    batches = max(fed.loader.iterations, 1)
-    mean_s = float(fed.inputs.compute_s.mean())
+    if feed.steps_share < 1:
+        return outside_steps(context, seconds)
+    batches = max(feed.loader.iterations, 1)
+    mean_s = float(feed.inputs.compute_s.mean())
     kept = max(1 - seconds / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
-    shorter = replace(fed.inputs, compute_s=fed.inputs.compute_s * kept)
+    shorter = replace(feed.inputs, compute_s=feed.inputs.compute_s * kept)
     best = predict(shorter)
-    return of_batches(case, fed, fed.now.step_s.mid - best.step_s.mid)
+    return of_batches(context, feed, feed.now.step_s.mid - best.step_s.mid)
 
 
-def of_looks(case: Case, seconds: float, met: int, looks: int) -> Gain | None:
+def of_looks(context: RunContext, seconds: float, met: int, looks: int) -> Gain | None:
     """Returns `of_python` of what looks tell: what is at most gained has a standard error more.
 
     Args:
-        case: The run.
+        context: The run.
         seconds: Of the training phase, by the share of the looks that met it.
         met: How many did.
         looks: Of how many.
     """
-    gain = of_python(case, seconds)
+    gain = of_python(context, seconds)
     if gain is None or met <= 0:
         return gain
     error = float(np.sqrt(max(1 - met / max(looks, 1), 0.0) / met))
-    most = of_python(case, seconds * (1 + error))
+    most = of_python(context, seconds * (1 + error))
     if most is None:
         return gain
     return replace(gain, training=(gain.training[0], most.training[1]), run=(1.0, most.run[1]))
@@ -216,18 +240,18 @@ def times_without(share: float) -> float:
     return 1 / max(1 - share, 1 - _MOST_REMOVED)
 
 
-def outside_steps(case: Case, seconds: float, *, with_warmup: bool = False) -> Gain:
+def outside_steps(context: RunContext, seconds: float, *, with_warmup: bool = False) -> Gain:
     """Returns what training would gain at most without some seconds of it.
 
     Args:
-        case: The run.
+        context: The run.
         seconds: Of its training.
         with_warmup: They may lie in its warm-up, or are compiling; else it gains so much after it.
     """
-    whole_s = case.training_s if with_warmup else case.settled_s
+    whole_s = context.training_s if with_warmup else context.settled_s
     kept = max(1 - seconds / whole_s, 1 - _MOST_REMOVED) if whole_s > 0 else 1.0
-    of_run = max(1 - seconds / case.wall_s, 1 - _MOST_REMOVED) if case.wall_s > 0 else 1.0
-    most = 1 / kept if case.is_on_device else _with_faster_rest(case, 1 / kept, 1 - kept)
+    of_run = max(1 - seconds / context.wall_s, 1 - _MOST_REMOVED) if context.wall_s > 0 else 1.0
+    most = 1 / kept if context.is_on_device else _with_faster_rest(context, 1 / kept, 1 - kept)
     run = (1.0, 1 / of_run)
     return Gain((1.0, most), run, 1 / kept, seconds, is_at_most=True, of_steps=False)
 
@@ -237,15 +261,15 @@ def larger(one: Gain, other: Gain) -> Gain:
     return one if one.likely >= other.likely else other
 
 
-def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
+def _with_faster_rest(context: RunContext, speedup: float, share: float) -> float:
     """Returns a speed-up with what computes made faster; what then still waits is not.
 
     Args:
-        case: The run.
+        context: The run.
         speedup: Of steps.
         share: Of a step as it is, that is spent waiting.
     """
-    works = case.summary.device_busy_share if case.is_on_device else 0.0
+    works = context.summary.device_busy_share if context.is_on_device else 0.0
     if works is None or speedup <= 0:
         return speedup
     waits, left = min(max(share, 0.0), 1.0), 1 / speedup
@@ -254,36 +278,36 @@ def _with_faster_rest(case: Case, speedup: float, share: float) -> float:
     return 1 / (left - FASTER_REST * waits * of_host)
 
 
-def _of_fed(case: Case, fed: LoaderCase, times: float, waits: float) -> float:
+def _of_fed(context: RunContext, feed: Feed, times: float, waits: float) -> float:
     """Returns how many times as fast all steps are at most, if those are that a loader feeds.
 
     Args:
-        case: The run.
-        fed: The loader.
+        context: The run.
+        feed: The loader.
         times: How many times as fast they are by what is taken away.
         waits: Of those steps as they are, the share that is spent waiting.
     """
-    return fed.of_all_steps(_with_faster_rest(case, times, waits))
+    return feed.of_all_steps(_with_faster_rest(context, times, waits))
 
 
-def most_of_loading(case: Case, fed: LoaderCase) -> Gain | None:
+def most_of_loading(context: RunContext, feed: Feed) -> Gain | None:
     """Returns what training would gain on a device that was never idle for a loader; else None."""
-    if not case.is_on_device:
+    if not context.is_on_device:
         return None
-    cause = "loader_s" if fed.loader.role == TRAINING else "evaluation_s"
-    return _without_waits(case, case.idle_s(cause) or 0.0)
+    cause = "loader_s" if feed.loader.role == TRAINING else "evaluation_s"
+    return _without_waits(context, context.idle_s(cause) or 0.0)
 
 
-def _without_waits(case: Case, seconds: float) -> Gain:
+def _without_waits(context: RunContext, seconds: float) -> Gain:
     """Returns what training gains at most if a device did not wait so long for batches."""
-    gain = outside_steps(case, seconds)
-    most = _with_faster_rest(case, gain.likely, 1 - 1 / gain.likely)
+    gain = outside_steps(context, seconds)
+    most = _with_faster_rest(context, gain.likely, 1 - 1 / gain.likely)
     return replace(gain, training=(gain.training[0], most))
 
 
-def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
+def as_a_device_lets(context: RunContext, feed: Feed, gain: Gain) -> Gain:
     """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
-    most = most_of_loading(case, fed)
+    most = most_of_loading(context, feed)
     if most is None:
         return gain
     return replace(
@@ -293,3 +317,144 @@ def as_a_device_lets(case: Case, fed: LoaderCase, gain: Gain) -> Gain:
         likely=min(gain.likely, most.likely),
         saved_s=min(gain.saved_s, most.saved_s),
     )
+
+
+def unmeasured_finding(
+    rule: str,
+    title: str,
+    *,
+    site: str | None,
+    advice: str,
+    evidence: Mapping[str, Any],
+    also: Sequence[str] = (),
+    cautions: Sequence[str] = (),
+    unknown: str = "what it costs",
+) -> Finding:
+    """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell."""
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence=dict(evidence),
+        site=site,
+        advice=advice,
+        change={},
+        recoverable_s=None,
+        predicted_speedup=None,
+        run_speedup=None,
+        is_at_most=False,
+        cautions=[*cautions],
+        also=[*also, f"{unknown} only a rerun tells"],
+        verify=f"{unknown} only a rerun tells: trainprof compare BASE OTHER",
+    )
+
+
+def plain_finding(
+    rule: str,
+    title: str,
+    gain: Gain,
+    *,
+    site: str | None,
+    advice: str,
+    evidence: Mapping[str, Any],
+    change: dict[str, Any] | None = None,
+    cautions: list[str] | None = None,
+    also: list[str] | None = None,
+) -> Finding:
+    """Returns a finding; its severity and thresholds are the catalogue's to add."""
+    return Finding(
+        id=rule,
+        severity="",
+        title=title,
+        evidence={**evidence, LIKELY: gain.likely},
+        site=site,
+        advice=advice,
+        change=change or {},
+        recoverable_s=gain.saved_s,
+        predicted_speedup=list(gain.training),
+        run_speedup=list(gain.run),
+        is_at_most=gain.is_at_most,
+        of_steps=gain.of_steps,
+        cautions=cautions or [],
+        also=also or [],
+        verify=_COMPARED,
+    )
+
+
+def spent_in(context: RunContext, phase: str) -> float:
+    """Returns the seconds of training in a phase: of the device, where that computes it."""
+    devices = context.summary.devices
+    spent = devices[0].seconds if context.is_on_device and devices else context.training
+    return spent.get(phase, 0.0)
+
+
+def needless_finding(
+    context: RunContext,
+    rule: str,
+    least_share: float,
+    gradients: Sequence[dict[str, Any]],
+    title: str,
+    **of: Any,
+) -> Finding | None:
+    """Returns a finding of gradients that nobody uses; None where they cost under `least_share`.
+
+    On a device, and where it was otherwise for a part of the run, what is gained is the most.
+    """
+    unused, mixed = (
+        min(sum(share_in(one.get(name)) for one in gradients), 1.0)
+        for name in ("unused_share", "mixed_share")
+    )
+    mixed, backward_s = min(mixed, 1 - unused), spent_in(context, "backward")
+    saved_s = [
+        (alone * unused + beside * mixed) * backward_s
+        for alone, beside in zip(_UNUSED_SAVES, _MIXED_SAVES, strict=True)
+    ]
+    part = saved_s[1] / context.training_s if context.training_s > 0 else 0.0
+    low, likely, high = (of_python(context, seconds) for seconds in saved_s)
+    if part < least_share or low is None or likely is None or high is None:
+        return None
+    training, run = (low.likely, high.likely), (low.run[1], high.run[1])
+    gain = replace(likely, training=training, run=run, is_at_most=False)
+    if context.is_on_device or not all(one.get("from_start") is True for one in gradients):
+        gain = outside_steps(context, saved_s[2], with_warmup=True)
+    evidence = {"unused_share_of_backward": unused, "mixed_share_of_backward": mixed}
+    title = f"{title}: about {span(saved_s[1])}, {percent(part)} of training"
+    return plain_finding(rule, title, gain, evidence=evidence, **of)
+
+
+def least_gain(noise: float) -> float:
+    """Returns from which gain of training on a finding in steady steps is reported.
+
+    Args:
+        noise: By how much the halves of the run differ, as a share of the pace.
+    """
+    return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
+
+
+def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> PassedOver | None:
+    """Returns why a finding is not told, None where it is.
+
+    What nobody can know the gain of is left to its rule.
+
+    Args:
+        finding: As its rule found it.
+        rule: That.
+        context: The run.
+    """
+    if finding.recoverable_s is None:
+        return None
+    gain = float(finding.evidence[LIKELY]) - 1
+    if may_lose(finding):
+        return PassedOver(finding, MAY_LOSE)
+    # Of a short run imports are most: one that is meant to go on is not.
+    of_training = (finding.recoverable_s or 0.0) / max(context.training_s, 1e-9)
+    bar = LEAST_GAIN
+    if rule.noise_matters:
+        # What may lose has to stand out from all that makes steps differ.
+        bar = least_gain(
+            context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys)
+        )
+        bar = max(bar, _UNSURE_GAIN) if is_unsure(finding) else bar
+    if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
+        return PassedOver(finding, LITTLE, LEAST_GAIN)
+    return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)

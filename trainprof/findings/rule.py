@@ -1,45 +1,50 @@
-"""What a rule is: thresholds, a question to a case, and its explanation."""
+"""What a rule is: thresholds, a question to a run, its explanation, and how it meets others."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.findings.run_context import Case
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """From which value on something counts, or up to which, and where that value comes from."""
-
-    value: float
-    source: str
-    is_upper: bool = False
+from trainprof.analysis.summary.finding import Finding, RuleText
+from trainprof.findings.run_context import RunContext
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(RuleText):
     """One kind of finding.
 
     Attributes:
-        id: A word.
-        thresholds: By name.
-        keys: Of the ledger: where in a step it shows, none where it lies outside of steps.
-        find: Returns what it finds in a case, or None.
-        explanation: What it means, how it is measured, when it is wrong, what to do.
+        find: Returns what it finds in a run, or None.
+        order: Where it is named among rules, from the smallest on.
+        old_names: Names under which earlier versions reported what it finds now.
+        noise_matters: A gain that the run's noise hides is not reported. Not so of what lies
+            outside of steady steps, or is the change itself that halves of a run differ by.
+        explained_by: Rules whose finding is the cause, where both are there.
+        explains_unsure_workers: Where it is there, it explains why more workers may not help.
+        comes_of: Rules whose finding at the same line is the cause, and takes over the gain.
+        lines_behind: Where it is a cause: so many lines behind its own may be part of it.
+        saves_in_steps: It shortens what the training thread does in steps, so that loaders have to
+            keep up.
+        idles_device: A device idles meanwhile, after synchronizing calls too.
+        includes: The rule whose saving is part of its own.
+        of_evaluation: It is about evaluation.
+        changes_steps: After the change epochs have other numbers of steps.
     """
 
-    id: str
-    thresholds: Mapping[str, Threshold]
-    keys: tuple[str, ...]
-    find: Callable[[Case], Finding | None]
-    explanation: str
+    find: Callable[[RunContext], Finding | None]
+    order: int = 1_000
+    old_names: tuple[str, ...] = ()
+    noise_matters: bool = True
+    explained_by: tuple[str, ...] = ()
+    explains_unsure_workers: bool = False
+    comes_of: tuple[str, ...] = ()
+    lines_behind: int = 0
+    saves_in_steps: bool = False
+    idles_device: bool = False
+    includes: str | None = None
+    of_evaluation: bool = False
+    changes_steps: bool = False
 
-
-def rule_in(module: ModuleType) -> Rule:
-    """Returns the rule that a module defines by ID, THRESHOLDS, KEYS, `find` and its docstring."""
-    explanation = inspect.getdoc(module) or ""
-    return Rule(module.ID, module.THRESHOLDS, module.KEYS, module.find, explanation)
+    def threshold(self, settings: Mapping[str, float], name: str) -> float:
+        """Returns one of its thresholds: as the user has set it, by "rule.name", else the usual."""
+        return settings.get(f"{self.id}.{name}", self.thresholds[name].value)

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
-from trainprof.analysis.loading.loader_figures import cost_s, starts_s
+from trainprof.analysis.loading.loader_figures import cost_s, starts_s, total_s
+from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
+from trainprof.analysis.pipeline.fit import LoaderModel
+from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
 from trainprof.analysis.run.metadata import Notes
+from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.stacks.hot_lines import MAKING, hottest
-from trainprof.analysis.statistics.step_noise import half_split_noise_without
+from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.events import Int64
-from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
+from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.analysis.verdict.device_headline import DeviceEvidence
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.loading.waiting import Cause
+from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
 
-# A function that takes less of the making of a batch is not named with it.
-NAMED_FROM_SHARE: Final = 0.25
+_MOST_LOADERS: Final = 4
+# A loader that costs less of training is not played through the model, unless its workers are at
+# work for so much of it, each waiting for a free core for so much of that.
+_LOOKED_AT_FROM_SHARE: Final = 0.03
+_CROWDED_FROM_SHARE: Final = 0.1
+# Of training, that workers need at least to make all of a loader's batches: one beside it that is
+# waited for may hide that.
+_HIDDEN_FROM_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderCase:
+class Feed:
     """A loader that the training thread consumes.
 
     Attributes:
@@ -112,7 +122,7 @@ class LoaderCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RunContext:
     """A run to be judged.
 
     Attributes:
@@ -137,8 +147,8 @@ class Case:
     training_s: float
     training: Mapping[str, float]
     loaders: Sequence[Loader]
-    feeding: list[LoaderCase]
-    evaluating: list[LoaderCase]
+    feeding: list[Feed]
+    evaluating: list[Feed]
     checkpoints: Checkpoints
     noise: float
     steps: StepTable
@@ -152,10 +162,6 @@ class Case:
     @property
     def wall_s(self) -> float:
         return self.summary.run.wall_s
-
-    def threshold(self, rule: str, name: str, usual: float) -> float:
-        """Returns a rule's threshold: as the user has set it, else the usual one."""
-        return self.settings.get(f"{rule}.{name}", usual)
 
     def share(self, *keys: str) -> float:
         """Returns the share of training that some ledger keys take."""
@@ -246,7 +252,7 @@ class Case:
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
-        builders = {fed.loader.built_by for fed in self.feeding}
+        builders = {feed.loader.built_by for feed in self.feeding}
         return settings_of(builders.pop()) if len(builders) == 1 else None
 
     @property
@@ -284,3 +290,130 @@ def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
     """Returns the line that most of a part goes to, if it is much."""
     line = hottest(lines, part)
     return line if line is not None and line.share >= NAMED_FROM_SHARE else None
+
+
+def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext:
+    """Returns what the rules look at.
+
+    Args:
+        numbers: Of the training process.
+        settings: Thresholds that the user has set, by "rule.name".
+    """
+    evidence, steps, summary = numbers.evidence, numbers.steps, numbers.summary
+    cores = _taken_cores(summary)
+
+    def model_of(number: int) -> LoaderModel | None:
+        model = numbers.model_of(number)
+        if model is None:
+            return None
+        return replace(model, inputs=replace(model.inputs, taken_cores=cores))
+
+    def loaders_of(role: str, exposed: float) -> list[Feed]:
+        here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
+        found = []
+        for loader in _costliest(here):
+            feed = Feed(loader, None, None, None, None, evidence.training_s, exposed)
+            feed = _modelled(feed, model_of, _limits(settings), summary.run.is_on_device)
+            found.append(replace(feed, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
+        return found
+
+    in_training = _exposed_share(summary, evidence.training, LOADER_KEYS, "loader_s")
+    in_evaluation = _exposed_share(summary, evidence.training, ("evaluation",), "evaluation_s")
+    return RunContext(
+        summary=summary,
+        training_s=evidence.training_s,
+        training=evidence.training,
+        loaders=evidence.loaders,
+        feeding=loaders_of(TRAINING, in_training),
+        evaluating=loaders_of(EVALUATION, in_evaluation),
+        checkpoints=evidence.checkpoints,
+        noise=half_split_noise(steps.wall_ns[steps.steady.mask].astype(np.float64)),
+        steps=steps,
+        settings=settings,
+        full_collections=numbers.full_collections,
+        clips_gradients=numbers.clips_gradients,
+        backwards=numbers.backwards,
+        torch=numbers.torch,
+        notes=numbers.notes,
+    )
+
+
+def _exposed_share(
+    summary: RunSummary, training: Mapping[str, float], keys: Sequence[str], cause: str
+) -> float:
+    """Returns which share of some ledger keys held training up.
+
+    Args:
+        summary: Of the run.
+        training: Seconds per ledger key inside the training phase.
+        keys: Of the ledger.
+        cause: What a device is idle for meanwhile.
+    """
+    if not summary.run.is_on_device:
+        return 1.0
+    idle = [device.idle_because for device in summary.devices or ()]
+    waited_s = sum(training.get(key, 0.0) for key in keys)
+    if not idle or idle[0] is None or waited_s <= 0:
+        return 0.0
+    return min(idle[0].get(cause, 0.0) / waited_s, 1.0)
+
+
+def _taken_cores(summary: RunSummary) -> float:
+    """Returns how many of the run's cores other programs kept busy; 0 where it hardly felt that."""
+    cpu = shared_cpu(summary.system.cpu) if summary.system else None
+    return cpu.others_share * cpu.cores if cpu is not None and cpu.is_disturbed else 0.0
+
+
+def _limits(settings: Mapping[str, float]) -> Limits:
+    waits = [value for name, value in settings.items() if name.endswith(".wait_share")]
+    usual = Limits()
+    return Limits(
+        wait=min([usual.wait, *waits]),
+        slow_samples=settings.get("slow_samples.excess_share", usual.slow_samples),
+        receive=settings.get("slow_receive.receive_share", usual.receive),
+        receive_s=settings.get("slow_receive.receive_s", usual.receive_s),
+        collate=settings.get("slow_collate.collate_share", usual.collate),
+        sample_by_sample=settings.get("sample_by_sample.wait_share", usual.sample_by_sample),
+        cheap_sample_s=settings.get("sample_by_sample.sample_s", usual.cheap_sample_s),
+        fair_shares=settings.get("too_few_workers.fair_shares", usual.fair_shares),
+    )
+
+
+def _costliest(loaders: list[Loader]) -> list[Loader]:
+    ranked = sorted(loaders, key=lambda one: -(one.wait_total_s + total_s(one.first_batch_s)))
+    return ranked[:_MOST_LOADERS]
+
+
+def _modelled(
+    feed: Feed,
+    model_of: Callable[[int], LoaderModel | None],
+    limits: Limits,
+    on_device: bool,
+) -> Feed:
+    """Returns a loader with what the pipeline model says of it, where it costs enough to ask."""
+    loader, training_s = feed.loader, feed.training_s
+    is_cheap = feed.cost_s < _LOOKED_AT_FROM_SHARE * training_s
+    if is_cheap and not (_may_crowd(loader, training_s) or _may_be_hidden(loader, training_s)):
+        return feed
+    model = model_of(loader.id)
+    if model is None:
+        return feed
+    felt = feed.exposed if on_device else None
+    cause = cause_of(loader, model.inputs, model.now, feed.wait_share, limits, felt=felt)
+    return replace(feed, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
+
+
+def _may_crowd(loader: Loader, training_s: float) -> bool:
+    """Whether workers may take cores that training computes on."""
+    fetch, least = loader.fetch, _CROWDED_FROM_SHARE
+    if not loader.num_workers or fetch is None:
+        return False
+    return (fetch.running_s or 0.0) >= least * training_s and runnable_share(fetch) >= least
+
+
+def _may_be_hidden(loader: Loader, training_s: float) -> bool:
+    """Whether training may wait for it as soon as it waits for no other loader."""
+    fetch, workers = loader.fetch, loader.num_workers
+    if loader.role != TRAINING or not workers or fetch is None or fetch.wall_s is None:
+        return False
+    return fetch.wall_s.mean * fetch.n / workers >= _HIDDEN_FROM_SHARE * training_s

@@ -7,11 +7,10 @@ from typing import Final
 from trainprof.analysis.pipeline.bounds import Rates
 from trainprof.analysis.stacks.samples import least_share
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.verdict.levels import percent, percent_apart
+from trainprof.analysis.summary.levels import percent, percent_apart
 
 # Of its function's share: a line that takes so much of it stands for the function.
 _NEARLY_ALL: Final = 0.9
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def span(seconds: float) -> str:
@@ -32,18 +31,6 @@ def factor(times: float) -> str:
 def number_of(count: int, one: str, many: str | None = None) -> str:
     """Returns a number with its noun: "1 call", "12 calls"."""
     return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def size(count: float) -> str:
-    """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
-    exponent, scaled = 0, float(count)
-    # Compared as it will be printed: 1,023 KiB are 1.00 MiB.
-    while abs(scaled) >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
-        scaled /= 1024
-        exponent += 1
-    magnitude = abs(scaled)
-    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
-    return f"{scaled:,.{digits if exponent else 0}f} {_BYTE_UNITS[exponent]}"
 
 
 def share_of(line: HotLine) -> str:

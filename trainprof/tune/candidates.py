@@ -13,13 +13,13 @@ from trainprof.analysis.model.optimizer_builder import OptimizerCall
 from trainprof.analysis.pipeline.bounds import MODEL_ERROR, predict
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.pipeline.trial_pace import fewest_alone
+from trainprof.analysis.summary.levels import LEAST_GAIN
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.findings.gain import FASTER_REST, times_without
-from trainprof.findings.loading.crowding import crowding_of
+from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
@@ -70,7 +70,7 @@ class Plan:
 
 
 def plan(
-    context: Case,
+    context: RunContext,
     *,
     allow_numerics: bool = False,
     free_step_s: float | None = None,
@@ -126,7 +126,7 @@ def plan(
     )
 
 
-def _of_threads(context: Case) -> list[Candidate]:
+def _of_threads(context: RunContext) -> list[Candidate]:
     """How many threads torch computes with: fewer may be faster where a model is small.
 
     No model tells what another number gives.
@@ -153,7 +153,7 @@ def _of_threads(context: Case) -> list[Candidate]:
     ]
 
 
-def _of_optimizer(context: Case) -> list[Candidate]:
+def _of_optimizer(context: RunContext) -> list[Candidate]:
     """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
     if not may_fuse(context):
         return []
@@ -163,12 +163,12 @@ def _of_optimizer(context: Case) -> list[Candidate]:
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
 
-def _optimizers(context: Case) -> tuple[OptimizerCall, ...]:
+def _optimizers(context: RunContext) -> tuple[OptimizerCall, ...]:
     calls = (*(optimizer.call for optimizer in context.torch.looped), *context.torch.unfused)
     return tuple(dict.fromkeys(call for call in calls if call.site is not None))
 
 
-def _of_numerics(context: Case) -> list[Candidate]:
+def _of_numerics(context: RunContext) -> list[Candidate]:
     share = context.share(*COMPUTE_KEYS)
     if not context.is_on_device or share < _COMPUTE_SHARE:
         return []
@@ -180,27 +180,25 @@ def _of_numerics(context: Case) -> list[Candidate]:
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
 
 
-def _ceiling(
-    context: Case, feeder: LoaderCase, others: Sequence[LoaderCase] = ()
-) -> Interval | None:
+def _ceiling(context: RunContext, feed: Feed, others: Sequence[Feed] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
     by more where the thread slept meanwhile. Workers that computed beside it have nothing to do.
     """
-    if feeder.measured is None or feeder.measured.step_s <= 0:
+    if feed.measured is None or feed.measured.step_s <= 0:
         return None
-    waited = feeder.measured.wait_s / feeder.measured.step_s + sum(
+    waited = feed.measured.wait_s / feed.measured.step_s + sum(
         loader.wait_share for loader in others
     )
     share = min(max(waited, 0.0), 0.99)
     if context.is_on_device:
-        share = min(share, feeder.exposed * share)
-    crowding = None if context.is_on_device or feeder.inputs is None else crowding_of(feeder.inputs)
-    crowded = 0.0 if crowding is None else crowding.saved_s / feeder.measured.step_s
+        share = min(share, feed.exposed * share)
+    crowding = None if context.is_on_device or feed.inputs is None else crowding_of(feed.inputs)
+    crowded = 0.0 if crowding is None else crowding.saved_s / feed.measured.step_s
     # What computing takes longer beside workers goes with their work, where that was seen.
     times = times_without(share + crowded)
-    asleep = _asleep_share(feeder)
+    asleep = _asleep_share(feed)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1 - faster * share
     if context.is_on_device:
@@ -217,44 +215,44 @@ def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
-def _may_be_waking(context: Case, feeder: LoaderCase) -> bool:
+def _may_be_waking(context: RunContext, feed: Feed) -> bool:
     """Whether what is left of a step without the wait may mostly be waking up from it."""
-    if feeder.measured is None or context.is_on_device or _asleep_share(feeder) < _MOSTLY:
+    if feed.measured is None or context.is_on_device or _asleep_share(feed) < _MOSTLY:
         return False
     alone, threads = _WAKING_S
-    rest_s = feeder.measured.step_s - feeder.measured.wait_s
-    return rest_s < min(alone if context.torch.threads == 1 else threads, feeder.measured.wait_s)
+    rest_s = feed.measured.step_s - feed.measured.wait_s
+    return rest_s < min(alone if context.torch.threads == 1 else threads, feed.measured.wait_s)
 
 
-def _asleep_share(feeder: LoaderCase) -> float:
+def _asleep_share(feed: Feed) -> float:
     """Returns the share of the wait in which the training thread was on no core."""
-    fetch = feeder.loader.fetch
-    if feeder.loader.num_workers:
+    fetch = feed.loader.fetch
+    if feed.loader.num_workers:
         return 1.0
     if fetch is None or fetch.wall_s is None or fetch.asleep_s is None or fetch.wall_s.mean <= 0:
         return 0.0
     return min(fetch.asleep_s / (fetch.wall_s.mean * fetch.n), 1.0)
 
 
-def _alone(feeder: LoaderCase) -> Interval | None:
+def _alone(feed: Feed) -> Interval | None:
     """Returns how many times as many batches the loader could give as training takes now."""
-    if feeder.inputs is None or feeder.measured is None:
+    if feed.inputs is None or feed.measured is None:
         return None
-    nothing = np.full_like(feeder.inputs.compute_s, 1e-9)
-    played = predict(replace(feeder.inputs, compute_s=nothing))
+    nothing = np.full_like(feed.inputs.compute_s, 1e-9)
+    played = predict(replace(feed.inputs, compute_s=nothing))
     if not played.step_s.low > 0 or not np.isfinite(played.step_s.high):
         return None
-    speedup = played.speedup_over(feeder.measured.step_s)
-    is_quick = float(np.mean(feeder.inputs.fetch_s)) < QUICK_BATCH_S
+    speedup = played.speedup_over(feed.measured.step_s)
+    is_quick = float(np.mean(feed.inputs.fetch_s)) < QUICK_BATCH_S
     return speedup.low, speedup.high * (WARM_TIMES if is_quick else 1.0)
 
 
-def _pass_batches(feeder: LoaderCase) -> int | None:
+def _pass_batches(feed: Feed) -> int | None:
     """Returns the length of a pass where it takes one that went on to its end to know it.
 
     A loop that leaves its passes before leaves those over free data, too.
     """
-    loader = feeder.loader
+    loader = feed.loader
     if loader.length is not None or not loader.ended_batches:
         return None
     return max(round(fmean(loader.ended_batches)), 1)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.statistics.speedup import FASTER, SLOWER, UNKNOWN, Pace, speed_up
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.tune import BASELINE, BROKEN, CEILING
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.tune.candidate import Candidate, together
 from trainprof.tune.candidates import Plan
 from trainprof.tune.loader_candidates import WORKERS

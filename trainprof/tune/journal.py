@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from trainprof.analysis.run.recording import manifest_of_first
-from trainprof.analysis.run.summarize import summarize
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import BASELINE, BROKEN, INTERRUPTED
 from trainprof.compare.comparability import GPU, TORCH, ground_of, ground_of_host
 from trainprof.compare.compared_run import ComparedRun
+from trainprof.findings.saved import saved_summary
+from trainprof.findings.summarize import summarize
 from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
 from trainprof.launch.target import Target

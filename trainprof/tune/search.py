@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final
 
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.tune import (
     BASELINE,
     BROKEN,
@@ -28,7 +29,6 @@ from trainprof.analysis.summary.tune import (
     LOADER_ALONE,
     TOO_FEW_STEPS,
 )
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.record.errors import TrainprofError
 from trainprof.tune.candidate import Candidate, Interval, learned, together
 from trainprof.tune.candidates import Plan

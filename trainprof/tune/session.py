@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.summary.saved import saved_summary
 from trainprof.analysis.summary.tune import BASELINE
+from trainprof.findings.saved import saved_summary
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
 from trainprof.launch.placement import create_run_directory, run_name
@@ -293,7 +293,7 @@ def alone_in(directory: RunDirectory) -> Iterator[None]:
 
 
 def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
-    context = case_of(RunDirectory(directory.path / base.directory))
+    context = context_of(RunDirectory(directory.path / base.directory))
     if context is None:
         return Plan((), (), notes=_notes_of(base))
     planned = plan(

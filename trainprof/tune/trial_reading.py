@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Final
 from trainprof.analysis.pipeline.trial_pace import FreeSteps, alone_pace, free_pace, free_steps
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.run.recording import manifest_of_first
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.loader import Loader
@@ -33,6 +32,7 @@ from trainprof.analysis.timeline.step_series import RecordedSteps, read_recorded
 from trainprof.analysis.timeline.step_table import Paces, SeenSteps, StepTable
 from trainprof.compare.comparability import DEVICE, GPU, ground_of
 from trainprof.compare.compared_run import ComparedRun, without_saves
+from trainprof.findings.summarize import summarize
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.signals import ENDING
 from trainprof.record.errors import TrainprofError

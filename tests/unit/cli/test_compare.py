@@ -11,9 +11,9 @@ import pytest
 from support.compared_runs import recorded, steps_of
 from support.events import MS
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory, write_json
 
 Captured = pytest.CaptureFixture[str]

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.finding import LOADER_ID, MERGED
+from trainprof.analysis.summary.finding import LOADER_ID
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.cli.app import run_command
-from trainprof.findings.catalogue import GONE
+from trainprof.findings.catalogue import GONE, RULES
 
 LOADER = "loader = DataLoader(data, shuffle=True)\n"
 
@@ -54,7 +54,9 @@ def test_what_a_finding_means_needs_no_run(capsys: pytest.CaptureFixture[str]) -
     assert "What to do:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("was", "now"), MERGED.items())
+@pytest.mark.parametrize(
+    ("was", "now"), [(name, rule.id) for rule in RULES for name in rule.old_names]
+)
 def test_a_merged_finding_is_explained_by_the_one_it_went_into(
     was: str, now: str, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import read_compared_run
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
 

@@ -13,7 +13,7 @@ from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettin
 from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.record.schema import Topic
 from trainprof.tune.candidates import plan
 
@@ -62,13 +62,13 @@ def looped(name: str = "AdamW", line: int = 2, **changes: Any) -> LoopedOptimize
     return LoopedOptimizer(name, 120, f"train.py:{line}", spent_s=1.0, **changes)
 
 
-def case_with(*optimizers: LoopedOptimizer) -> Case:
+def case_with(*optimizers: LoopedOptimizer) -> RunContext:
     settings = TorchSettings(looped=list(optimizers), optimizers=len(optimizers))
     return case_of(Planted(**HEALTHY), parts={"optimizer": 2.0}, torch=settings)
 
 
-def told(case: Case) -> Finding:
-    [finding] = [one for one in diagnose(case).findings if one.id == "slow_optimizer"]
+def told(context: RunContext) -> Finding:
+    [finding] = [one for one in diagnose(context).findings if one.id == "slow_optimizer"]
     return finding
 
 
@@ -102,18 +102,18 @@ def test_one_that_was_told_to_loop_on_a_device(built_by: str | None) -> None:
 def test_where_launching_is_what_a_device_waits_for() -> None:
     calls = (OptimizerCall("SGD"), OptimizerCall("AdamW", "train.py:9", "transformers"))
     settings = TorchSettings(unfused=calls)
-    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"optimizer": 2.0}, torch=settings)
-    [finding] = diagnose(on_device(case, launch_s=1.0)).findings
+    context = case_of(Planted(workers=2, fetch_s=0.002), parts={"optimizer": 2.0}, torch=settings)
+    [finding] = diagnose(on_device(context, launch_s=1.0)).findings
     assert finding.id == "launch_bound"
     fused = ', fused=True for SGD, TrainingArguments(..., optim="adamw_torch_fused"); larger'
     assert fused in finding.advice
 
 
 def test_tune_knows_who_builds_what_it_recommends_to_fuse() -> None:
-    case = case_with(looped(built_by="transformers"))
+    context = case_with(looped(built_by="transformers"))
     unfused = (OptimizerCall("AdamW", "train.py:2", "transformers"), OptimizerCall("SGD"))
-    case = replace(case, torch=replace(case.torch, unfused=unfused))
-    assert plan(case).optimizers == (unfused[0],)
+    context = replace(context, torch=replace(context.torch, unfused=unfused))
+    assert plan(context).optimizers == (unfused[0],)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support import summaries
 from support.cases import Planted, case_of, on_device
 from support.found import found, only
 
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 BATCH = 4.6 * summaries.MIB
 BOTH = {"pin_memory": True, "non_blocking": True}
@@ -29,18 +29,18 @@ def copies(
     back_at: str | None = None,
     part: str | None = None,
     **changes: Any,
-) -> Case:
+) -> RunContext:
     """A run of which copies of so many bytes each take 0.6 s, for `wait_s` of it the host waits."""
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, **(loader or {}))
-    case = on_device(case_of(planted), copy_s=copy_s)
-    [row] = case.summary.transfers
+    context = on_device(case_of(planted), copy_s=copy_s)
+    [row] = context.summary.transfers
     row = replace(row, bytes=round(row.count * each), **changes)
     rows = [row] if back_at is None else [row, replace(row, site=back_at, **BACK)]
-    devices = [replace(one, copy_wait_s=wait_s) for one in case.summary.devices or ()]
-    run = replace(case.summary.run, part=part)
-    summary = replace(case.summary, transfers=rows, devices=devices, run=run)
-    return replace(case, summary=summary)
+    devices = [replace(one, copy_wait_s=wait_s) for one in context.summary.devices or ()]
+    run = replace(context.summary.run, part=part)
+    summary = replace(context.summary, transfers=rows, devices=devices, run=run)
+    return replace(context, summary=summary)
 
 
 SITE = copies().summary.transfers[0].site
@@ -116,17 +116,17 @@ def test_what_is_advised(
 
 
 def test_small_copies_beside_large_ones_save_no_more_than_they_take() -> None:
-    case = copies(4_096, exposed_s=0.4)
-    large = replace(case.summary.transfers[0], site="train.py:99", exposed_s=0.2, bytes=1 << 40)
-    rows = [*case.summary.transfers, large]
-    finding = only(replace(case, summary=replace(case.summary, transfers=rows)))
+    context = copies(4_096, exposed_s=0.4)
+    large = replace(context.summary.transfers[0], site="train.py:99", exposed_s=0.2, bytes=1 << 40)
+    rows = [*context.summary.transfers, large]
+    finding = only(replace(context, summary=replace(context.summary, transfers=rows)))
     assert finding.recoverable_s == pytest.approx(0.2)
 
 
 def test_what_no_loader_gives_is_pinned_by_itself() -> None:
-    case = copies()
-    case = replace(case, feeding=[], summary=replace(case.summary, loaders=[]))
-    finding = only(case)
+    context = copies()
+    context = replace(context, feeding=[], summary=replace(context.summary, loaders=[]))
+    finding = only(context)
     assert (finding.id, finding.change) == ("blocking_copies", UNBLOCK)
     assert finding.advice == ".pin_memory() on the tensor with .to(device, non_blocking=True)"
 

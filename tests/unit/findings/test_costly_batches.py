@@ -110,8 +110,8 @@ def test_slow_samples_are_named_beside_what_handing_over_costs() -> None:
 
 def test_batches_of_uneven_cost_want_more_of_them_ahead() -> None:
     planted = Planted(workers=2, fetch_s=0.003, bursts=(30, 11, 13.3), compute_s=0.0126, passes=1)
-    case = case_of(planted)
-    finding = only(case)
+    context = case_of(planted)
+    finding = only(context)
     assert (finding.id, finding.site) == ("slow_samples", "train.py:41")
     assert finding.change == {"prefetch_factor": 8}
     assert finding.advice == "DataLoader(..., prefetch_factor=8)"
@@ -129,11 +129,11 @@ def test_late_batches_are_named_beside_what_handing_over_costs() -> None:
     planted = Planted(
         workers=2, fetch_s=0.003, bursts=bursts, compute_s=0.0126, passes=1, **handed_over
     )
-    case = case_of(planted)
-    assert case.feeding[0].now is not None
-    parts_s = case.feeding[0].now.bound.parts_s
+    context = case_of(planted)
+    assert context.feeding[0].now is not None
+    parts_s = context.feeding[0].now.bound.parts_s
     assert 0.05 * sum(parts_s.values()) < parts_s[BLOCKED] < parts_s[RECEIVE]
-    finding = only(case)
+    finding = only(context)
     assert finding.id == "slow_samples"
     # More batches ahead delay none.
     assert (finding.predicted_speedup or (0, 0))[0] == 1.0
@@ -172,8 +172,8 @@ def test_workers_that_share_alike_are_no_finding_of_that_kind() -> None:
 def test_from_how_many_fair_shares_on_is_for_the_user_to_say() -> None:
     # 198 of 200 batches are 1.98 fair shares of two workers.
     for fair_shares, is_of_shares in ((1.98, True), (1.99, False)):
-        case = case_of(shared_out(198, 2), settings={"too_few_workers.fair_shares": fair_shares})
-        assert ("batches_by_worker" in only(case).evidence) is is_of_shares
+        context = case_of(shared_out(198, 2), settings={"too_few_workers.fair_shares": fair_shares})
+        assert ("batches_by_worker" in only(context).evidence) is is_of_shares
 
 
 def test_long_waits_for_a_core_tell_that_cores_are_short() -> None:

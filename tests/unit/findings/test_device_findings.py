@@ -25,15 +25,15 @@ from trainprof.analysis.summary.code import PythonInModel
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import FASTER_REST
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
 def test_on_a_device_only_that_counts_in_which_it_had_run_dry() -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, parts={"other": 1.0, "gc": 0.5})
-    assert found(on_device(case)) == []
-    assert found(on_device(case, host_s=0.0)) == []
-    assert "python_in_loop" in found(on_device(case, host_s=1.0))
+    context = case_of(healthy, parts={"other": 1.0, "gc": 0.5})
+    assert found(on_device(context)) == []
+    assert found(on_device(context, host_s=0.0)) == []
+    assert "python_in_loop" in found(on_device(context, host_s=1.0))
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,22 @@ def test_on_a_device_only_that_counts_in_which_it_had_run_dry() -> None:
 def test_what_keeps_the_host_from_giving_out_work_is_counted_once(
     python_s: float, expected: list[str]
 ) -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), launch_s=1.0)
+    context = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), launch_s=1.0)
     told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
-    summary = replace(case.summary, python_in_model=told)
-    found_now = diagnose(replace(case, summary=summary)).findings
+    summary = replace(context.summary, python_in_model=told)
+    found_now = diagnose(replace(context, summary=summary)).findings
     assert [one.id for one in found_now] == expected
     # Longer than the device waited for the host it cannot have held it up.
     assert sum(one.recoverable_s or 0.0 for one in found_now) == pytest.approx(1.0)
 
 
 def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), unknown_s=1.0)
-    assert found(case) == []
-    [device] = case.summary.devices or ()
+    context = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), unknown_s=1.0)
+    assert found(context) == []
+    [device] = context.summary.devices or ()
     dry = dict.fromkeys(("forward", "backward", "optimizer"), 0.95)
-    keeps_up = replace(case.summary, devices=[replace(device, ran_dry=dry)])
-    assert found(replace(case, summary=keeps_up)) == ["launch_bound"]
+    keeps_up = replace(context.summary, devices=[replace(device, ran_dry=dry)])
+    assert found(replace(context, summary=keeps_up)) == ["launch_bound"]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_which_optimizers_of_a_device_are_to_be_fused(
         unfused=tuple(OptimizerCall(name) for name in unfused), trains_by_lightning=by_lightning
     )
     parts = {"optimizer": update_s}
-    case = case_of(Planted(workers=2, fetch_s=0.002), parts=parts, torch=settings)
-    finding = only(on_device(case, launch_s=1.0))
+    context = case_of(Planted(workers=2, fetch_s=0.002), parts=parts, torch=settings)
+    finding = only(on_device(context, launch_s=1.0))
     assert finding.id == "launch_bound"
     assert f"{told}; larger batches" in finding.advice
     assert ("fused" in finding.advice) is bool(told)
@@ -101,11 +101,11 @@ def test_which_optimizers_of_a_device_are_to_be_fused(
 def test_small_work_is_joined(is_compiled: bool, package: str | None, advice: str) -> None:
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by=package)
-    case = on_device(case_of(planted), launch_s=1.0)
+    context = on_device(case_of(planted), launch_s=1.0)
     compilations = [compiled(0, 0.0)] if is_compiled else []
     line = replace(hot_line("forward"), site="model.py:18")
-    summary = replace(case.summary, compilations=compilations, part_lines=[line])
-    finding = only(replace(case, summary=summary))
+    summary = replace(context.summary, compilations=compilations, part_lines=[line])
+    finding = only(replace(context, summary=summary))
     assert (finding.id, finding.site) == ("launch_bound", "model.py:18")
     assert finding.advice.startswith(advice)
     assert "create_graph=True" in minded(finding)
@@ -120,8 +120,8 @@ def test_lightning_refuses_fused_optimizers_that_clip(
 ) -> None:
     settings = replace(looped(), trains_by_lightning=by_lightning)
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
-    finding = only(replace(case, clips_gradients=clips))
+    context = case_of(healthy, parts={"optimizer": 1.0}, torch=settings)
+    finding = only(replace(context, clips_gradients=clips))
     assert (finding.id, finding.change) == ("slow_optimizer", change)
     assert ("Lightning's Trainer ends" in minded(finding)) is by_lightning
 
@@ -130,10 +130,10 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
     """No line of the user's makes them: the looks at the wait met the loop alone."""
     unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.012, 0.03)}
     planted = Planted(fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
-    case = case_of(planted)
-    assert found(case) == []
+    context = case_of(planted)
+    assert found(context) == []
     loop = replace(hot_line("data_wait"), site="train.py:50")
-    seen = replace(case, summary=replace(case.summary, part_lines=[loop]))
+    seen = replace(context, summary=replace(context.summary, part_lines=[loop]))
     finding = only(seen)
     assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
     assert finding.advice.startswith("cheaper samples: what comes out the same each time")
@@ -147,20 +147,22 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
 
 
 def test_what_chains_of_syncs_cost_at_most_is_all_of_their_time() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002)), sync_s=0.3, unknown_s=0.5)
-    devices = [replace(one, exposed_s={"sync": [0.3, 0.7]}) for one in case.summary.devices or ()]
-    finding = only(replace(case, summary=replace(case.summary, devices=devices)))
-    most = case.settled_s / (case.settled_s - 0.7)
+    context = on_device(case_of(Planted(workers=2, fetch_s=0.002)), sync_s=0.3, unknown_s=0.5)
+    devices = [
+        replace(one, exposed_s={"sync": [0.3, 0.7]}) for one in context.summary.devices or ()
+    ]
+    finding = only(replace(context, summary=replace(context.summary, devices=devices)))
+    most = context.settled_s / (context.settled_s - 0.7)
     assert finding.recoverable_s == pytest.approx(0.3)
     assert finding.predicted_speedup is not None
     assert finding.predicted_speedup[1] == pytest.approx(most)
 
 
 def test_a_sync_that_the_device_felt_and_one_that_it_did_not() -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.002))
-    finding = only(on_device(case, sync_s=0.6))
+    context = case_of(Planted(workers=2, fetch_s=0.002))
+    finding = only(on_device(context, sync_s=0.6))
     assert (finding.id, finding.site) == ("exposed_syncs", "train.py:60")
-    assert found(on_device(case, sync_s=0.0)) == []
+    assert found(on_device(context, sync_s=0.0)) == []
 
 
 @pytest.mark.parametrize(("loader_s", "expected"), [(6.0, ["serial_loading"]), (0.1, [])])
@@ -169,14 +171,17 @@ def test_a_wait_that_the_device_did_not_feel_is_no_finding(
 ) -> None:
     planted = Planted(fetch_s=0.03, compute_s=0.01)
     device = idle_device({"loader_s": loader_s})
-    case = case_of(planted, devices=[device], device="cuda:0")
-    assert found(case) == expected
-    for finding in diagnose(case).findings:
+    context = case_of(planted, devices=[device], device="cuda:0")
+    assert found(context) == expected
+    for finding in diagnose(context).findings:
         assert finding.predicted_speedup is not None
-        assert finding.predicted_speedup[1] <= case.training_s / (case.training_s - loader_s) + 1e-9
+        assert (
+            finding.predicted_speedup[1]
+            <= context.training_s / (context.training_s - loader_s) + 1e-9
+        )
 
 
-def felt(planted: Planted, idle_s: float, cause: str = "loader_s", **parts: float) -> Case:
+def felt(planted: Planted, idle_s: float, cause: str = "loader_s", **parts: float) -> RunContext:
     """Returns a run on a device that was idle for so long because of `cause`."""
     devices = [idle_device({cause: idle_s})]
     return case_of(planted, devices=devices, device="cuda:0", parts=parts)
@@ -203,12 +208,12 @@ def test_of_starts_and_workers_a_device_feels_only_what_it_is_idle_for(
     waited_s = sum(host.training[key] for key in LOADER_KEYS)
     gains = []
     for share in (1.0, 0.5):
-        case = felt(planted, share * waited_s)
-        finding = next(one for one in diagnose(case).findings if one.id == rule)
+        context = felt(planted, share * waited_s)
+        finding = next(one for one in diagnose(context).findings if one.id == rule)
         gains.append(finding.recoverable_s or 0.0)
         assert gains[-1] <= share * waited_s + 1e-9
         assert finding.predicted_speedup is not None
-        most = case.training_s / (case.training_s - share * waited_s)
+        most = context.training_s / (context.training_s - share * waited_s)
         # What is left for the host may get faster, what the device works does not.
         most /= 1 - FASTER_REST * (1 - 1 / most)
         assert finding.predicted_speedup[1] <= most + 1e-9
@@ -234,5 +239,5 @@ def test_what_evaluation_waits_for_is_felt_by_what_a_device_is_idle_in_it() -> N
     planted = restarted(role="evaluation")
     waits = [case_of(planted, parts={"evaluation": 4.0})]
     waits.append(felt(planted, 4.0, "evaluation_s", evaluation=4.0))
-    assert [found(case) for case in waits] == [["worker_restart"]] * 2
+    assert [found(context) for context in waits] == [["worker_restart"]] * 2
     assert "worker_restart" not in found(felt(planted, 0.1, "evaluation_s", evaluation=4.0))

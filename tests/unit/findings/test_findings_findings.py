@@ -12,33 +12,33 @@ from support.found import found, handed_over
 
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.finding import Finding
-from trainprof.findings.catalogue import RULES
-from trainprof.findings.combined_speedup import together
-from trainprof.findings.diagnose import diagnose
-from trainprof.findings.ranking import least_gain
-from trainprof.findings.run_context import Case
-from trainprof.findings.thresholds import (
+from trainprof.findings.catalogue import (
+    RULES,
     UnknownThreshold,
     parsed_settings,
     rule_settings,
     threshold_names,
 )
+from trainprof.findings.combined_speedup import together
+from trainprof.findings.diagnose import diagnose
+from trainprof.findings.gain import least_gain
+from trainprof.findings.run_context import RunContext
 
 
 def test_a_rule_that_fails_ends_no_other() -> None:
-    case, failed = case_of(handed_over()), []
+    context, failed = case_of(handed_over()), []
 
-    def find(case: Case) -> Finding | None:
+    def find(context: RunContext) -> Finding | None:
         raise ZeroDivisionError("no loader")
 
     broken = [replace(RULES[0], find=find), *RULES[1:]]
     told = diagnose(
-        case, broken, failed=lambda rule, error: failed.append((rule, str(error)))
+        context, broken, failed=lambda rule, error: failed.append((rule, str(error)))
     ).findings
     assert [one.id for one in told] == ["worker_restart"]
     assert failed == [(RULES[0].id, "no loader")]
     with pytest.raises(ZeroDivisionError):
-        diagnose(case, broken)
+        diagnose(context, broken)
 
 
 def test_few_steady_steps_find_nothing() -> None:
@@ -90,9 +90,11 @@ def test_the_noise_of_steps_hides_nothing_that_lies_outside_of_them() -> None:
 def test_a_run_of_which_training_is_little_is_judged_by_its_training() -> None:
     """A short one, to see how it goes, whose imports take longer than its steps."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, parts={"checkpoint": 0.15})
-    run = replace(case.summary.run, wall_s=20 * case.training_s)
-    assert found(replace(case, summary=replace(case.summary, run=run))) == ["slow_checkpoints"]
+    context = case_of(healthy, parts={"checkpoint": 0.15})
+    run = replace(context.summary.run, wall_s=20 * context.training_s)
+    assert found(replace(context, summary=replace(context.summary, run=run))) == [
+        "slow_checkpoints"
+    ]
 
 
 def test_thresholds_can_be_set_both_ways() -> None:
@@ -128,8 +130,8 @@ def test_each_rule_explains_itself(rule: Any) -> None:
 
 def test_findings_are_ranked_by_what_they_recover() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.01)
-    case = case_of(planted, parts={"checkpoint": 0.4, "gc": 0.8})
-    told = diagnose(case).findings
+    context = case_of(planted, parts={"checkpoint": 0.4, "gc": 0.8})
+    told = diagnose(context).findings
     assert [one.id for one in told] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
     recovered = [one.recoverable_s or 0.0 for one in told]
     assert recovered == sorted(recovered, reverse=True)
@@ -137,49 +139,49 @@ def test_findings_are_ranked_by_what_they_recover() -> None:
 
 def test_a_loader_that_the_model_does_not_know_is_not_judged() -> None:
     planted = Planted(fetch_s=0.03, compute_s=0.01)
-    case = case_of(planted)
-    unknown = replace(case, feeding=[replace(case.feeding[0], inputs=None, cause=None)])
+    context = case_of(planted)
+    unknown = replace(context, feeding=[replace(context.feeding[0], inputs=None, cause=None)])
     assert found(unknown) == []
     assert summaries.healthy().findings == []
 
 
 def test_all_together_is_played_again_and_is_no_sum() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.01)
-    case = case_of(planted, parts={"checkpoint": 1.0})
-    told = diagnose(case).findings
+    context = case_of(planted, parts={"checkpoint": 1.0})
+    told = diagnose(context).findings
     assert [one.id for one in told] == ["serial_loading", "slow_checkpoints"]
     # Two workers give a batch each 10 ms, as training takes them: 2 of 7 seconds remain.
-    assert together(case, told) == pytest.approx(7 / 2, rel=0.15)
-    assert together(case, told[:1]) is None
+    assert together(context, told) == pytest.approx(7 / 2, rel=0.15)
+    assert together(context, told[:1]) is None
     # Also where each of them has a lower bound of its own.
     both = [told[0], replace(told[1], is_at_most=False)]
-    assert together(case, both) == pytest.approx(7 / 2, rel=0.15)
+    assert together(context, both) == pytest.approx(7 / 2, rel=0.15)
 
 
 def test_one_line_may_build_the_loaders_of_training_and_evaluation() -> None:
     training = Planted(fetch_s=0.02, compute_s=0.01)
     evaluation = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
     evaluation.loader = replace(evaluation.loader, id=1)
-    case = case_of(training, evaluation, parts={"evaluation": 4.0})
-    told = diagnose(case).findings
+    context = case_of(training, evaluation, parts={"evaluation": 4.0})
+    told = diagnose(context).findings
     assert {one.id for one in told} == {"serial_loading", "slow_validation"}
-    everything = together(case, told)
+    everything = together(context, told)
     assert everything is not None
     assert everything > max(one.predicted_speedup[0] for one in told if one.predicted_speedup)
     saved_s = sum(one.recoverable_s or 0.0 for one in told)
-    assert everything == pytest.approx(case.training_s / (case.training_s - saved_s), rel=0.2)
+    assert everything == pytest.approx(context.training_s / (context.training_s - saved_s), rel=0.2)
 
 
 def test_steps_that_get_faster_leave_checkpoints_as_they_are() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.001)
-    case = case_of(planted, parts={"checkpoint": 4.0})
-    loading, saving = diagnose(case).findings
+    context = case_of(planted, parts={"checkpoint": 4.0})
+    loading, saving = diagnose(context).findings
     assert (loading.of_steps, saving.of_steps) == (True, False)
     loading = replace(loading, is_at_most=True, predicted_speedup=[1.0, 20.0])
     saving = replace(saving, recoverable_s=0.0, predicted_speedup=[1.0, 1.0])
-    everything = together(case, [loading, saving])
+    everything = together(context, [loading, saving])
     assert everything is not None
-    assert everything <= case.training_s / 4.0
+    assert everything <= context.training_s / 4.0
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,6 @@ def test_steps_that_get_faster_leave_checkpoints_as_they_are() -> None:
 def test_a_batch_has_its_own_percentage_where_it_is_not_that_of_training(
     evaluated_s: float, told: str
 ) -> None:
-    case = case_of(Planted(fetch_s=0.03, compute_s=0.01), parts={"evaluation": evaluated_s})
-    [finding] = [one for one in diagnose(case).findings if one.id == "serial_loading"]
+    context = case_of(Planted(fetch_s=0.03, compute_s=0.01), parts={"evaluation": evaluated_s})
+    [finding] = [one for one in diagnose(context).findings if one.id == "serial_loading"]
     assert finding.title.endswith(told)

@@ -11,7 +11,7 @@ from support.found import found, only
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
 def gradients(unused: float, mixed: float, **told: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ OTHER_PASS = gradients(0.0, 0.3, model="Judge", at="train.py:47")
 BACKWARD_SHARE = 1 / 3
 
 
-def case_with(**settings: Any) -> Case:
+def case_with(**settings: Any) -> RunContext:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     return case_of(healthy, parts={"backward": 1.0}, torch=TorchSettings(**settings))
 
@@ -100,9 +100,9 @@ def test_of_a_part_of_the_run_the_most_is_said(key: str) -> None:
 
 @pytest.mark.parametrize(("recompute_s", "cautions"), [(0.2, 2), (0.0, 1)])
 def test_what_is_checkpointed_is_minded(recompute_s: float, cautions: int) -> None:
-    case = case_with(unused=TEACHER)
-    case = replace(case, training=case.training | {"recompute": recompute_s})
-    [finding] = [one for one in diagnose(case).findings if one.id == "unused_gradients"]
+    context = case_with(unused=TEACHER)
+    context = replace(context, training=context.training | {"recompute": recompute_s})
+    [finding] = [one for one in diagnose(context).findings if one.id == "unused_gradients"]
     assert len(finding.cautions) == cautions
 
 

@@ -13,19 +13,19 @@ from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettin
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
-def fitted(*between: HotLine, other_s: float = 1.0, **changes: Any) -> Case:
+def fitted(*between: HotLine, other_s: float = 1.0, **changes: Any) -> RunContext:
     """A run of a library's loop that is called at train.py:50."""
-    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": other_s})
+    context = case_of(Planted(workers=2, fetch_s=0.002), parts={"other": other_s})
     lines = [
         HotLine("forward", "net.py:9", "training_step", ["train.py:50", "train.py:60"], 90, 1, 1),
         HotLine("backward", "train.py:50", "main", ["train.py:60"], 90, 1.0, 1.0),
         *between,
     ]
-    summary = replace(case.summary, part_lines=lines)
-    return replace(case, summary=summary, **changes)
+    summary = replace(context.summary, part_lines=lines)
+    return replace(context, summary=summary, **changes)
 
 
 LIGHTNING = TorchSettings(trains_by_lightning=True)
@@ -62,12 +62,12 @@ def test_a_librarys_loop_is_named_where_it_is_called_with_its_settings(
 
 
 def test_which_settings_a_librarys_loop_has() -> None:
-    case = fitted(BY_LIBRARY, replace(BY_LIBRARY, part="optimizer"))
-    assert "no progress bar, logging less often, fewer callbacks" in only(case).advice
-    assert only(case).cautions == []
-    [fed] = case.feeding
-    by_trainer = replace(fed, loader=replace(fed.loader, built_by="transformers"))
-    advice = only(replace(case, feeding=[by_trainer], torch=LIGHTNING)).advice
+    context = fitted(BY_LIBRARY, replace(BY_LIBRARY, part="optimizer"))
+    assert "no progress bar, logging less often, fewer callbacks" in only(context).advice
+    assert only(context).cautions == []
+    [feed] = context.feeding
+    by_trainer = replace(feed, loader=replace(feed.loader, built_by="transformers"))
+    advice = only(replace(context, feeding=[by_trainer], torch=LIGHTNING)).advice
     assert "disable_tqdm=True, a larger logging_steps of TrainingArguments" in advice
     assert "its Trainer" not in advice
 
@@ -111,43 +111,43 @@ def test_a_loop_of_the_users_own_is_no_librarys(lines: list[HotLine], site: str 
 def test_where_no_look_met_the_model_a_library_is_known_by_the_loader_that_it_makes(
     built_at: str, built_by: str | None, is_librarys: bool
 ) -> None:
-    case = fitted()
-    [fed] = case.feeding
-    made = replace(fed, loader=replace(fed.loader, site=built_at, built_by=built_by))
-    summary = replace(case.summary, part_lines=[BY_LIBRARY])
-    finding = only(replace(case, summary=summary, feeding=[made]))
+    context = fitted()
+    [feed] = context.feeding
+    made = replace(feed, loader=replace(feed.loader, site=built_at, built_by=built_by))
+    summary = replace(context.summary, part_lines=[BY_LIBRARY])
+    finding = only(replace(context, summary=summary, feeding=[made]))
     assert finding.site == "train.py:50"
     assert (finding.evidence["library_at"] is not None) is is_librarys
 
 
 def test_a_line_of_backward_alone_tells_of_no_library() -> None:
-    case = fitted(torch=LIGHTNING)
-    lines = [line for line in case.summary.part_lines if line.part == "backward"]
-    assert only(replace(case, summary=replace(case.summary, part_lines=lines))).site is None
+    context = fitted(torch=LIGHTNING)
+    lines = [line for line in context.summary.part_lines if line.part == "backward"]
+    assert only(replace(context, summary=replace(context.summary, part_lines=lines))).site is None
 
 
 def test_what_is_saved_in_a_librarys_loop_is_not_its_python() -> None:
     """All of a step is called at the one line."""
-    case = fitted(BY_LIBRARY, torch=LIGHTNING)
+    context = fitted(BY_LIBRARY, torch=LIGHTNING)
     saving = Checkpoints(saves=4, save_s=0.5, site="train.py:50")
-    training = {**case.training, "checkpoint": 0.5}
-    told = found(replace(case, checkpoints=saving, training=training))
+    training = {**context.training, "checkpoint": 0.5}
+    told = found(replace(context, checkpoints=saving, training=training))
     assert set(told) == {"python_in_loop", "slow_checkpoints"}
 
 
 def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
-    case = case_of(Planted(workers=2, fetch_s=0.002), parts={"gc": 1.0})
-    case = replace(
-        case,
-        summary=replace(case.summary, training=replace(case.summary.training, steps=STEPS)),
+    context = case_of(Planted(workers=2, fetch_s=0.002), parts={"gc": 1.0})
+    context = replace(
+        context,
+        summary=replace(context.summary, training=replace(context.summary.training, steps=STEPS)),
     )
-    by_itself = only(replace(case, full_collections=4))
+    by_itself = only(replace(context, full_collections=4))
     assert len(by_itself.cautions) == 1
-    called = only(replace(case, full_collections=STEPS))
+    called = only(replace(context, full_collections=STEPS))
     assert called.advice.startswith("take gc.collect() out")
     assert called.cautions == []
     # Two walks are no habit: a longer run may have no more.
-    assert found(replace(case, full_collections=2)) == []
+    assert found(replace(context, full_collections=2)) == []
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_plain_sgd_of_few_parameters_has_nothing_to_fuse(
 ) -> None:
     changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain, spent_s=1.5)
     healthy = Planted(workers=2, fetch_s=0.002)
-    case = case_of(healthy, parts={"optimizer": 1.5}, torch=TorchSettings(looped=[changed]))
-    told = [one for one in diagnose(case).findings if one.id == "slow_optimizer"]
+    context = case_of(healthy, parts={"optimizer": 1.5}, torch=TorchSettings(looped=[changed]))
+    told = [one for one in diagnose(context).findings if one.id == "slow_optimizer"]
     assert bool(told) is (at_least is not None)
     if at_least is not None:
         assert told[0].predicted_speedup is not None

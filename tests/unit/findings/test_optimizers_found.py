@@ -13,26 +13,31 @@ from support.found import found, only
 from trainprof.analysis.model.torch_settings import LoopedOptimizer, OwnOptimizer, TorchSettings
 from trainprof.analysis.summary.finding import LIKELY, OTHER_OPTIMIZERS
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
 def with_steps(
-    case: Case, backward_s: Any, forward_s: Any = 0.001, *, other_s: Any = 0.0, wall_s: Any = None
-) -> Case:
+    context: RunContext,
+    backward_s: Any,
+    forward_s: Any = 0.001,
+    *,
+    other_s: Any = 0.0,
+    wall_s: Any = None,
+) -> RunContext:
     """Returns a case whose steady steps' backwards, forwards and other code took so long."""
-    steady = np.flatnonzero(case.steps.steady.mask)
+    steady = np.flatnonzero(context.steps.steady.mask)
     if wall_s is not None:
-        wall_ns = case.steps.wall_ns.copy()
+        wall_ns = context.steps.wall_ns.copy()
         wall_ns[steady] = np.resize(np.asarray(wall_s, dtype=float), len(steady)) * 1e9
-        case = replace(case, steps=replace(case.steps, wall_ns=wall_ns))
+        context = replace(context, steps=replace(context.steps, wall_ns=wall_ns))
     columns = {}
     for name, took in (("backward", backward_s), ("forward", forward_s), ("other", other_s)):
-        column = np.zeros(len(case.steps), dtype=np.int64)
+        column = np.zeros(len(context.steps), dtype=np.int64)
         column[steady] = np.resize(np.asarray(took, dtype=float), len(steady)) * 1e9
         columns[name] = column
-    steps = replace(case.steps, per_step={**case.steps.per_step, **columns})
+    steps = replace(context.steps, per_step={**context.steps.per_step, **columns})
     spent = {name: float(column.sum() / 1e9) for name, column in columns.items()}
-    return replace(case, steps=steps, training={**case.training, **spent})
+    return replace(context, steps=steps, training={**context.training, **spent})
 
 
 def test_a_backward_that_goes_through_earlier_steps_grows() -> None:
@@ -48,8 +53,8 @@ def test_a_backward_that_goes_through_earlier_steps_grows() -> None:
 def test_on_a_device_whole_steps_have_to_grow_as_well() -> None:
     healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03), device="cuda:0")
     longer = np.linspace(0.002, 0.050, STEPS)
-    case = with_steps(healthy, longer, wall_s=longer + 0.05)
-    [finding] = [one for one in diagnose(case).findings if one.id == "growing_backward"]
+    context = with_steps(healthy, longer, wall_s=longer + 0.05)
+    [finding] = [one for one in diagnose(context).findings if one.id == "growing_backward"]
     # 26 ms of a step of 76 in the mean are beyond the 50 of the beginning.
     assert finding.recoverable_s == pytest.approx(0.024 * STEPS, rel=0.1)
     assert "growing_backward" not in found(with_steps(healthy, longer, wall_s=0.1))
@@ -79,13 +84,13 @@ def test_a_backward_that_differs_otherwise_is_left_alone(
     backward_s: Any, forward_s: Any, other_s: Any
 ) -> None:
     healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03))
-    case = with_steps(healthy, backward_s, forward_s, other_s=other_s)
-    assert "growing_backward" not in found(case)
+    context = with_steps(healthy, backward_s, forward_s, other_s=other_s)
+    assert "growing_backward" not in found(context)
 
 
 def with_optimizers(
     *optimizers: LoopedOptimizer, spent_s: float = 1.0, own: tuple[OwnOptimizer, ...] = ()
-) -> Case:
+) -> RunContext:
     """A run of 3 s, so much of it in updates."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     count = len(optimizers) + len(own)
@@ -102,7 +107,7 @@ def lion(spent_s: float = 1.0, tensors: int = 60) -> OwnOptimizer:
 
 
 @pytest.mark.parametrize(
-    ("case", "site", "others", "saved_s"),
+    ("context", "site", "others", "saved_s"),
     [
         pytest.param(
             with_optimizers(loops("AdamW", 120, 60, 1.0)), "train.py:60", None, (0.4, 0.9), id="one"
@@ -146,9 +151,9 @@ def lion(spent_s: float = 1.0, tensors: int = 60) -> OwnOptimizer:
     ],
 )
 def test_an_optimizer_that_could_be_fused(
-    case: Case, site: str, others: list[str] | None, saved_s: tuple[float, float] | None
+    context: RunContext, site: str, others: list[str] | None, saved_s: tuple[float, float] | None
 ) -> None:
-    finding = only(case)
+    finding = only(context)
     assert (finding.id, finding.site) == ("slow_optimizer", site)
     assert finding.evidence.get(OTHER_OPTIMIZERS) == others
     assert finding.change == ({"fused": True} if saved_s else {})
@@ -162,7 +167,7 @@ def test_an_optimizer_that_could_be_fused(
 
 
 @pytest.mark.parametrize(
-    "case",
+    "context",
     [
         pytest.param(with_optimizers(), id="fused, foreach, or no optimizer of torch's"),
         pytest.param(with_optimizers(loops("Muon", 120, 60, 1.0)), id="what fusing gives: unknown"),
@@ -176,5 +181,5 @@ def test_an_optimizer_that_could_be_fused(
         ),
     ],
 )
-def test_an_optimizer_that_is_left_alone(case: Case) -> None:
-    assert found(case) == []
+def test_an_optimizer_that_is_left_alone(context: RunContext) -> None:
+    assert found(context) == []

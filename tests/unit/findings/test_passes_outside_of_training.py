@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.events import MS, US, FakeRun
 
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.loader import Loader
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.schema import Kind
 
 BATCHES = 60
@@ -53,8 +53,8 @@ class Script:
     def evaluate(self, loader: int = 0) -> None:
         self.pass_over(lambda: self.run.forward(1 * MS, flags=0), loader)
 
-    def case(self, parent: Path) -> Case:
-        found = case_of(self.run.write(parent, host={"usable_cores": 4}))
+    def context(self, parent: Path) -> RunContext:
+        found = context_of(self.run.write(parent, host={"usable_cores": 4}))
         assert found is not None
         return found
 
@@ -68,12 +68,12 @@ def epochs(script: Script, count: int = 2) -> None:
         script.evaluate()
 
 
-def fed(parent: Path, *parts: Callable[[Script], None]) -> Loader:
+def feed(parent: Path, *parts: Callable[[Script], None]) -> Loader:
     parent.mkdir()
     script = Script()
     for part in parts:
         part(script)
-    [one] = script.case(parent).feeding
+    [one] = script.context(parent).feeding
     return one.loader
 
 
@@ -81,12 +81,12 @@ def fed(parent: Path, *parts: Callable[[Script], None]) -> Loader:
 def test_a_loader_has_the_figures_of_its_passes_in_training_alone(
     tmp_path: Path, trained: Callable[[Script], None]
 ) -> None:
-    plain = fed(tmp_path / "plain", trained)
+    plain = feed(tmp_path / "plain", trained)
     for number, ahead in enumerate((Script.statistics, Script.evaluate)):
-        told = fed(tmp_path / f"{number}", ahead, trained)
+        told = feed(tmp_path / f"{number}", ahead, trained)
         assert (told.begun_ahead, replace(told, begun_ahead=False)) == (True, plain)
     for number, behind in enumerate((Script.statistics, Script.evaluate)):
-        assert fed(tmp_path / f"{number} behind", Script.train, behind) == fed(
+        assert feed(tmp_path / f"{number} behind", Script.train, behind) == feed(
             tmp_path / f"{number} alone", Script.train
         )
 
@@ -95,22 +95,22 @@ def test_what_is_told_of_training_and_what_its_run_gains(tmp_path: Path) -> None
     script = Script()
     script.statistics()
     script.train()
-    case = script.case(tmp_path)
-    [one] = case.feeding
+    context = script.context(tmp_path)
+    [one] = context.feeding
     share = FETCH / (FETCH + 15 * MS)
     assert one.wait_share == pytest.approx(share, abs=0.01)
     [finding] = script.findings(tmp_path)
     assert finding.id == "serial_loading"
     assert f"{share:.0%}".replace("%", " % of training") in finding.title
     assert finding.run_speedup is not None
-    saved_s = case.wall_s - case.wall_s / finding.run_speedup[1]
+    saved_s = context.wall_s - context.wall_s / finding.run_speedup[1]
     assert saved_s < 1.05 * BATCHES * FETCH / 1e9
     # What the report lists is what the run had.
-    assert [x.iterations for x in case.summary.loaders] == [2 * BATCHES]
+    assert [x.iterations for x in context.summary.loaders] == [2 * BATCHES]
 
 
 def test_a_pass_without_a_model_between_epochs_is_waited_for_in_training(tmp_path: Path) -> None:
-    found = fed(tmp_path / "run", Script.train, Script.statistics, Script.train)
+    found = feed(tmp_path / "run", Script.train, Script.statistics, Script.train)
     assert (found.passes, found.iterations) == (3, 3 * BATCHES)
     assert found.wait_total_s == pytest.approx(3 * (BATCHES - 1) * 0.02001)
 
@@ -123,9 +123,13 @@ def test_a_test_behind_training_does_not_stand_for_its_evaluation(tmp_path: Path
         script.evaluate(validation)
     for _ in range(5):
         script.evaluate(test)
-    case = script.case(tmp_path)
-    assert [x.loader.site for x in case.evaluating] == ["train.py:42"]
-    assert [x.site for x in case.summary.loaders] == ["train.py:41", "train.py:42", "train.py:43"]
+    context = script.context(tmp_path)
+    assert [x.loader.site for x in context.evaluating] == ["train.py:42"]
+    assert [x.site for x in context.summary.loaders] == [
+        "train.py:41",
+        "train.py:42",
+        "train.py:43",
+    ]
     [told] = [x for x in script.findings(tmp_path) if x.id == "slow_validation"]
     assert told.site == "train.py:42"
 
@@ -138,9 +142,9 @@ def test_a_loader_that_another_thread_reads_is_left_as_it_is(tmp_path: Path) -> 
     run.thread = 0
     for _ in range(BATCHES):
         script.learn()
-    case = script.case(tmp_path)
-    assert [x.thread for x in case.loaders] == ["other"]
-    assert case.loaders == case.summary.loaders
+    context = script.context(tmp_path)
+    assert [x.thread for x in context.loaders] == ["other"]
+    assert context.loaders == context.summary.loaders
 
 
 def test_batches_of_workers_are_told_apart_too(tmp_path: Path) -> None:
@@ -159,11 +163,11 @@ def test_batches_of_workers_are_told_apart_too(tmp_path: Path) -> None:
             if is_training:
                 script.learn()
         run.stop(script.loader)
-    case = script.case(tmp_path)
-    [one] = case.feeding
+    context = script.context(tmp_path)
+    [one] = context.feeding
     assert one.loader.blocked_s == pytest.approx((BATCHES - 1) * 0.002)
     assert one.loader.receive_s == pytest.approx((BATCHES - 1) * 1e-6)
-    [whole] = case.summary.loaders
+    [whole] = context.summary.loaders
     assert whole.blocked_s == pytest.approx((BATCHES - 1) * 0.011)
     assert replace(one.loader, hot_lines=[]) != replace(whole, hot_lines=[])
 
@@ -186,7 +190,7 @@ def test_workers_that_were_started_ahead_of_training_could_have_lived_on(
         pass_over(lambda: None)
     for _ in range(6):
         pass_over(script.learn)
-    [one] = script.case(tmp_path).feeding
+    [one] = script.context(tmp_path).feeding
     assert one.loader.passes == 6
     assert one.loader.later_passes == (6 if ahead else 5)
     assert one.later_starts_s == pytest.approx(0.201 * (6 if ahead else 5))

@@ -14,7 +14,7 @@ from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.record.schema import Writer
 
 SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70")
@@ -46,8 +46,8 @@ SAVED = Checkpoints(saves=4, save_s=0.8, saved_bytes=3 << 20, site="train.py:70"
     ],
 )
 def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str) -> None:
-    case = case_of(steady_steps=100, parts={"checkpoint": 0.8})
-    finding = only(replace(case, checkpoints=calls))
+    context = case_of(steady_steps=100, parts={"checkpoint": 0.8})
+    finding = only(replace(context, checkpoints=calls))
     assert (finding.title, finding.site) == (title, calls.site)
 
 
@@ -61,8 +61,8 @@ def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str)
     ],
 )
 def test_where_a_trainer_is_told_how_often_it_saves(writer: Writer, argument: str | None) -> None:
-    case = case_of(steady_steps=100, parts={"checkpoint": 0.8})
-    told = only(replace(case, checkpoints=replace(SAVED, writers=(writer,)))).also
+    context = case_of(steady_steps=100, parts={"checkpoint": 0.8})
+    told = only(replace(context, checkpoints=replace(SAVED, writers=(writer,)))).also
     assert [one.split()[5] for one in told] == ([argument] if argument else [])
 
 
@@ -78,8 +78,10 @@ def test_what_training_spends_elsewhere(
     key: str, rule: str, spent_s: float, little_s: float
 ) -> None:
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, parts={key: spent_s})
-    finding = only(replace(case, summary=replace(case.summary, part_lines=[hot_line("other")])))
+    context = case_of(healthy, parts={key: spent_s})
+    finding = only(
+        replace(context, summary=replace(context.summary, part_lines=[hot_line("other")]))
+    )
     assert finding.id == rule
     assert finding.is_at_most
     assert finding.predicted_speedup is not None
@@ -149,11 +151,11 @@ def test_samples_that_are_drawn_after_a_validation_are_not_its_loaders(
         validating.loader, id=1, site="val.py:40", called_at="train.py:60", evaluation_s=over_it_s
     )
     drawing = HotLine("evaluation", "ddpm.py:8", "sample", ["train.py:61"], 90, 0.9, 28.0)
-    case = case_of(
+    context = case_of(
         Planted(workers=2, fetch_s=0.002, compute_s=0.01), validating, parts={"evaluation": 31.0}
     )
     lines = [drawing, replace(hot_line("forward"), called_from=["train.py:59"])]
-    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
+    finding = only(replace(context, summary=replace(context.summary, part_lines=lines)))
     assert finding.id == "slow_validation"
     assert finding.site == ("train.py:60" if is_told_by_it else "train.py:61")
     assert "most of it goes to ddpm.py:8 (sample): 90 % of it" in finding.also
@@ -210,7 +212,7 @@ def test_healthy_runs_have_no_finding(healthy: dict[str, Any]) -> None:
     assert found(case_of(Planted(**healthy))) == []
 
 
-def evaluated_with_new_workers(evaluation_s: float) -> Case:
+def evaluated_with_new_workers(evaluation_s: float) -> RunContext:
     """Workers are started for each of 20 passes of evaluation: 0.1 s and more each."""
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     evaluation = Planted(
@@ -243,15 +245,15 @@ def test_what_follows_a_checkpoint_belongs_to_it(line: str, share: float, is_joi
 
 def with_saves(
     saved: tuple[float, float], python: tuple[float, float], line: str, share: float = 0.9
-) -> Case:
+) -> RunContext:
     """Half a second each of saving and of Python at a line, with shares of the halves' steps."""
-    case = case_of(
+    context = case_of(
         Planted(workers=2, fetch_s=0.002, compute_s=0.01),
         parts={"checkpoint": 0.5, "other": 0.5},
         halves={"checkpoint": saved, "other": python},
     )
     there = replace(hot_line("other", 0.95), site=line, function="save", line_share=share)
-    return replace(case, summary=replace(case.summary, part_lines=[there]))
+    return replace(context, summary=replace(context.summary, part_lines=[there]))
 
 
 @pytest.mark.parametrize(
@@ -286,10 +288,10 @@ def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> No
 
 
 def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> None:
-    case = evaluated_with_new_workers(5.0)
-    told = diagnose(case).findings
+    context = evaluated_with_new_workers(5.0)
+    told = diagnose(context).findings
     assert {one.id for one in told} == {"slow_validation", "worker_restart"}
-    everything = together(case, told)
+    everything = together(context, told)
     of_all = next(one for one in told if one.id == "slow_validation")
     assert everything is not None
     assert of_all.predicted_speedup is not None

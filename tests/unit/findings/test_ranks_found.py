@@ -13,19 +13,21 @@ from support.found import compiled, found, hot_line, only
 from trainprof.analysis.summary.code import Collective, Compilation
 from trainprof.analysis.summary.finding import LIKELY
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
 def late(rank: int, phase: str, seconds: float) -> dict[str, Any]:
     return {"rank": rank, "phase": phase, "share_of_steps": 0.5, "seconds": seconds}
 
 
-def ranks(*rows: dict[str, Any], rank: int = 1, **changes: Any) -> Case:
+def ranks(*rows: dict[str, Any], rank: int = 1, **changes: Any) -> RunContext:
     """Two seconds and more of training; the case is that of one rank."""
     healthy = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    case = case_of(healthy, stragglers=list(rows), **changes)
-    run = replace(case.summary.run, world_size=2, rank=rank)
-    return replace(case, summary=replace(case.summary, run=run, part_lines=[hot_line("other")]))
+    context = case_of(healthy, stragglers=list(rows), **changes)
+    run = replace(context.summary.run, world_size=2, rank=rank)
+    return replace(
+        context, summary=replace(context.summary, run=run, part_lines=[hot_line("other")])
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_rank_that_the_others_wait_for(phases: tuple[str, ...], site: str | No
 @pytest.mark.parametrize("called_at", ["train.py:62", None])
 def test_a_rank_that_evaluates_alone(called_at: str | None) -> None:
     """`if rank == 0: evaluate()`: not where its loader is built, and not too long by itself."""
-    case = ranks(late(1, "evaluation", 0.6))
+    context = ranks(late(1, "evaluation", 0.6))
     sites = {"train.py:50": 0.2, "train.py:51": 0.5}
     loaders = [
         replace(
@@ -55,35 +57,35 @@ def test_a_rank_that_evaluates_alone(called_at: str | None) -> None:
         )
         for site, spent_s in sites.items()
     ]
-    [fed] = case.feeding
-    case = replace(case, evaluating=[replace(fed, loader=one) for one in loaders])
-    finding = next(one for one in diagnose(case).findings if one.id == "slow_rank")
+    [feed] = context.feeding
+    context = replace(context, evaluating=[replace(feed, loader=one) for one in loaders])
+    finding = next(one for one in diagnose(context).findings if one.id == "slow_rank")
     assert finding.site == (called_at or "train.py:51")
     assert finding.advice.startswith("let all ranks share it")
     in_turn = replace(
-        case.summary, stragglers=[late(1, "evaluation", 0.4), late(0, "evaluation", 0.3)]
+        context.summary, stragglers=[late(1, "evaluation", 0.4), late(0, "evaluation", 0.3)]
     )
-    finding = only(replace(case, summary=in_turn))
+    finding = only(replace(context, summary=in_turn))
     assert finding.advice == "do it less often"
 
 
 def test_a_rank_that_evaluates_alone_over_no_loader() -> None:
-    case = ranks(late(1, "evaluation", 0.6))
+    context = ranks(late(1, "evaluation", 0.6))
     lines = [replace(hot_line("evaluation"), site="rollout.py:9", called_from=["train.py:62"])]
     lines.append(replace(hot_line("forward"), site="model.py:3"))
-    finding = only(replace(case, summary=replace(case.summary, part_lines=lines)))
+    finding = only(replace(context, summary=replace(context.summary, part_lines=lines)))
     assert finding.site == "train.py:62"
 
 
 def test_what_one_rank_computes_longer_others_take_over() -> None:
-    case = ranks(late(1, "forward", 0.6))
-    finding = only(case)
+    context = ranks(late(1, "forward", 0.6))
+    finding = only(context)
     assert finding.site is None
     assert "order[rank::world_size]" in finding.advice
     # Of two ranks each would compute a half of it.
     assert finding.recoverable_s == pytest.approx(0.3)
     passes_on = [Collective("train.py:30", "send", 60, 0.01)]
-    stages = replace(case, summary=replace(case.summary, collectives=passes_on))
+    stages = replace(context, summary=replace(context.summary, collectives=passes_on))
     assert found(stages) == []
 
 
@@ -108,14 +110,14 @@ def test_what_ranks_hardly_wait_for_is_no_finding() -> None:
     assert found(ranks()) == []
 
 
-def recompiled(*told: Compilation) -> Case:
-    case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02))
-    return replace(case, summary=replace(case.summary, compilations=list(told)))
+def recompiled(*told: Compilation) -> RunContext:
+    context = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02))
+    return replace(context, summary=replace(context.summary, compilations=list(told)))
 
 
 def test_code_that_is_compiled_again_and_again() -> None:
-    case = recompiled(compiled(1, 0.2), replace(compiled(3, 1.3), site="train.py:60"))
-    finding = only(case)
+    context = recompiled(compiled(1, 0.2), replace(compiled(3, 1.3), site="train.py:60"))
+    finding = only(context)
     assert (finding.id, finding.site, finding.is_at_most) == ("recompiling", "train.py:60", True)
     assert finding.recoverable_s == pytest.approx(1.5)
     assert finding.evidence["again"] == 4
@@ -124,7 +126,7 @@ def test_code_that_is_compiled_again_and_again() -> None:
     assert "not where a model is evaluated" in caution
     assert "padded places have to be masked" in caution
     assert finding.also == []
-    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / case.training_s))
+    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / context.training_s))
     [finding] = diagnose(recompiled(compiled(7, 1.5, versions=8))).findings
     assert "runs it uncompiled" in finding.also[0]
 

@@ -10,27 +10,27 @@ from support.cases import Planted, case_of
 from trainprof.analysis.summary.finding import LIKELY
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 STEPS = 200
 
 
-def zipped(one: Planted, other: Planted, step_s: float) -> Case:
+def zipped(one: Planted, other: Planted, step_s: float) -> RunContext:
     """Returns a run whose steps take a batch of both."""
     other.loader = replace(other.loader, id=1, site="train.py:50")
-    case = case_of(one, other)
-    training = replace(case.summary.training, iterations=STEPS, steps=STEPS)
+    context = case_of(one, other)
+    training = replace(context.summary.training, iterations=STEPS, steps=STEPS)
     training_s = STEPS * step_s
-    run = replace(case.summary.run, wall_s=1.1 * training_s)
+    run = replace(context.summary.run, wall_s=1.1 * training_s)
     return replace(
-        case,
-        summary=replace(case.summary, training=training, run=run),
+        context,
+        summary=replace(context.summary, training=training, run=run),
         training_s=training_s,
-        feeding=[replace(fed, training_s=training_s) for fed in case.feeding],
+        feeding=[replace(feed, training_s=training_s) for feed in context.feeding],
     )
 
 
-def serial() -> Case:
+def serial() -> RunContext:
     """20 ms for a batch of each, 20 ms of computing."""
     return zipped(*(Planted(fetch_s=0.02, compute_s=0.04, passes=1) for _ in range(2)), 0.06)
 
@@ -52,13 +52,13 @@ def test_what_one_gains_is_not_waited_for_at_another(making_s: float, times: flo
 
 @pytest.mark.parametrize(("workers", "times"), [((1, 1), 3.0), ((1, 0), 1.5)])
 def test_what_a_trial_of_both_will_show(workers: tuple[int, int], times: float) -> None:
-    case = serial()
-    loaders = modelled(case.feeding)
+    context = serial()
+    loaders = modelled(context.feeding)
     settings = [
         replace(one.inputs.setting, workers=count)
         for one, count in zip(loaders, workers, strict=True)
     ]
-    speed = LoaderForecast(case, loaders).speedup(settings)
+    speed = LoaderForecast(context, loaders).speedup(settings)
     assert speed is not None
     assert speed.low <= times <= speed.high
     assert speed.mid == pytest.approx(times, rel=0.1)

@@ -12,7 +12,7 @@ from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.device import SyncPoint
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 EVERY_100TH: str = "every 100th step"
 
@@ -25,19 +25,21 @@ def waits(
     lines: tuple[HotLine, ...] = (),
     by_lightning: bool = False,
     needed_s: float = 0.0,
-) -> Case:
+) -> RunContext:
     """A run that waits at train.py:60."""
     planted = Planted(workers=2, fetch_s=0.002)
     planted.loader = replace(planted.loader, built_by=built_by)
     settings = TorchSettings(trains_by_lightning=by_lightning)
-    case = on_device(case_of(planted, torch=settings), sync_s=0.6)
+    context = on_device(case_of(planted, torch=settings), sync_s=0.6)
     point = SyncPoint("train.py:60", kind, 200, 0, 3.0, 1.0, library_share=library_share)
     points = [replace(point, needed_s=needed_s)]
-    return replace(case, summary=replace(case.summary, sync_points=points, part_lines=list(lines)))
+    return replace(
+        context, summary=replace(context.summary, sync_points=points, part_lines=list(lines))
+    )
 
 
-def told(case: Case) -> Finding:
-    [finding] = [one for one in diagnose(case).findings if one.id == "exposed_syncs"]
+def told(context: RunContext) -> Finding:
+    [finding] = [one for one in diagnose(context).findings if one.id == "exposed_syncs"]
     return finding
 
 
@@ -108,8 +110,8 @@ def test_a_trainers_own_check_is_told_from_the_scripts(
 def test_what_no_script_can_leave_out_is_not_promised(
     needed_s: float, expected: float | None
 ) -> None:
-    case = waits("item", needed_s=needed_s)
-    found = [one for one in diagnose(case).findings if one.id == "exposed_syncs"]
+    context = waits("item", needed_s=needed_s)
+    found = [one for one in diagnose(context).findings if one.id == "exposed_syncs"]
     assert [one.recoverable_s for one in found] == (
         [] if expected is None else [pytest.approx(expected)]
     )

@@ -11,6 +11,7 @@ from support.found import found, only
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import Numerics
+from trainprof.findings.catalogue import RULES
 from trainprof.findings.diagnose import _without_symptoms, diagnose
 
 
@@ -48,14 +49,14 @@ def test_a_model_in_double_precision() -> None:
     single = TorchSettings(numerics=Numerics("float32", "unknown"))
     meant = replace(DOUBLE, decomposes_in_float64=True)
     for healthy in (single, meant):
-        case = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=healthy)
-        assert found(case) == []
+        context = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=healthy)
+        assert found(context) == []
 
 
 def test_what_float32_changes_is_minded_on_a_device_too() -> None:
-    case = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=DOUBLE))
-    case = replace(case, summary=replace(case.summary, devices=[idle_device({})]))
-    [finding] = [one for one in diagnose(case).findings if one.id == "double_precision"]
+    context = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=DOUBLE))
+    context = replace(context, summary=replace(context.summary, devices=[idle_device({})]))
+    [finding] = [one for one in diagnose(context).findings if one.id == "double_precision"]
     assert finding.cautions == [
         "the numbers change from the seventh digit on: not where double is meant"
     ]
@@ -83,10 +84,11 @@ def test_convolutions_in_double_precision_may_gain_more() -> None:
 
 @pytest.mark.parametrize("low", [0.6, 1.2])
 def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) -> None:
-    case = case_of(Planted(fetch_s=0.01, compute_s=0.01))
-    (serial,) = diagnose(case).findings
+    context = case_of(Planted(fetch_s=0.01, compute_s=0.01))
+    (serial,) = diagnose(context).findings
     threads = replace(serial, id="thread_count", change={}, predicted_speedup=None)
-    told, _ = _without_symptoms([replace(serial, predicted_speedup=[low, 1.7]), threads])
+    unsure = replace(serial, predicted_speedup=[low, 1.7])
+    told, _ = _without_symptoms([unsure, threads], {rule.id: rule for rule in RULES})
     assert ("serial_loading" in [one.id for one in told]) == (low > 1)
 
 

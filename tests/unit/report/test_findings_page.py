@@ -263,7 +263,7 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
     [
         (WORDS, {}, [VERIFY]),
         (WORDS, {"findings": [IN_LOOP]}, [LINES]),
-        (WORDS, {"findings": [replace(IN_LOOP, id="slow_optimizer")]}, []),
+        (WORDS, {"findings": [summaries.finding(id="slow_optimizer", is_tried_by_tune=False)]}, []),
         (WORDS, {"findings": [summaries.finding(change={}, is_tried_by_tune=False)]}, [LINES]),
         (WORDS, {"findings": [IN_LOOP], "lines": SimpleNamespace()}, []),
         (WORDS, NOTHING, [LINES]),

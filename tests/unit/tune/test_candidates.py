@@ -20,7 +20,7 @@ from trainprof.analysis.statistics.speedup import FASTER, SpeedUp
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.tune.candidate import Candidate, interval_without, learned, together
 from trainprof.tune.candidates import Plan, plan
 from trainprof.tune.loader_candidates import WORKERS
@@ -29,14 +29,14 @@ HEALTHY = Planted(workers=4, fetch_s=0.01, compute_s=0.02)
 RESTARTING = {"workers": 2, "fetch_s": 0.005, "passes": 10, "start_s": 0.3}
 
 
-def planted(changes: dict[str, Any] | None = None, **how: Any) -> Case:
+def planted(changes: dict[str, Any] | None = None, **how: Any) -> RunContext:
     """A run of one loader, whose other fields are `changes`."""
     run = Planted(**how)
     run.loader = replace(run.loader, **(changes or {}))
     return case_of(run)
 
 
-def looped(context: Case, spent_s: float | None = None) -> Case:
+def looped(context: RunContext, spent_s: float | None = None) -> RunContext:
     adam = LoopedOptimizer(
         "Adam", 9, "train.py:5", **({} if spent_s is None else {"spent_s": spent_s})
     )
@@ -279,7 +279,7 @@ def test_spawned_workers_that_start_again_are_tried_forked() -> None:
 # -- several loaders
 
 
-def of_steps(context: Case, *, iterations: int, training_s: float) -> Case:
+def of_steps(context: RunContext, *, iterations: int, training_s: float) -> RunContext:
     """Returns a run of 200 steps."""
     training = replace(context.summary.training, iterations=iterations, steps=200)
     return replace(
@@ -290,7 +290,9 @@ def of_steps(context: Case, *, iterations: int, training_s: float) -> Case:
     )
 
 
-def two(fetch_s: tuple[float, float], compute_s: tuple[float, float], **second: object) -> Case:
+def two(
+    fetch_s: tuple[float, float], compute_s: tuple[float, float], **second: object
+) -> RunContext:
     parts = second.pop("parts", {})
     first, other = (
         Planted(workers=0, fetch_s=fetch, compute_s=compute, **parts)
@@ -300,7 +302,7 @@ def two(fetch_s: tuple[float, float], compute_s: tuple[float, float], **second: 
     return case_of(first, other)
 
 
-def zipped(first_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> Case:
+def zipped(first_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> RunContext:
     """Each step takes a batch of both, prepared one after the other without workers."""
     context = two((first_s, other_s), (compute_s + other_s, compute_s + first_s), **second)
     return of_steps(context, iterations=200, training_s=200 * (first_s + other_s + compute_s))
@@ -513,7 +515,7 @@ def test_the_second_number_of_workers_is_foretold_from_the_first() -> None:
 # -- a finding says that tune measures its change only where that has a trial of it
 
 
-def has_trial(context: Case, finding: Finding) -> bool:
+def has_trial(context: RunContext, finding: Finding) -> bool:
     """Whether a candidate changes the first of a finding's arguments, of its loader.
 
     Workers that are there already are kept in a trial of its own.
@@ -524,12 +526,12 @@ def has_trial(context: Case, finding: Finding) -> bool:
     return any(finding.site in each.sites or not of_loader for each in changing)
 
 
-def streaming(**changes: Any) -> Case:
+def streaming(**changes: Any) -> RunContext:
     stream = {"is_iterable": True, **changes}
     return planted(stream, fetch_s=0.03, running=0.6, compute_s=0.01)
 
 
-def evaluated(evaluated_s: float, **how: Any) -> Case:
+def evaluated(evaluated_s: float, **how: Any) -> RunContext:
     """Training, and an evaluation that takes so much of it."""
     evaluation = Planted(**how, compute_s=0.002, role="evaluation")
     evaluation.loader = replace(evaluation.loader, id=1, site="train.py:44")
@@ -537,7 +539,7 @@ def evaluated(evaluated_s: float, **how: Any) -> Case:
     return case_of(training, evaluation, parts={"evaluation": evaluated_s})
 
 
-def copying(**changes: Any) -> Case:
+def copying(**changes: Any) -> RunContext:
     """A device waits 0.6 s for copies of batches, and the host as long."""
     context = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
     devices = [replace(device, copy_wait_s=0.6) for device in context.summary.devices]
@@ -576,7 +578,7 @@ KEPT: dict[str, Any] = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s":
     ],
 )
 def test_tune_is_named_where_it_has_a_trial(
-    context: Case, rule: str, is_tried: bool | None
+    context: RunContext, rule: str, is_tried: bool | None
 ) -> None:
     finding = next(x for x in diagnose(context).findings if x.id == rule)
     assert (finding.change == {}) is (is_tried is None)

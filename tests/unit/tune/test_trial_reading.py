@@ -10,7 +10,6 @@ import pytest
 from support import summaries
 from support.events import MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.tune import (
     FAILED,
     HUNG,
@@ -20,6 +19,7 @@ from trainprof.analysis.summary.tune import (
     TIMED_OUT,
     TOO_FEW_STEPS,
 )
+from trainprof.findings.summarize import summarize
 from trainprof.launch.outcome import Outcome
 from trainprof.record.schema import Kind, Topic
 from trainprof.tune.trial import Measured, Trial, baseline, ceiling, loader_alone

@@ -15,8 +15,8 @@ from trainprof.analysis.lines.times import (
     source_name,
     timed_functions,
 )
-from trainprof.analysis.run.faults import RECORDING_STOPPED, faults_of
 from trainprof.analysis.run.metadata import integer
+from trainprof.analysis.run.missing import RECORDING_STOPPED, faults_of
 from trainprof.analysis.run.process_name import process_names
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording

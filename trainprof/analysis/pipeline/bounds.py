@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH, Float64, Flow, Pipeline, simulate
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import (
     BLOCKED,
     COMPUTE,
@@ -22,7 +23,6 @@ from trainprof.analysis.summary.loader import (
     SAMPLER,
     STORAGE,
 )
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 
 Scenario: TypeAlias = Literal["low", "mid", "high"]
 

@@ -13,13 +13,13 @@ from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import LOADER_CALLS
 from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_series import RecordedSteps, first_recording
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.analysis.timeline.timeline import Timeline
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 

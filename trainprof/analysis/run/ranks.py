@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.run.ending import ending, recorded_ending
+from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.summary.code import Collective, PythonInModel, UnsharedData
 from trainprof.analysis.summary.device import MemoryGrowth
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.summary.run import Exit, Ledger, Phases, Training, Verdict
+from trainprof.analysis.summary.run import Exit, Ledger, Phases, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.verdict.device_headline import DeviceEvidence
-from trainprof.analysis.verdict.headline import Evidence
 from trainprof.record.run_directory import RunDirectory
 
 # A rank's directory, as launch/placement.py names it.
@@ -69,9 +67,7 @@ def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording
     }
 
 
-def across_ranks(
-    summaries: Sequence[RunSummary], rows: list[dict[str, Any]], told: Verdict
-) -> RunSummary:
+def across_ranks(summaries: Sequence[RunSummary], rows: list[dict[str, Any]]) -> RunSummary:
     """Returns the run of several ranks: ledger, phases and a step's parts are means over them.
 
     Samples and devices are those of all ranks together; the other sections are the first rank's.
@@ -79,7 +75,6 @@ def across_ranks(
     Args:
         summaries: One per rank, in order.
         rows: Their rows.
-        told: The verdict on all of them.
     """
     first = summaries[0]
     sizes = [summary.run.world_size for summary in summaries if summary.run.world_size]
@@ -103,17 +98,19 @@ def across_ranks(
             _mean_by_key([summary.ledger.other_by_place for summary in summaries]),
         ),
         training=_training([summary.training for summary in summaries]),
-        findings=_common_findings([summary.findings for summary in summaries]),
-        together=None,
         devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
         out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
-        verdict=told,
         collectives=_mean_collectives([summary.collectives for summary in summaries]),
         memory_growth=_most_growth(summaries),
         unshared=_unshared(summaries),
-        faults=list(dict.fromkeys(fault for summary in summaries for fault in summary.faults)),
+        faults=common_faults([summary.faults for summary in summaries]),
     )
+
+
+def common_faults(each: Iterable[Iterable[str]]) -> list[str]:
+    """Returns the faults of all ranks, each once."""
+    return list(dict.fromkeys(fault for faults in each for fault in faults))
 
 
 def _most_growth(summaries: Sequence[RunSummary]) -> MemoryGrowth | None:
@@ -171,16 +168,6 @@ def _mean_collectives(each: Sequence[Sequence[Collective]]) -> list[Collective]:
         spent[one.site, one.function] += one.seconds / len(each)
     found = [replace(one, seconds=spent[key]) for key, one in named.items()]
     return sorted(found, key=lambda one: -one.seconds)
-
-
-def _common_findings(each: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Returns the first rank's findings that all ranks have: the others hold one of them up."""
-    first, *others = each
-    return [
-        one
-        for one in first
-        if all(any((x.id, x.site) == (one.id, one.site) for x in other) for other in others)
-    ]
 
 
 def _common_device(each: Sequence[DeviceEvidence | None]) -> DeviceEvidence | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,41 +20,61 @@ MODELLED_WORKERS: Final = "modelled_workers"
 COMES_ONCE: Final = "comes_once"
 # Likewise: seconds that may be why other findings are there, which cost no more; None: any.
 EXPLAINS_S: Final = "kept_s"
-# What lies outside of steady steps, or is the change itself that halves of a run differ by.
-NO_MATTER_OF_NOISE: Final = (
-    "worker_restart",
-    "slow_validation",
-    "slow_checkpoints",
-    "recompiling",
-    "growing_backward",
-)
-# What these cost is unknown, or known at most, but every other figure of the run depends on it.
-SLOWS_EVERYTHING: Final = (
-    "duplicated_stream",
-    "anomaly_detection",
-    "thread_count",
-)
-# What is full of waiting threads has no cores left for the making of batches, by the root.
-EXPLAINED_BY: Final = {
-    "saturated_cpu": ("thread_count",),
-    "too_few_workers": ("thread_count",),
-    "slow_samples": ("thread_count",),
-    # Memory that was given back has to be asked for again, while work is given out.
-    "launch_bound": ("exposed_syncs",),
-}
-# What rules of earlier versions found, by their names: the rules that find it now.
-MERGED: Final = {
-    "crowded_cores": "saturated_cpu",
-    "idle_workers": "too_few_workers",
-    "uneven_batches": "slow_samples",
-    "needless_workers": "worker_restart",
-    "slow_pass_starts": "worker_restart",
-    "slow_first_batch": "worker_restart",
-    "torch_threads": "thread_count",
-    "few_threads": "thread_count",
-    "worker_threads": "thread_count",
-    "emptied_cache": "exposed_syncs",
-}
+# Kinds of gains, as RuleTraits has them.
+ESTIMATE: Final = "estimate"
+BY_SAMPLES: Final = "samples"
+# When a finding's reader is sent to line times.
+ALWAYS: Final = "always"
+WITHOUT_CHANGE: Final = "without_change"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """From which value on something counts, or up to which, and where that value comes from."""
+
+    value: float
+    source: str
+    is_upper: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTraits:
+    """What all findings of a rule have in common.
+
+    Attributes:
+        keys: Of the ledger: where in a step it shows, none where it lies outside of steps.
+        slows_everything: What it costs is unknown, or known at most, but every other figure of the
+            run depends on it.
+        of_all_parts: What takes longer because of it may be any part of a step.
+        gain: estimate: a part of a cost goes, and what is likely is an estimate; samples: what is
+            at most gained has beyond that how little some stack samples tell; else "".
+        gain_if: What has to be so for the gain, "": that all of a cost goes.
+        lines: always: its reader is sent to line times; without_change: where it names no change.
+    """
+
+    keys: list[str] = field(default_factory=list)
+    slows_everything: bool = False
+    of_all_parts: bool = False
+    gain: str = ""
+    gain_if: str = ""
+    lines: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleText:
+    """What a rule says of itself.
+
+    Attributes:
+        id: A word.
+        thresholds: By name.
+        explanation: What it means, how it is measured, when it is wrong, what to do.
+        traits: What all its findings have in common.
+    """
+
+    id: str
+    thresholds: Mapping[str, Threshold]
+    explanation: str | None
+    traits: RuleTraits = field(default_factory=RuleTraits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +101,7 @@ class Finding:
         steps: Those that show it best: step (from 0), seconds, part_s of them.
         verify: How to see whether it is true.
         is_tried_by_tune: `tune` measures its change.
+        traits: What all findings of its rule have in common.
     """
 
     id: str
@@ -100,6 +122,7 @@ class Finding:
     verify: str = ""
     of_steps: bool = False
     is_tried_by_tune: bool = False
+    traits: RuleTraits = field(default_factory=RuleTraits)
 
 
 # Why a finding was passed over.
@@ -139,7 +162,7 @@ def may_lose(finding: Finding) -> bool:
 
 def leads(finding: Finding) -> bool:
     """Whether it stands ahead of all others: what it costs them is not known."""
-    return finding.id in SLOWS_EVERYTHING and finding.evidence.get(EXPLAINS_S) != 0.0
+    return finding.traits.slows_everything and finding.evidence.get(EXPLAINS_S) != 0.0
 
 
 def comes_once(finding: Finding) -> bool:

@@ -35,6 +35,7 @@ LEDGER_KEYS: Final = (
     "other",
     "shutdown",
 )
+COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +334,9 @@ class Verdict:
     level: str | None = None
     share: float | None = None
     site: str | None = None
+
+
+UNJUDGED: Final = Verdict("unknown", "")
 
 
 @dataclass(frozen=True, slots=True)

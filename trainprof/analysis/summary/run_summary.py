@@ -61,6 +61,7 @@ class RunSummary:
             gains do not add up. None of fewer than two.
         passed_over: What rules found besides, and why it is not told.
         findings_from: From which gain of steps on a finding is told, by the noise of this run.
+        rules: That were asked, by id.
         hot_lines: Of the user's, those that a step spends most time in, largest share first.
         part_lines: Where each part of the training loop is spent, by functions.
         python_in_model: What of the model's time is Python code; None where too few looks tell it,
@@ -131,6 +132,7 @@ class RunSummary:
     together: float | None = None
     passed_over: list[PassedOver] = field(default_factory=list)
     findings_from: float | None = None
+    rules: list[str] = field(default_factory=list)
     out_of_memory: OutOfMemory | None = None
     found_syncs: FoundSyncs | None = None
     compilations: list[Compilation] = field(default_factory=list)

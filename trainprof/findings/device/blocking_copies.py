@@ -32,19 +32,18 @@ from typing import Any, Final
 
 from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
 from trainprof.analysis.summary.device import Transfer
-from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import size
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.gain import outside_steps
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.loading.loader_cautions import OFF_DEVICE
 from trainprof.findings.loading.loader_change import call_with
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
-from trainprof.findings.wording import size, span
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
+from trainprof.findings.wording import span
 
 ID: Final = "blocking_copies"
-KEYS: Final[tuple[str, ...]] = ("transfer",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
 }
@@ -67,15 +66,15 @@ _OWN_STREAM: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    spent_s = case.idle_s("copy_s") or 0.0
-    if case.settled_s <= 0 or spent_s < least * case.settled_s:
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    spent_s = context.idle_s("copy_s") or 0.0
+    if context.settled_s <= 0 or spent_s < least * context.settled_s:
         return None
-    worst, are_several = dearest_in_training(case.summary.transfers)
+    worst, are_several = dearest_in_training(context.summary.transfers)
     if worst is None:
         return None
-    advice, gain_s, change = _advice(case, worst, spent_s)
+    advice, gain_s, change = _advice(context, worst, spent_s)
     pageable, blocking = _is_pageable(worst), _is_blocking(worst)
     how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
     count = worst.count if worst.in_training is None else worst.in_training
@@ -84,27 +83,29 @@ def find(case: Case) -> Finding | None:
         copies = f"copies, most of it for the {copies} at {worst.site}"
     return plain_finding(
         ID,
-        f"the device waits {span(spent_s)}, {case.of_settled(spent_s)}, for {copies}",
-        outside_steps(case, gain_s),
+        f"the device waits {span(spent_s)}, {context.of_settled(spent_s)}, for {copies}",
+        outside_steps(context, gain_s),
         site=worst.site,
         advice=advice,
         change=change,
         cautions=[_WRITTEN_AGAIN] if "non_blocking" in advice else [],
         evidence={
             "copy_idle_s": spent_s,
-            "copy_idle_share": spent_s / case.settled_s,
-            "copy_wait_s": _waited_s(case),
+            "copy_idle_share": spent_s / context.settled_s,
+            "copy_wait_s": _waited_s(context),
             "bytes": worst.bytes,
             "pinned_share": worst.pinned_share,
             "non_blocking_share": worst.non_blocking_share,
-            **({LOADER_ID: case.feeding[0].loader.id} if len(case.feeding) == 1 else {}),
+            **({LOADER_ID: context.feeding[0].loader.id} if len(context.feeding) == 1 else {}),
         },
     )
 
 
-def _advice(case: Case, worst: Transfer, spent_s: float) -> tuple[str, float, dict[str, Any]]:
+def _advice(
+    context: RunContext, worst: Transfer, spent_s: float
+) -> tuple[str, float, dict[str, Any]]:
     """Returns what to do about copies, what that saves at most, s, and what to patch."""
-    in_loader = any(fed.loader.touches_device for fed in case.feeding)
+    in_loader = any(feed.loader.touches_device for feed in context.feeding)
     if worst.direction == "d2h":
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
         return advice, spent_s, {}
@@ -115,7 +116,7 @@ def _advice(case: Case, worst: Transfer, spent_s: float) -> tuple[str, float, di
         advice = "make it on the device, by device= in the call of torch's that makes it"
         return advice, min(idle_during_s(worst), spent_s), {}
     if worst.direction == "h2d" and not in_loader and _each_bytes(worst) < _SMALL_BYTES:
-        rows = [one for one in case.summary.transfers if one.direction == worst.direction]
+        rows = [one for one in context.summary.transfers if one.direction == worst.direction]
         small_s = sum(idle_during_s(one) for one in rows if _each_bytes(one) < _SMALL_BYTES)
         return (
             f"fewer and larger copies: with {size(_each_bytes(worst))} each it is not their bytes "
@@ -123,28 +124,28 @@ def _advice(case: Case, worst: Transfer, spent_s: float) -> tuple[str, float, di
             _JOINED_SAVES * min(small_s, spent_s),
             {},
         )
-    return _of_batches(case, worst, spent_s, in_loader=in_loader)
+    return _of_batches(context, worst, spent_s, in_loader=in_loader)
 
 
 def _of_batches(
-    case: Case, worst: Transfer, spent_s: float, *, in_loader: bool
+    context: RunContext, worst: Transfer, spent_s: float, *, in_loader: bool
 ) -> tuple[str, float, dict[str, Any]]:
     """Returns what makes copies of batches, or of as large tensors, faster."""
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    pageable, blocking, wait_s = _is_pageable(worst), _is_blocking(worst), _waited_s(case)
-    is_waited_for = blocking and wait_s >= least * case.settled_s
+    least = RULE.threshold(context.settings, "share")
+    pageable, blocking, wait_s = _is_pageable(worst), _is_blocking(worst), _waited_s(context)
+    is_waited_for = blocking and wait_s >= least * context.settled_s
     if not pageable and not is_waited_for:
         return _OWN_STREAM, spent_s, {}
-    settings = case.builder()
+    settings = context.builder()
     settings = settings if settings is not None and settings.copies else None
     to = ".to(device, non_blocking=True)"
     if settings is not None:
         to = settings.copies or ""
     elif worst.by_library_share > 0:
         to = "non_blocking=True for each tensor (a library makes the copies of this line)"
-    elif _copies_back(case, worst):
+    elif _copies_back(context, worst):
         to = f"{to} for copies to the device alone"
-    loaders = [one for one in case.summary.loaders if one.role == TRAINING]
+    loaders = [one for one in context.summary.loaders if one.role == TRAINING]
     may_be_batches = _may_be_batches(worst, loaders)
     change: dict[str, Any] = {}
     if pageable and may_be_batches and not all(one.pin_memory for one in loaders):
@@ -152,7 +153,7 @@ def _of_batches(
     if blocking and not in_loader and to == ".to(device, non_blocking=True)":
         change["non_blocking"] = True
     if pageable:
-        pinned = _pinned(case, loaders) if may_be_batches else _BY_ITSELF
+        pinned = _pinned(context, loaders) if may_be_batches else _BY_ITSELF
         return f"{pinned} with {to}", spent_s, change
     return to if settings is None else f"{settings.call}(..., {to})", wait_s, change
 
@@ -166,15 +167,15 @@ def _is_blocking(one: Transfer) -> bool:
     return one.direction != "d2h" and one.non_blocking_share < _MOSTLY
 
 
-def _copies_back(case: Case, worst: Transfer) -> bool:
+def _copies_back(context: RunContext, worst: Transfer) -> bool:
     """Whether a line copies the other way, too, or may in another part of the run."""
-    rows = case.summary.transfers
+    rows = context.summary.transfers
     is_here = any(one.site == worst.site and one.direction == "d2h" for one in rows)
-    return is_here or case.summary.run.part is not None
+    return is_here or context.summary.run.part is not None
 
 
-def _waited_s(case: Case) -> float:
-    return sum(device.copy_wait_s for device in case.summary.devices or ())
+def _waited_s(context: RunContext) -> float:
+    return sum(device.copy_wait_s for device in context.summary.devices or ())
 
 
 def _each_bytes(one: Transfer) -> float:
@@ -190,13 +191,23 @@ def _may_be_batches(worst: Transfer, loaders: list[Loader]) -> bool:
     return _each_bytes(worst) <= _AS_LARGE_TIMES * max(known)
 
 
-def _pinned(case: Case, loaders: list[Loader]) -> str:
+def _pinned(context: RunContext, loaders: list[Loader]) -> str:
     """Returns how batches come to be pinned, as far as it is known whose they are."""
     if not loaders:
         return _BY_ITSELF
     if all(one.pin_memory for one in loaders):
         return f"a pin_memory() method for the batch's own class, or {_BY_ITSELF},"
-    builders = {fed.loader.built_by for fed in case.feeding}
+    builders = {feed.loader.built_by for feed in context.feeding}
     if len(builders) != 1 or None in builders:
         return "DataLoader(..., pin_memory=True)"
-    return call_with(case.feeding[0].loader, {"pin_memory": True})
+    return call_with(context.feeding[0].loader, {"pin_memory": True})
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=90,
+    traits=RuleTraits(keys=["transfer"]),
+)

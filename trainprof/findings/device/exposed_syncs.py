@@ -36,17 +36,15 @@ from typing import Final
 
 from trainprof.analysis.device.host_waits import dearest_in_training, idle_for_s
 from trainprof.analysis.summary.device import SyncPoint
-from trainprof.analysis.summary.finding import EXPLAINS_S, Finding
-from trainprof.findings.gain import outside_steps
+from trainprof.analysis.summary.finding import EXPLAINS_S, Finding, RuleTraits, Threshold
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.library_loop import advice_for, is_called_at
 from trainprof.findings.loop.python_in_loop import may_be_waiting
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import number_of, span
 
 ID: Final = "exposed_syncs"
-KEYS: Final[tuple[str, ...]] = ("sync", "device_wait", "other")
 # Of all that is told.
 _NOTICEABLE: Final = 0.1
 # Of a line's calls.
@@ -92,28 +90,28 @@ _ASKING_TIMES: Final = 3.0
 _IN_MOST_STEPS: Final = 0.5
 
 
-def find(case: Case) -> Finding | None:
-    found = [one for one in (_of_values(case), _of_emptied_caches(case)) if one is not None]
+def find(context: RunContext) -> Finding | None:
+    found = [one for one in (_of_values(context), _of_emptied_caches(context)) if one is not None]
     return max(found, key=lambda one: one.recoverable_s or 0.0, default=None)
 
 
-def _of_emptied_caches(case: Case) -> Finding | None:
-    told, least = case.summary.emptied_caches, THRESHOLDS["emptying_share"].value
+def _of_emptied_caches(context: RunContext) -> Finding | None:
+    told = context.summary.emptied_caches
     spent_s = sum(one.idle_s for one in told)
-    if not told or not case.is_on_device or case.settled_s <= 0:
+    if not told or not context.is_on_device or context.settled_s <= 0:
         return None
-    if spent_s < case.threshold(ID, "emptying_share", least) * case.settled_s:
+    if spent_s < RULE.threshold(context.settings, "emptying_share") * context.settled_s:
         return None
-    calls, steps = sum(one.count for one in told), max(case.summary.training.steps, 1)
+    calls, steps = sum(one.count for one in told), max(context.summary.training.steps, 1)
     # The device is idle then for what the host does; nobody knows for how long.
-    asking_s = min(_ASKING_TIMES * spent_s, max(case.idle_for_host_s() - spent_s, 0.0))
-    most = outside_steps(case, spent_s + max(case.launching_s() or 0.0, asking_s))
+    asking_s = min(_ASKING_TIMES * spent_s, max(context.idle_for_host_s() - spent_s, 0.0))
+    most = outside_steps(context, spent_s + max(context.launching_s() or 0.0, asking_s))
     return plain_finding(
         ID,
-        f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while "
+        f"the device has nothing to do for {span(spent_s)}, {context.of_settled(spent_s)}, while "
         f"{number_of(calls, 'call')} of empty_cache() in {number_of(steps, 'step')} give back "
         "memory, which is asked for again",
-        replace(outside_steps(case, spent_s), training=most.training, run=most.run),
+        replace(outside_steps(context, spent_s), training=most.training, run=most.run),
         site=told[0].site,
         advice="leave empty_cache() out: torch uses the memory of tensors that are gone again",
         evidence={
@@ -125,28 +123,28 @@ def _of_emptied_caches(case: Case) -> Finding | None:
     )
 
 
-def _of_values(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    needed_s = sum(one.needed_s for one in case.summary.sync_points)
-    inside_s = max((case.idle_s("sync_s") or 0.0) - needed_s, 0.0)
+def _of_values(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    needed_s = sum(one.needed_s for one in context.summary.sync_points)
+    inside_s = max((context.idle_s("sync_s") or 0.0) - needed_s, 0.0)
     # Else what the device idles may be for whom the loop waits next.
-    after_s, most_after_s = (0.0, 0.0) if may_be_waiting(case) else _held_back_s(case)
+    after_s, most_after_s = (0.0, 0.0) if may_be_waiting(context) else _held_back_s(context)
     spent_s = inside_s + after_s
-    worst, are_several = dearest_in_training(case.summary.sync_points, idle_for_s)
-    if worst is None or case.settled_s <= 0 or spent_s < least * case.settled_s:
+    worst, are_several = dearest_in_training(context.summary.sync_points, idle_for_s)
+    if worst is None or context.settled_s <= 0 or spent_s < least * context.settled_s:
         return None
     calls = worst.count - worst.on_cpu if worst.in_training is None else worst.in_training
     here = f"{number_of(calls, 'call')} of {worst.kind}"
     here = f"most of it in {here} at {worst.site}" if are_several else f"{here} here"
     after = ", and as it goes on from there" if after_s > _NOTICEABLE * spent_s else ""
-    gain = outside_steps(case, inside_s + after_s)
-    most_s = _most_inside_s(case, inside_s, needed_s) + most_after_s
-    most = outside_steps(case, min(most_s, inside_s + max(case.idle_for_host_s(), after_s)))
-    advice, cautions = _advice(case, worst)
+    gain = outside_steps(context, inside_s + after_s)
+    most_s = _most_inside_s(context, inside_s, needed_s) + most_after_s
+    most = outside_steps(context, min(most_s, inside_s + max(context.idle_for_host_s(), after_s)))
+    advice, cautions = _advice(context, worst)
     return plain_finding(
         ID,
-        f"the device has nothing to do for {span(spent_s)}, {case.of_settled(spent_s)}, while the "
-        f"host waits for its values{after}: {here}",
+        f"the device has nothing to do for {span(spent_s)}, {context.of_settled(spent_s)}, while "
+        f"the host waits for its values{after}: {here}",
         replace(gain, training=most.training, run=most.run),
         site=worst.site,
         advice=advice,
@@ -154,7 +152,7 @@ def _of_values(case: Case) -> Finding | None:
         evidence={
             "sync_idle_s": inside_s,
             AFTER_S: after_s,
-            "sync_idle_share": spent_s / case.settled_s,
+            "sync_idle_share": spent_s / context.settled_s,
             "exposed_here_s": worst.exposed_s
             if worst.exposed_in_training_s is None
             else worst.exposed_in_training_s,
@@ -166,35 +164,46 @@ def _of_values(case: Case) -> Finding | None:
     )
 
 
-def _advice(case: Case, worst: SyncPoint) -> tuple[str, list[str]]:
+def _advice(context: RunContext, worst: SyncPoint) -> tuple[str, list[str]]:
     """Returns what to do about a line's calls, and what to mind."""
-    builder, share = case.builder(), worst.library_share
+    builder, share = context.builder(), worst.library_share
     is_check = builder is not None and builder.checks is not None and worst.kind == _CHECK
     # Older runs do not tell whose calls they are.
     if builder is not None and is_check and (share is None or share > _MOSTLY):
         return f"{builder.call}(..., {builder.checks}): {_LOOKS_AT_EACH}", []
     if share is not None and share > _MOSTLY:
-        if is_called_at(case, worst.site):
-            return advice_for(case, worst.site, is_sure=True), []
+        if is_called_at(context, worst.site):
+            return advice_for(context, worst.site, is_sure=True), []
         return _BY_LIBRARY, []
     if worst.kind == _SYNCHRONIZE:
         return _ADVICE[_SYNCHRONIZE], []
     return _ADVICE.get(worst.kind, _LESS_OFTEN), [_NEEDED.get(worst.kind, _MAY_BE_NEEDED)]
 
 
-def _most_inside_s(case: Case, inside_s: float, needed_s: float) -> float:
+def _most_inside_s(context: RunContext, inside_s: float, needed_s: float) -> float:
     """Returns for how long the device idles in syncs, at most: it may do next to nothing there."""
-    devices = case.summary.devices or ()
+    devices = context.summary.devices or ()
     most_s = max((one.exposed_s.get("sync", [0.0])[-1] for one in devices), default=0.0) - needed_s
-    return min(max(most_s, inside_s), inside_s + (case.idle_s("unknown_s") or 0.0))
+    return min(max(most_s, inside_s), inside_s + (context.idle_s("unknown_s") or 0.0))
 
 
-def _held_back_s(case: Case) -> tuple[float, float]:
+def _held_back_s(context: RunContext) -> tuple[float, float]:
     """Returns for how long the device idles after syncs because of them, at least and at most.
 
     No longer than it idles while the host is in Python or gives out work.
     """
-    told = [one.held_back_s for one in case.summary.sync_points if one.held_back_s is not None]
+    told = [one.held_back_s for one in context.summary.sync_points if one.held_back_s is not None]
     least_s, most_s = (sum(one[bound] for one in told) for bound in (0, 1))
-    surely_s = (case.idle_s("host_s") or 0.0) + (case.idle_s("launch_s") or 0.0)
-    return min(least_s, surely_s), min(most_s, surely_s + (case.idle_s("unknown_s") or 0.0))
+    surely_s = (context.idle_s("host_s") or 0.0) + (context.idle_s("launch_s") or 0.0)
+    return min(least_s, surely_s), min(most_s, surely_s + (context.idle_s("unknown_s") or 0.0))
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=100,
+    traits=RuleTraits(keys=["sync", "device_wait", "other"], gain="estimate"),
+    old_names=("emptied_cache",),
+)

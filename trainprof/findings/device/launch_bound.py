@@ -28,21 +28,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.run import COMPUTE_KEYS
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.model.slow_optimizer import (
     FUSED_ON_DEVICES,
     minded_when_fused,
     waiting_for_updates_s,
 )
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "launch_bound"
-KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
 THRESHOLDS: Final = {
     "share": Threshold(0.15, "of training (XProf: kernel launch, highly bound)"),
 }
@@ -66,30 +64,30 @@ _CAUTION: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    waited_s, told = case.launching_s(), case.summary.python_in_model
-    if waited_s is None or case.settled_s <= 0:
+def find(context: RunContext) -> Finding | None:
+    waited_s, told = context.launching_s(), context.summary.python_in_model
+    if waited_s is None or context.settled_s <= 0:
         return None
     # What other rules tell of it, with lines of their own.
     apart_s = told.total_s if told is not None else 0.0
-    apart_s += waiting_for_updates_s(case)
+    apart_s += waiting_for_updates_s(context)
     spent_s = max(waited_s - apart_s, 0.0)
-    share = spent_s / case.settled_s
-    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    share = spent_s / context.settled_s
+    if share < RULE.threshold(context.settings, "share"):
         return None
-    parts_s = {name: case.training.get(name, 0.0) for name in COMPUTE_KEYS}
+    parts_s = {name: context.training.get(name, 0.0) for name in COMPUTE_KEYS}
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
-    line = case.hot_line("forward")
-    unfused = [one for one in case.torch.unfused if one.name in FUSED_ON_DEVICES]
+    line = context.hot_line("forward")
+    unfused = [one for one in context.torch.unfused if one.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
-    joined = ", ".join([_joined(case), *_fused(to_fuse)])
+    joined = ", ".join([_joined(context), *_fused(to_fuse)])
     return plain_finding(
         ID,
         f"the device is given small pieces of work, and waits for the next one for up to "
-        f"{span(spent_s)}, {case.of_settled(spent_s)}, while the host calls operator after "
+        f"{span(spent_s)}, {context.of_settled(spent_s)}, while the host calls operator after "
         "operator",
-        outside_steps(case, spent_s),
+        outside_steps(context, spent_s),
         site=line.site if line is not None else None,
         advice=f"{joined}; larger batches, where learning allows",
         evidence={
@@ -101,7 +99,7 @@ def find(case: Case) -> Finding | None:
         },
         cautions=[
             _CAUTION,
-            *(minded_when_fused(case) if to_fuse else []),
+            *(minded_when_fused(context) if to_fuse else []),
             *minded_of(to_fuse),
         ],
     )
@@ -115,11 +113,24 @@ def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
     return [*([f"fused=True for {' and '.join(names)}"] if names else []), *by_packages]
 
 
-def _joined(case: Case) -> str:
+def _joined(context: RunContext) -> str:
     """Returns how operators are joined: by who trains the model for the script, if it is set so."""
-    if case.summary.compilations:
+    if context.summary.compilations:
         return _JOINED_FURTHER
-    builder = case.builder()
+    builder = context.builder()
     if builder is None or builder.compiles is None:
         return _JOINED
     return _JOINED_BY.format(call=builder.call, argument=builder.compiles)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=110,
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
+    # Memory that was given back has to be asked for again, while kernels are launched.
+    explained_by=("exposed_syncs",),
+    idles_device=True,
+)

@@ -27,20 +27,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from trainprof.analysis.run.evidence import called_for_at
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import outside_steps
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.loop.python_in_loop import python_line
-from trainprof.findings.loop.slow_validation import called_for_at
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span, takes_of_it
 
 ID: Final = "slow_rank"
-KEYS: Final[tuple[str, ...]] = ()
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training: as for other waits (XProf)"),
 }
@@ -61,38 +59,38 @@ _WORDS: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
+def find(context: RunContext) -> Finding | None:
     """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    least = RULE.threshold(context.settings, "share")
     by_cause: dict[str, list[dict[str, Any]]] = {}
-    passes_on = any(one.function in _FROM_ONE_TO_ONE for one in case.summary.collectives)
-    for row in case.summary.stragglers:
+    passes_on = any(one.function in _FROM_ONE_TO_ONE for one in context.summary.collectives)
+    for row in context.summary.stragglers:
         if passes_on and row["phase"] == _COMPUTING:
             continue  # stages of one model compute what they are there for
         by_cause.setdefault(_cause(row), []).append(row)
-    if not by_cause or case.training_s <= 0:
+    if not by_cause or context.training_s <= 0:
         return None
     cause = max(by_cause, key=lambda name: _seconds(by_cause[name]))
     rows = by_cause[cause]
     spent_s = _seconds(rows)
-    part = spent_s / case.training_s
+    part = spent_s / context.training_s
     if part < least:
         return None
-    rank = case.summary.run.rank
+    rank = context.summary.run.rank
     own = [row for row in rows if row["rank"] == rank]
     is_one = _seconds(own) >= _MOSTLY * spent_s
-    if not is_one and _are_cores_short(case):
+    if not is_one and _are_cores_short(context):
         return None
     told = f"{span(spent_s)}, {percent(part)} of training"
     if is_one:
         title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
     else:
         title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {told}"
-    site, where = _place(case, cause)
+    site, where = _place(context, cause)
     return plain_finding(
         ID,
         title,
-        outside_steps(case, spent_s * _given_up(case, cause)),
+        outside_steps(context, spent_s * _given_up(context, cause)),
         site=site,
         advice=_advice(cause, is_one=is_one) + where,
         evidence={
@@ -105,21 +103,21 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _are_cores_short(case: Case) -> bool:
+def _are_cores_short(context: RunContext) -> bool:
     """Whether more ranks share the cores than there are, as far as that is known."""
-    cpu, cores = case.summary.system.cpu if case.summary.system else {}, case.cores()
+    cpu, cores = context.summary.system.cpu if context.summary.system else {}, context.cores()
     ranks = number_at(cpu, "ranks")
     return ranks is not None and cores is not None and ranks > cores
 
 
-def _given_up(case: Case, cause: str) -> float:
+def _given_up(context: RunContext, cause: str) -> float:
     """Returns the share that is gained: what one rank computes longer others take over."""
-    ranks = _ranks(case)
+    ranks = _ranks(context)
     return (ranks - 1) / ranks if cause == _COMPUTING else 1.0
 
 
-def _ranks(case: Case) -> int:
-    return max(len(case.summary.ranks), case.summary.run.world_size or 0, 2)
+def _ranks(context: RunContext) -> int:
+    return max(len(context.summary.ranks), context.summary.run.world_size or 0, 2)
 
 
 def _cause(row: dict[str, Any]) -> str:
@@ -149,24 +147,36 @@ def _advice(cause: str, *, is_one: bool) -> str:
     return f"do it less often{', or in a thread or process of its own' if is_one else ''}"
 
 
-def _place(case: Case, cause: str) -> tuple[str | None, str]:
+def _place(context: RunContext, cause: str) -> tuple[str | None, str]:
     """Returns the line where that rank spends it, and words to put behind the advice."""
-    if cause == _LOADING and case.feeding:
-        return case.feeding[0].loader.site, ""
+    if cause == _LOADING and context.feeding:
+        return context.feeding[0].loader.site, ""
     if cause == _EVALUATING:
-        return _evaluated_at(case), ""
+        return _evaluated_at(context), ""
     if cause == "checkpoint":
-        return case.checkpoints.site, ""
-    line = python_line(case.summary) if cause == "other" else None
+        return context.checkpoints.site, ""
+    line = python_line(context.summary) if cause == "other" else None
     if line is None or line.is_end:
         return None, ""
     return line.site, f"; {takes_of_it(line)}"
 
 
-def _evaluated_at(case: Case) -> str | None:
+def _evaluated_at(context: RunContext) -> str | None:
     """Returns the line that calls for evaluation; where nobody knows it, that of its loader."""
-    loaders = [fed.loader for fed in (*case.evaluating, *case.feeding) if fed.loader.evaluation_s]
+    loaders = [
+        feed.loader for feed in (*context.evaluating, *context.feeding) if feed.loader.evaluation_s
+    ]
     longest = max(loaders, key=lambda one: one.evaluation_s, default=None)
     if longest is None:
-        return called_for_at(case.summary.part_lines)
+        return called_for_at(context.summary.part_lines)
     return longest.called_at or longest.site
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=240,
+    traits=RuleTraits(gain_if="all ranks took as long", of_all_parts=True),
+)

@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import of_inputs, outside_steps
-from trainprof.findings.loading.loader_call import by_base, not_taken
 from trainprof.findings.loading.loader_cautions import (
     DRAWN_ANEW,
     needed_first,
     others_of_line,
 )
-from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    by_base,
+    finding,
+    not_taken,
+    of_cause,
+)
 from trainprof.findings.loading.model_inputs import drawn_at_once, without_collate
 from trainprof.findings.loading.waiting import (
     CHEAP_SAMPLE_S,
@@ -27,14 +32,14 @@ from trainprof.findings.loading.waiting import (
     collate_share,
 )
 from trainprof.findings.loading.worker_restart import WITHOUT
-from trainprof.findings.rule import Rule, Threshold
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.wording import place, share_of, span, waited_of_batch
 
 _BY_SAMPLE: Final = "sample_by_sample"
-SLOW_COLLATE: Final = "slow_collate"
+_SLOW_COLLATE: Final = "slow_collate"
 _SLOW_SAMPLER: Final = "slow_sampler"
-_KEYS: Final = ("data_wait", "first_batch")
+_TRAITS: Final = RuleTraits(keys=["data_wait", "first_batch"])
 
 # torch's own samplers: that of shuffle=True, and that without it.
 _SHUFFLES: Final = "RandomSampler"
@@ -43,26 +48,26 @@ _IN_ORDER: Final = "SequentialSampler"
 _HAS_NOW: Final = {"BatchSampler(sampler,": "sampler", "generator=...": "generator"}
 
 
-def _sample_by_sample(case: Case) -> Finding | None:
-    fed = of_cause(case, _BY_SAMPLE, SAMPLE_BY_SAMPLE)
-    if fed is None or fed.measured is None:
+def _sample_by_sample(context: RunContext) -> Finding | None:
+    feed = of_cause(context, _BY_SAMPLE, SAMPLE_BY_SAMPLE)
+    if feed is None or feed.measured is None:
         return None
-    loader, fetch = fed.loader, fed.loader.fetch
+    loader, fetch = feed.loader, feed.loader.fetch
     if fetch is None or fetch.wall_s is None or not fetch.samples or not loader.whole_batches:
         return None
     each_s = fetch.wall_s.mean * fetch.n / fetch.samples
     alters = WITHOUT if loader.num_workers else {}
     first = "".join(f"{one}, then " for one in needed_first(loader, alters))
-    started_s = fed.starts_s if loader.num_workers else 0.0
+    started_s = feed.starts_s if loader.num_workers else 0.0
     return finding(
-        case,
+        context,
         # What is advised is for it alone.
-        replace(fed, loader=replace(loader, also_builds=[])),
+        replace(feed, loader=replace(loader, also_builds=[])),
         _BY_SAMPLE,
         f"each batch is put together from {loader.batch_size} samples, asked for one by one, "
-        f"{span(each_s)} each: training waits {waited_of_batch(fed.measured, fed.wait_share)}, "
-        f"{percent(fed.wait_share)} of training",
-        outside_steps(case, fed.wait_share * case.training_s + started_s),
+        f"{span(each_s)} each: training waits {waited_of_batch(feed.measured, feed.wait_share)}, "
+        f"{percent(feed.wait_share)} of training",
+        outside_steps(context, feed.wait_share * context.training_s + started_s),
         advice=f"{first}{call_for_whole_batches(loader)}",
         alters=alters,
         cautions=cautions_of_whole_batches(loader),
@@ -118,21 +123,21 @@ def cautions_of_whole_batches(loader: Loader) -> list[str]:
     return told
 
 
-def _slow_sampler(case: Case) -> Finding | None:
-    fed = of_cause(case, _SLOW_SAMPLER, SAMPLING)
-    if fed is None or fed.inputs is None or fed.measured is None:
+def _slow_sampler(context: RunContext) -> Finding | None:
+    feed = of_cause(context, _SLOW_SAMPLER, SAMPLING)
+    if feed is None or feed.inputs is None or feed.measured is None:
         return None
-    gain = of_inputs(case, fed, drawn_at_once(fed.inputs))
+    gain = of_inputs(context, feed, drawn_at_once(feed.inputs))
     if gain is None:
         return None
-    drawn_s, line = fed.inputs.sampler_s, case.hot_line("data_wait")
+    drawn_s, line = feed.inputs.sampler_s, context.hot_line("data_wait")
     where = "" if line is None else f"; {place(line)} takes {share_of(line)} of the wait for data"
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         _SLOW_SAMPLER,
-        f"drawing the indices of a batch takes {span(drawn_s)} of {span(fed.measured.step_s)} in "
-        f"the training process; training waits {percent(fed.wait_share)} of its time",
+        f"drawing the indices of a batch takes {span(drawn_s)} of {span(feed.measured.step_s)} in "
+        f"the training process; training waits {percent(feed.wait_share)} of its time",
         gain,
         advice=f"a sampler that works out beforehand what it needs; workers do not draw{where}",
         cautions=[DRAWN_ANEW],
@@ -142,48 +147,48 @@ def _slow_sampler(case: Case) -> Finding | None:
     )
 
 
-def _slow_collate(case: Case) -> Finding | None:
-    fed = of_cause(case, SLOW_COLLATE, COLLATING)
-    if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
+def _slow_collate(context: RunContext) -> Finding | None:
+    feed = of_cause(context, _SLOW_COLLATE, COLLATING)
+    if feed is None or feed.inputs is None or feed.measured is None or feed.loader.fetch is None:
         return None
     part, made, worked_s = (
-        collate_share(fed.loader.fetch),
-        fed.loader.fetch.wall_s,
-        fed.loader.receive_cpu_s,
+        collate_share(feed.loader.fetch),
+        feed.loader.fetch.wall_s,
+        feed.loader.receive_cpu_s,
     )
-    received_s = None if worked_s is None else worked_s / max(fed.loader.iterations, 1)
-    gain = of_inputs(case, fed, without_collate(fed.inputs, part, received_s))
+    received_s = None if worked_s is None else worked_s / max(feed.loader.iterations, 1)
+    gain = of_inputs(context, feed, without_collate(feed.inputs, part, received_s))
     if gain is None or made is None:
         return None
     return finding(
-        case,
-        fed,
-        SLOW_COLLATE,
+        context,
+        feed,
+        _SLOW_COLLATE,
         f"putting samples together takes {span(part * made.mean)} of the {span(made.mean)} that a "
-        f"batch is made in, {percent(part)}; training waits {percent(fed.wait_share)} of its time",
+        f"batch is made in, {percent(part)}; training waits {percent(feed.wait_share)} of its time",
         gain,
         advice="a collate function that works on whole arrays",
         evidence={"collate_share": part, "collate_per_batch_s": part * made.mean},
-        site=_site_of_collate(fed),
+        site=_site_of_collate(feed),
     )
 
 
-def _site_of_collate(fed: LoaderCase) -> str | None:
+def _site_of_collate(feed: Feed) -> str | None:
     """Returns the line of the collate function that was met most, else where it begins."""
-    begins, line = fed.loader.collate_site, fed.hot_line()
+    begins, line = feed.loader.collate_site, feed.hot_line()
     if line is None or begins is None:
         return begins
     file = begins.rpartition(":")[0]
     is_inside = any(one.rpartition(":")[0] == file for one in (line.site, *line.called_from))
     # Who takes more than is left for the dataset is the collate function, or called by it.
-    is_its_own = line.share > 1 - collate_share(fed.loader.fetch)
+    is_its_own = line.share > 1 - collate_share(feed.loader.fetch)
     return line.site if is_inside and is_its_own else begins
 
 
 RULES: Final = (
     Rule(
-        _BY_SAMPLE,
-        {
+        id=_BY_SAMPLE,
+        thresholds={
             "wait_share": Threshold(
                 SAMPLE_BY_SAMPLE_SHARE, "of training: TraceML warns from there on"
             ),
@@ -193,9 +198,11 @@ RULES: Final = (
                 is_upper=True,
             ),
         },
-        _KEYS,
-        _sample_by_sample,
-        """Batches are put together from cheap samples, each of which is asked for by itself.
+        find=_sample_by_sample,
+        order=290,
+        traits=_TRAITS,
+        explanation="""\
+Batches are put together from cheap samples, each of which is asked for by itself.
 
 What it means: the data lies in memory. torch asks the dataset for each sample of a batch, and puts
 them together again: what that takes of Python is nearly all that a batch takes. Tensors and arrays
@@ -216,11 +223,16 @@ beside a sampler: the named ones do that. A sampler that has set_epoch (Distribu
 the epoch by itself from then on.""",
     ),
     Rule(
-        SLOW_COLLATE,
-        {**WAITED_FROM, "collate_share": Threshold(COLLATE_SHARE, "most of making a batch")},
-        _KEYS,
-        _slow_collate,
-        """Putting samples together into a batch takes longer than making the samples.
+        id=_SLOW_COLLATE,
+        thresholds={
+            **WAITED_FROM,
+            "collate_share": Threshold(COLLATE_SHARE, "most of making a batch"),
+        },
+        find=_slow_collate,
+        order=300,
+        traits=replace(_TRAITS, lines="always"),
+        explanation="""\
+Putting samples together into a batch takes longer than making the samples.
 
 What it means: the loader's own collate function (padding, stacking, tokenizing in Python) is most
 of the work on a batch. It runs where the batch is made: in the workers, or without them between the
@@ -239,11 +251,13 @@ store what comes out the same each epoch.
 trainprof tune tries whether more workers help as well.""",
     ),
     Rule(
-        _SLOW_SAMPLER,
-        WAITED_FROM,
-        _KEYS,
-        _slow_sampler,
-        """Drawing the indices of a batch costs the training process: workers do not draw.
+        id=_SLOW_SAMPLER,
+        thresholds=WAITED_FROM,
+        find=_slow_sampler,
+        order=310,
+        traits=_TRAITS,
+        explanation="""\
+Drawing the indices of a batch costs the training process: workers do not draw.
 
 What it means: the sampler's own code (weights, shuffling a huge list, a batch sampler that sorts)
 runs in the training process at each batch, whatever the number of workers.

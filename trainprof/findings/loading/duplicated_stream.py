@@ -21,31 +21,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import LOADER_ID, Finding
-from trainprof.findings.gain import outside_steps
+from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
+from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.loading.loader_cautions import SHARE_THE_STREAM
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "duplicated_stream"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     "equal_workers": Threshold(2, "workers with the same samples in one epoch"),
 }
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "equal_workers", THRESHOLDS["equal_workers"].value)
-    for context in case.feeding:
-        loader = context.loader
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "equal_workers")
+    for feed in context.feeding:
+        loader = feed.loader
         equal = loader.equal_workers or 1
         if not loader.repeats_samples or equal < least:
             continue
         who = f"all {equal}" if equal == loader.num_workers else f"{equal} of {loader.num_workers}"
-        evaluation_s = case.training.get("evaluation", 0.0)
-        repeated_s = (1 - 1 / equal) * max(case.settled_s - evaluation_s, 0.0)
-        gain = outside_steps(case, repeated_s)
+        evaluation_s = context.training.get("evaluation", 0.0)
+        repeated_s = (1 - 1 / equal) * max(context.settled_s - evaluation_s, 0.0)
+        gain = outside_steps(context, repeated_s)
         finding = plain_finding(
             ID,
             f"{who} workers yield the same samples: the model sees each sample {equal} times, and "
@@ -58,3 +56,14 @@ def find(case: Case) -> Finding | None:
         )
         return replace(finding, severity="high")
     return None
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=20,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], slows_everything=True),
+    changes_steps=True,
+)

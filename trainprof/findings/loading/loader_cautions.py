@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import OTHER
-from trainprof.findings.run_context import LoaderCase
+from trainprof.findings.run_context import Feed
 
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Where indices are to be worked out beforehand.
@@ -27,18 +27,18 @@ OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function int
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
 
-def cautions_of(fed: LoaderCase, change: Mapping[str, Any]) -> list[str]:
+def cautions_of(feed: Feed, change: Mapping[str, Any]) -> list[str]:
     """Returns what a change of a loader's arguments alters.
 
     Args:
-        fed: The loader.
+        feed: The loader.
         change: Its arguments, by name.
     """
-    loader, now = fed.loader, fed.loader.num_workers or 0
+    loader, now = feed.loader, feed.loader.num_workers or 0
     workers, is_kept = change.get("num_workers", now), bool(change.get("persistent_workers"))
     cautions = []
     if workers > now:
-        cautions += [*_of_stream(fed, workers), *_of_open_files(loader)]
+        cautions += [*_of_stream(feed, workers), *_of_open_files(loader)]
         cautions += [] if now else _of_new_python(loader)
     elif now and not workers:
         cautions.append(
@@ -117,23 +117,23 @@ def others_of_line(loader: Loader) -> str:
     )
 
 
-def ranks_of(fed: LoaderCase) -> int:
+def ranks_of(feed: Feed) -> int:
     """Returns how many ranks share the cores, and the memory, of a loader's host; 1 of no ranks."""
-    return 1 if fed.inputs is None else fed.inputs.ranks
+    return 1 if feed.inputs is None else feed.inputs.ranks
 
 
-def shards_of(fed: LoaderCase) -> int | None:
+def shards_of(feed: Feed) -> int | None:
     """Returns how many workers get any of a loader's data; None where all of them do."""
-    return None if fed.inputs is None else fed.inputs.shards
+    return None if feed.inputs is None else feed.inputs.shards
 
 
 def _changed(loader: Loader) -> str:
     return f"the dataset's {' and '.join(loader.changed_between_passes)}"
 
 
-def _of_stream(fed: LoaderCase, workers: int) -> list[str]:
-    loader = fed.loader
-    if workers < 2 or loader.shares_stream or shards_of(fed) is not None:
+def _of_stream(feed: Feed, workers: int) -> list[str]:
+    loader = feed.loader
+    if workers < 2 or loader.shares_stream or shards_of(feed) is not None:
         return []
     if loader.shares_stream is False:
         return [

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
-from trainprof.analysis.summary.finding import LOADER_ID, Finding
+from trainprof.analysis.summary.finding import LOADER_ID, Finding, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import Gain, of_setting
-from trainprof.findings.loading.loader_call import own_call
+from trainprof.findings.gain import Gain, of_setting, plain_finding
 from trainprof.findings.loading.loader_cautions import (
     cautions_of,
     needed_first,
@@ -20,9 +20,7 @@ from trainprof.findings.loading.waiting import (
     WAIT_SHARE,
     collate_share,
 )
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.wording import (
     around,
     place,
@@ -38,35 +36,37 @@ WAITED_FROM: Final = {
 }
 
 
-def of_cause(case: Case, rule: str, cause: str) -> LoaderCase | None:
+def of_cause(context: RunContext, rule: str, cause: str) -> Feed | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
-    least = case.threshold(rule, "wait_share", WAIT_SHARE)
+    least = context.settings.get(f"{rule}.wait_share", WAIT_SHARE)
     return next(
         (
-            fed
-            for fed in case.feeding
-            if fed.cause is not None and fed.cause.name == cause and fed.wait_share >= least
+            feed
+            for feed in context.feeding
+            if feed.cause is not None and feed.cause.name == cause and feed.wait_share >= least
         ),
         None,
     )
 
 
-def gain_of_cause(case: Case, fed: LoaderCase) -> Gain | None:
+def gain_of_cause(context: RunContext, feed: Feed) -> Gain | None:
     """Returns what the setting that a loader's cause names would give; None without one."""
-    cause = fed.cause
+    cause = feed.cause
     if cause is None or cause.setting is None or cause.found is None:
         return None
-    return of_setting(case, fed, cause.setting, _no_faster_than_others(case, fed, cause.found))
+    return of_setting(
+        context, feed, cause.setting, _no_faster_than_others(context, feed, cause.found)
+    )
 
 
-def _no_faster_than_others(case: Case, fed: LoaderCase, found: Prediction) -> Prediction:
+def _no_faster_than_others(context: RunContext, feed: Feed, found: Prediction) -> Prediction:
     """Returns steps no shorter than the workers of others take that are asked in the same steps.
 
     While training waits for this loader they make their batches: a wait hides another's.
     """
-    if fed.steps_share < 1:
+    if feed.steps_share < 1:
         return found
-    others = [x for x in case.feeding if x is not fed and x.steps_share == 1 and x.inputs]
+    others = [x for x in context.feeding if x is not feed and x.steps_share == 1 and x.inputs]
     made_s = [
         float(x.inputs.fetch_s.mean()) / x.inputs.setting.workers
         for x in others
@@ -76,17 +76,17 @@ def _no_faster_than_others(case: Case, fed: LoaderCase, found: Prediction) -> Pr
     return replace(found, step_s=Interval(*(max(s, least_s) for s in found.step_s.ends())))
 
 
-def with_workers(fed: LoaderCase, setting: Setting) -> dict[str, Any]:
+def with_workers(feed: Feed, setting: Setting) -> dict[str, Any]:
     """Returns the arguments that make a loader's workers those of a setting."""
     change: dict[str, Any] = {"num_workers": setting.workers}
-    if setting.is_persistent and not fed.loader.persistent_workers:
+    if setting.is_persistent and not feed.loader.persistent_workers:
         change["persistent_workers"] = True
     return change
 
 
 def finding(
-    case: Case,
-    fed: LoaderCase,
+    context: RunContext,
+    feed: Feed,
     rule: str,
     title: str,
     gain: Gain,
@@ -105,8 +105,8 @@ def finding(
     Where it is about the making of batches it says which line that goes to.
 
     Args:
-        case: The run.
-        fed: The loader.
+        context: The run.
+        feed: The loader.
         rule: Who finds it.
         title: What was measured.
         gain: What the change would give.
@@ -119,11 +119,11 @@ def finding(
         site: Where it is, if not at the loader.
         is_of_making: It is about the making of batches.
     """
-    measured, loader, altered = fed.measured, fed.loader, alters or change or {}
+    measured, loader, altered = feed.measured, feed.loader, alters or change or {}
     numbers = {
         LOADER_ID: loader.id,
         "built_by": loader.built_by,
-        "wait_share": fed.wait_share,
+        "wait_share": feed.wait_share,
         "wait_total_s": loader.wait_total_s,
         "wait_per_batch_s": None if measured is None else measured.wait_s,
         "batch_s": None if measured is None else measured.step_s,
@@ -131,7 +131,7 @@ def finding(
         if loader.fetch and loader.fetch.wall_s
         else None,
         "workers": loader.num_workers,
-        "cores": case.cores(),
+        "cores": context.cores(),
         **(evidence or {}),
     }
     return plain_finding(
@@ -142,10 +142,10 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=[*(cautions or []), *cautions_of(fed, altered)],
+        cautions=[*(cautions or []), *cautions_of(feed, altered)],
         also=[
             *(also or []),
-            *(_where_it_goes(fed) if is_of_making else []),
+            *(_where_it_goes(feed) if is_of_making else []),
         ],
     )
 
@@ -176,9 +176,9 @@ def arguments(change: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def _where_it_goes(fed: LoaderCase) -> list[str]:
+def _where_it_goes(feed: Feed) -> list[str]:
     """Returns which line the making of batches goes to."""
-    line, fetch, share = fed.hot_line(), fed.loader.fetch, 1 - collate_share(fed.loader.fetch)
+    line, fetch, share = feed.hot_line(), feed.loader.fetch, 1 - collate_share(feed.loader.fetch)
     if line is not None:
         return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -188,3 +188,35 @@ def _where_it_goes(fed: LoaderCase) -> list[str]:
         f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
         "which of its lines take it"
     ]
+
+
+def own_call(loader: Loader, given: Mapping[str, str]) -> str:
+    """Returns the call that gives a loader arguments which the user's own code gives it.
+
+    A class of the user's own may not take all that torch's does: what it lacks is given where its
+    constructor calls its base's.
+
+    Args:
+        loader: Built by the user's own code.
+        given: The arguments as one writes them, by name.
+    """
+    lacking = not_taken(loader, given)
+    taken = [f"{name}={value}" for name, value in given.items() if name not in lacking]
+    told = [f"{loader.kind}(..., {', '.join(taken)})"] if taken else []
+    if lacking:
+        others = ", ".join(f"{name}={given[name]}" for name in lacking)
+        told.append(f"{others} {by_base(loader)}")
+    return ", and ".join(told)
+
+
+def not_taken(loader: Loader, names: Collection[str]) -> list[str]:
+    """Returns which arguments a loader's class does not take; none where that is not known."""
+    takes = loader.call.takes if loader.call is not None else ["**"]
+    return [] if "**" in takes else [name for name in names if name not in takes]
+
+
+def by_base(loader: Loader) -> str:
+    """Returns where a loader's base is given what its class does not take."""
+    if loader.call is None or not loader.call.constructors:
+        return f"for this loader, by another way than {loader.kind}(...), which does not take it"
+    return f"where the constructor at {loader.call.constructors[-1]} calls its base's"

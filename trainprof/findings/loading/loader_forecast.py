@@ -26,7 +26,7 @@ from trainprof.analysis.pipeline.bounds import (
 )
 from trainprof.findings.gain import of_faster_steps
 from trainprof.findings.loading.waiting import most_workers
-from trainprof.findings.run_context import Case, LoaderCase, times_of_part
+from trainprof.findings.run_context import Feed, RunContext, times_of_part
 
 # Batches of loaders that take turns are so many times a training's, those of loaders side by side
 # as many times as there are loaders.
@@ -44,13 +44,13 @@ class Modelled:
         batches: That training took of it.
     """
 
-    fed: LoaderCase
+    feed: Feed
     inputs: PipelineInputs
     measured: Rates
     batches: int
 
 
-def modelled(feeding: Sequence[LoaderCase]) -> list[Modelled]:
+def modelled(feeding: Sequence[Feed]) -> list[Modelled]:
     """Returns the loaders to which the model applies, in the same order."""
     return [
         Modelled(one, one.inputs, one.measured, max(one.loader.iterations, 1))
@@ -77,18 +77,18 @@ class LoaderForecast:
     """The loaders of a run in other settings; settings are given for all of them, in their order.
 
     Args:
-        case: The run.
+        context: The run.
         loaders: That training waits for.
         free_step_s: What a step takes where it waits for none of them, None where that is unknown:
             a thread that never waits computes faster, and no recording tells by how much.
     """
 
     def __init__(
-        self, case: Case, loaders: Sequence[Modelled], free_step_s: float | None = None
+        self, context: RunContext, loaders: Sequence[Modelled], free_step_s: float | None = None
     ) -> None:
-        self._case, self._loaders = case, loaders
+        self._case, self._loaders = context, loaders
         batches = sum(one.batches for one in loaders)
-        self._take_turns = batches <= _BY_TURNS * case.summary.training.iterations
+        self._take_turns = batches <= _BY_TURNS * context.summary.training.iterations
         self._faster = None if free_step_s is None else self._compute_left(free_step_s)
 
     def batch_s(self, index: int, settings: Sequence[Setting]) -> float:
@@ -104,13 +104,13 @@ class LoaderForecast:
             return None
         steps = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
         if self._faster is None:
-            waits = sum(x.fed.wait_share for x in self._loaders)
+            waits = sum(x.feed.wait_share for x in self._loaders)
             steps = of_faster_steps(self._case, steps, waits)
         return self._of_all_steps(self._with_starts(steps, settings))
 
     def _of_all_steps(self, speedup: Interval) -> Interval:
         """Returns how many times as fast all is if these loaders feed a part of the steps."""
-        shares = [one.fed.steps_share for one in self._loaders]
+        shares = [one.feed.steps_share for one in self._loaders]
         share = min(sum(shares), 1.0) if self._take_turns else max(shares)
         if share >= NEARLY_ALL:
             return speedup
@@ -118,7 +118,7 @@ class LoaderForecast:
 
     def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
         """Returns how many times as fast training will be whose steps are so many times as fast."""
-        now = [one.fed.now for one in self._loaders]
+        now = [one.feed.now for one in self._loaders]
         before_s = [
             Interval.exactly(0.0) if x is None else self._starts(k, x) for k, x in enumerate(now)
         ]
@@ -172,7 +172,7 @@ class LoaderForecast:
         Batches that workers had made ahead take less than others: that is taken off.
         """
         one = self._loaders[index]
-        played, batches = one.inputs.batches, one.fed.loader.length or one.inputs.batches
+        played, batches = one.inputs.batches, one.feed.loader.length or one.inputs.batches
         pairs = zip(found.epoch_s.ends(), found.step_s.ends(), strict=True)
         added = [(epoch_s - played * step_s) / max(batches, played) for epoch_s, step_s in pairs]
         return Interval(min(added), added[1], max(added))

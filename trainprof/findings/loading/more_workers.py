@@ -1,22 +1,19 @@
-"""More workers for a loader, or what is left where they may as well lose."""
+"""What is advised where workers are too few: more of them, or cheaper samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from trainprof.analysis.pipeline.bounds import Setting
+from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import (
     MODELLED_WORKERS,
     Finding,
     is_unsure,
 )
-from trainprof.findings.loading.cheaper_samples import (
-    cheaper_samples,
-    gain_of_cheaper_samples,
-    own_share,
-)
+from trainprof.analysis.summary.loader import Loader
+from trainprof.findings.gain import Gain, of_inputs, passed_over_for
 from trainprof.findings.loading.loader_change import (
     advised,
     call_with,
@@ -24,10 +21,17 @@ from trainprof.findings.loading.loader_change import (
     gain_of_cause,
     with_workers,
 )
-from trainprof.findings.loading.waiting import ASLEEP_SHARE, asleep_share, reading_share
-from trainprof.findings.ranking import passed_over_for
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.loading.model_inputs import without_part
+from trainprof.findings.loading.waiting import (
+    ASLEEP_SHARE,
+    asleep_share,
+    collate_share,
+    reading_share,
+)
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.tune_support import rerun_words
+from trainprof.findings.wording import place
 
 # Of the fetch time: a disk that takes this share of it may have no more to give.
 _READING_SHARE: Final = 0.2
@@ -38,39 +42,39 @@ _NEARLY_ALL: Final = 0.8
 _HARDLY_ASLEEP: Final = 0.2
 # Likewise: a line that takes so much of it by itself is named ahead of all else.
 _MOST: Final = 0.5
+_HALF: Final = 0.5
+# Hugging Face's, where no line of the user's makes samples: it decodes what is in all columns.
+_OF_COLUMNS: Final = "Dataset"
 
 
-def more_workers(
-    case: Case, fed: LoaderCase, rule: str, keys: Sequence[str], title: str
-) -> Finding | None:
+def more_workers(context: RunContext, feed: Feed, rule: Rule, title: str) -> Finding | None:
     """Returns the finding that a loader should have the workers that its cause names.
 
     Where they may as well lose, and do not promise enough to be told, or little where one function
     takes nearly all of making a batch: that samples should be cheaper, at its line.
 
     Args:
-        case: The run.
-        fed: The loader.
+        context: The run.
+        feed: The loader.
         rule: Who finds it.
-        keys: Of the ledger, that the rule is about.
         title: What was measured.
     """
-    assert fed.cause is not None
-    setting, gain = fed.cause.setting, gain_of_cause(case, fed)
+    assert feed.cause is not None
+    setting, gain = feed.cause.setting, gain_of_cause(context, feed)
     if setting is None or gain is None:
         return None
-    fetch = fed.loader.fetch
+    fetch = feed.loader.fetch
     if reading_share(fetch) >= _READING_SHARE or asleep_share(fetch) >= ASLEEP_SHARE:
         # Nobody knows what it gives to more of them at once: one disk, a lock, a rate limit.
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
-    wanted = with_workers(fed, setting)
-    workers, change = advised(fed.loader, wanted)
+    wanted = with_workers(feed, setting)
+    workers, change = advised(feed.loader, wanted)
     found = finding(
-        case,
-        fed,
-        rule,
+        context,
+        feed,
+        rule.id,
         title,
         gain,
         advice=workers,
@@ -80,38 +84,80 @@ def more_workers(
     )
     if not is_unsure(found):
         return found
-    is_little = passed_over_for(found, keys, case) is not None
-    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(fed)
-    return (_by_cheaper_samples(case, fed, rule, title, setting) if is_little else None) or found
+    is_little = passed_over_for(found, rule, context) is not None
+    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(feed)
+    return (
+        _by_cheaper_samples(context, feed, rule.id, title, setting) if is_little else None
+    ) or found
 
 
 def _by_cheaper_samples(
-    case: Case, fed: LoaderCase, rule: str, title: str, setting: Setting
+    context: RunContext, feed: Feed, rule: str, title: str, setting: Setting
 ) -> Finding | None:
-    gain = gain_of_cheaper_samples(case, fed)
+    gain = gain_of_cheaper_samples(context, feed)
     if gain is None:
         return None
-    workers = call_with(fed.loader, with_workers(fed, setting))
-    rerun = rerun_words(case, fed, setting.workers)
-    more = "more workers" if fed.loader.num_workers else "workers"
-    line, site, built = fed.hot_line(), None, list[str]()
+    workers = call_with(feed.loader, with_workers(feed, setting))
+    rerun = rerun_words(context, feed, setting.workers)
+    more = "more workers" if feed.loader.num_workers else "workers"
+    line, site, built = feed.hot_line(), None, list[str]()
     if line is not None and own_share(line) >= _MOST:
-        site, built = line.site, [f"the loader is built at {fed.loader.site}"]
+        site, built = line.site, [f"the loader is built at {feed.loader.site}"]
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         rule,
         f"{title}; {more} may take as much from training as they give",
         gain,
-        advice=cheaper_samples(line, fed.loader),
+        advice=cheaper_samples(line, feed.loader),
         also=[*built, f"whether {workers} helps only a rerun tells: {rerun}"],
         site=site,
     )
 
 
-def _is_one_function(fed: LoaderCase) -> bool:
+def _is_one_function(feed: Feed) -> bool:
     """Whether nearly all of making batches is the computing of one function."""
-    line = fed.hot_line()
+    line = feed.hot_line()
     if line is None or line.share < _NEARLY_ALL:
         return False
-    return asleep_share(fed.loader.fetch) <= _HARDLY_ASLEEP
+    return asleep_share(feed.loader.fetch) <= _HARDLY_ASLEEP
+
+
+def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
+    """Returns the advice to make samples cheaper, with the line to begin at."""
+    if line is None:
+        columns = ""
+        if loader.dataset == _OF_COLUMNS:
+            columns = (
+                "of a datasets.Dataset only the columns that are used (with_format(columns=)); "
+            )
+        return (
+            f"cheaper samples: {columns}what comes out the same each time (decoded and resized "
+            "pictures, tokens, encodings) made once and stored"
+        )
+    return f"cheaper samples: {place(line)} first"
+
+
+def own_share(line: HotLine) -> float:
+    """Returns what of its part a line takes by itself, as far as anybody could look."""
+    return line.share if line.line_share is None else line.line_share
+
+
+def gain_of_cheaper_samples(context: RunContext, feed: Feed) -> Gain | None:
+    """Returns what it would give at most if batches cost nothing to make.
+
+    With what computing takes longer beside workers, which then have nothing to do. None where that
+    is neither a line of the user's nor a library's dataset, or it is not known.
+    """
+    if feed.inputs is None or (feed.hot_line() is None and not _is_made_by_library(context, feed)):
+        return None
+    return None if feed.inputs is None else of_inputs(context, feed, without_part(feed.inputs, 1.0))
+
+
+def _is_made_by_library(context: RunContext, feed: Feed) -> bool:
+    """Whether training waits in its own thread for what a library's dataset computes."""
+    if feed.loader.num_workers or feed.loader.holds_tensors:
+        return False
+    waiting = (line for line in context.summary.part_lines if line.part == "data_wait")
+    is_seen = any(line.share >= _HALF for line in waiting)
+    return is_seen and collate_share(feed.loader.fetch) < _HALF

@@ -20,26 +20,28 @@ for more cores. Fewer of torch's threads may help as well: trainprof tune measur
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from trainprof.analysis.machine.free_cores import shared_cpu
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.pipeline.bounds import PipelineInputs
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps
-from trainprof.findings.loading.cheaper_samples import cheaper_samples
-from trainprof.findings.loading.crowding import crowding_of
 from trainprof.findings.loading.loader_change import (
     finding,
     of_cause,
 )
 from trainprof.findings.loading.model_inputs import without_running
+from trainprof.findings.loading.more_workers import cheaper_samples
 from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.wording import number_of, waited_of_batch
 
 ID: Final = "saturated_cpu"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     # Cores cannot be had by changing a line: less than that is not worth the words.
     "wait_share": Threshold(0.1, "as `share`"),
@@ -48,92 +50,150 @@ THRESHOLDS: Final = {
 }
 # Other programs keep no more of the cores busy, where nothing but waiting for cores is known.
 _OTHERS_SHARE: Final = 0.1
+# Workers at work, as a mean: with fewer the training process has the cores to itself, with more it
+# shares them.
+_ALONE: Final = 0.05
+_BESIDE: Final = 0.5
+# Of batches of either kind: so many say something, from so large a part of the run.
+_ENOUGH: Final = 5
+_SPREAD: Final = 0.5
 
 
-def find(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, CPU)
-    least = case.threshold(ID, "wait_share", THRESHOLDS["wait_share"].value)
-    if fed is not None and fed.wait_share >= least:
-        return _of_waits(case, fed)
+def find(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, CPU)
+    least = RULE.threshold(context.settings, "wait_share")
+    if feed is not None and feed.wait_share >= least:
+        return _of_waits(context, feed)
     # A device computes on no core.
-    fed_by = () if case.is_on_device else case.feeding
-    return next((found for one in fed_by if (found := _of_computing(case, one))), None)
+    fed_by = () if context.is_on_device else context.feeding
+    return next((found for one in fed_by if (found := _of_computing(context, one))), None)
 
 
-def _of_waits(case: Case, fed: LoaderCase) -> Finding | None:
-    if fed.inputs is None or fed.measured is None:
+def _of_waits(context: RunContext, feed: Feed) -> Finding | None:
+    if feed.inputs is None or feed.measured is None:
         return None
     # Receiving and computing are slow for the same reason: the whole wait may go, and what
     # computing takes longer beside workers.
-    crowding = None if case.is_on_device else crowding_of(fed.inputs)
+    crowding = None if context.is_on_device else crowding_of(feed.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
-    gain = outside_steps(case, fed.wait_share * case.training_s)
+    gain = outside_steps(context, feed.wait_share * context.training_s)
     for one in (
-        of_inputs(case, fed, without_running(fed.inputs)),
-        of_batches(case, fed, fed.measured.wait_s + beside_s),
+        of_inputs(context, feed, without_running(feed.inputs)),
+        of_batches(context, feed, feed.measured.wait_s + beside_s),
     ):
         gain = gain if one is None else larger(gain, one)
-    who = "workers" if fed.loader.num_workers else "the training process, which makes them itself"
+    who = "workers" if feed.loader.num_workers else "the training process, which makes them itself"
     title = (
-        f"making batches needs more of the CPU than there is{_cores(case)} for {who}: training "
-        f"waits {waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of "
+        f"making batches needs more of the CPU than there is{_cores(context)} for {who}: training "
+        f"waits {waited_of_batch(feed.measured, feed.wait_share)}, {percent(feed.wait_share)} of "
         "training; more workers would not help"
     )
-    return _told(case, fed, title, gain)
+    return _told(context, feed, title, gain)
 
 
-def _of_computing(case: Case, fed: LoaderCase) -> Finding | None:
+def _of_computing(context: RunContext, feed: Feed) -> Finding | None:
     """Returns that workers whose batches are in time take the cores that training computes on."""
-    workers, waits = fed.loader.num_workers or 0, runnable_share(fed.loader.fetch)
-    is_explained = fed.cause is not None and fed.cause.name != UNKNOWN
-    if not workers or is_explained or fed.inputs is None or fed.measured is None:
+    workers, waits = feed.loader.num_workers or 0, runnable_share(feed.loader.fetch)
+    is_explained = feed.cause is not None and feed.cause.name != UNKNOWN
+    if not workers or is_explained or feed.inputs is None or feed.measured is None:
         return None
-    if waits < case.threshold(ID, "runnable_share", THRESHOLDS["runnable_share"].value):
+    if waits < RULE.threshold(context.settings, "runnable_share"):
         return None
-    gain = _gain(case, fed, waits)
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
+    gain = _gain(context, feed, waits)
+    least = RULE.threshold(context.settings, "share")
     if gain is None or 1 - 1 / gain.likely < least:
         return None
-    crowding = crowding_of(fed.inputs)
+    crowding = crowding_of(feed.inputs)
     title = (
-        f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(case)}, and "
-        f"a batch waits for one {percent(waits)} of its making"
+        f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(context)}, "
+        f"and a batch waits for one {percent(waits)} of its making"
     )
     evidence = {
         "runnable_share": waits,
         "alone_s": None if crowding is None else crowding.alone_s,
         "beside_s": None if crowding is None else crowding.beside_s,
     }
-    return _told(case, fed, title, gain, evidence)
+    return _told(context, feed, title, gain, evidence)
 
 
-def _gain(case: Case, fed: LoaderCase, waits: float) -> Gain | None:
-    assert fed.inputs is not None
-    crowding = crowding_of(fed.inputs)
+def _gain(context: RunContext, feed: Feed, waits: float) -> Gain | None:
+    assert feed.inputs is not None
+    crowding = crowding_of(feed.inputs)
     if crowding is not None:
-        return of_batches(case, fed, crowding.saved_s)
-    cpu = shared_cpu(case.summary.system.cpu) if case.summary.system else None
+        return of_batches(context, feed, crowding.saved_s)
+    cpu = shared_cpu(context.summary.system.cpu) if context.summary.system else None
     if waits < RUNNABLE_SHARE or cpu is None or cpu.others_share > _OTHERS_SHARE:
         return None
-    return of_inputs(case, fed, without_running(fed.inputs))
+    return of_inputs(context, feed, without_running(feed.inputs))
 
 
 def _told(
-    case: Case, fed: LoaderCase, title: str, gain: Gain, evidence: dict[str, Any] | None = None
+    context: RunContext, feed: Feed, title: str, gain: Gain, evidence: dict[str, Any] | None = None
 ) -> Finding:
-    line = fed.hot_line()
+    line = feed.hot_line()
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         title,
         gain,
-        advice=cheaper_samples(line, fed.loader),
+        advice=cheaper_samples(line, feed.loader),
         evidence=evidence,
         site=line.site if line is not None else None,
     )
 
 
-def _cores(case: Case) -> str:
-    cores = case.cores()
+def _cores(context: RunContext) -> str:
+    cores = context.cores()
     return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """Computing with a batch, with workers at work beside it and without.
+
+    Attributes:
+        alone_s, beside_s: What it takes: the median.
+        saved_s: Of a mean batch, were none computed with beside workers.
+    """
+
+    alone_s: float
+    beside_s: float
+    saved_s: float
+
+
+def crowding_of(inputs: PipelineInputs) -> Crowding | None:
+    """Returns by how much workers that are at work slow computing.
+
+    None where too few batches were computed with either way, or as fast, so far as steps wander.
+    """
+    busy, compute_s = inputs.workers_busy, inputs.compute_s
+    if busy is None or len(busy) != len(compute_s):
+        return None
+    # The first batch of a pass finds cold caches, the last may be a smaller one.
+    place = np.arange(len(busy)) % max(inputs.batches, 1)
+    is_inner = (place > 0) & (place < inputs.batches - 1)
+    alone = np.flatnonzero(is_inner & (busy < _ALONE))
+    beside = np.flatnonzero(is_inner & (busy >= _BESIDE))
+    if min(len(alone), len(beside)) < _ENOUGH or np.ptp(alone) < _SPREAD * len(busy):
+        return None
+    # What comes every so many batches is in neither median.
+    alone_s, slowest_alone_s = np.quantile(compute_s[alone], (0.5, 0.75)).tolist()
+    fastest_s, beside_s = np.quantile(compute_s[beside], (0.25, 0.5)).tolist()
+    if slowest_alone_s >= fastest_s:
+        return None
+    saved_s = float((busy[is_inner] >= _ALONE).mean()) * (beside_s - alone_s)
+    return Crowding(alone_s, beside_s, saved_s)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=40,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], lines="always"),
+    # Cores that are full of waiting threads are not left for the making of batches.
+    explained_by=("thread_count",),
+    old_names=("crowded_cores",),
+)

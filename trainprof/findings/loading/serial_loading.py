@@ -47,26 +47,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.finding import Finding, RuleTraits
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.loading.loader_change import WAITED_FROM, of_cause
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import SERIAL
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "serial_loading"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = WAITED_FROM
 
 
-def find(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, SERIAL)
-    if fed is None or fed.measured is None:
+def find(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, SERIAL)
+    if feed is None or feed.measured is None:
         return None
     title = (
         f"the training process makes its batches itself (num_workers=0) and waits "
-        f"{waited_of_batch(fed.measured, fed.wait_share)} for it, "
-        f"{percent(fed.wait_share)} of training"
+        f"{waited_of_batch(feed.measured, feed.wait_share)} for it, "
+        f"{percent(feed.wait_share)} of training"
     )
-    return more_workers(case, fed, ID, KEYS, title)
+    return more_workers(context, feed, RULE, title)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=10,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], lines="without_change"),
+)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.findings.loading.model_inputs import received_at_once
@@ -29,12 +29,11 @@ from trainprof.findings.loading.waiting import (
     RECEIVE_SHARE,
     RECEIVING,
 )
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "slow_receive"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 # Of torchdata.
 _STATEFUL: Final = "StatefulDataLoader"
 _WITHOUT_STATE: Final = (
@@ -49,12 +48,12 @@ THRESHOLDS: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, RECEIVING)
-    if fed is None or fed.inputs is None or fed.measured is None:
+def find(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, RECEIVING)
+    if feed is None or feed.inputs is None or feed.measured is None:
         return None
-    gain = of_inputs(case, fed, received_at_once(fed.inputs))
-    loader = fed.loader
+    gain = of_inputs(context, feed, received_at_once(feed.inputs))
+    loader = feed.loader
     if gain is None or not loader.receive_s or loader.wait_s is None:
         return None
     each_s, worked_s = loader.receive_s / max(loader.wait_s.n, 1), loader.receive_cpu_s
@@ -65,11 +64,11 @@ def find(case: Case) -> Finding | None:
         why += ", which is asked for each tensor"
     title = (
         f"taking a batch over from its worker takes {span(each_s)} of "
-        f"{span(fed.measured.step_s)}{why}; more workers would not help"
+        f"{span(feed.measured.step_s)}{why}; more workers would not help"
     )
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         title,
         gain,
@@ -85,3 +84,13 @@ def find(case: Case) -> Finding | None:
             "batch_bytes": loader.fetch.batch_bytes if loader.fetch else None,
         },
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=70,
+    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+)

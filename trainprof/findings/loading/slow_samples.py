@@ -28,8 +28,8 @@ import numpy as np
 
 from trainprof.analysis.loading.loader_figures import unusual_samples
 from trainprof.analysis.run.metadata import known
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,
@@ -44,12 +44,11 @@ from trainprof.findings.loading.waiting import (
     SLOW_SAMPLES_SHARE,
     UNEVEN,
 )
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "slow_samples"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     **WAITED_FROM,
     "excess_share": Threshold(
@@ -58,57 +57,57 @@ THRESHOLDS: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    return _of_samples(case) or _of_batches(case)
+def find(context: RunContext) -> Finding | None:
+    return _of_samples(context) or _of_batches(context)
 
 
-def _of_batches(case: Case) -> Finding | None:
+def _of_batches(context: RunContext) -> Finding | None:
     """Returns that more batches ahead would bridge the long ones."""
-    fed = of_cause(case, ID, UNEVEN)
-    gain = None if fed is None else gain_of_cause(case, fed)
-    if fed is None or fed.inputs is None or fed.cause is None or gain is None:
+    feed = of_cause(context, ID, UNEVEN)
+    gain = None if feed is None else gain_of_cause(context, feed)
+    if feed is None or feed.inputs is None or feed.cause is None or gain is None:
         return None
-    assert fed.cause.setting is not None
-    usual_s, long_s = np.quantile(fed.inputs.fetch_s, (0.5, 0.95)).tolist()
-    change = {"prefetch_factor": fed.cause.setting.prefetch}
+    assert feed.cause.setting is not None
+    usual_s, long_s = np.quantile(feed.inputs.fetch_s, (0.5, 0.95)).tolist()
+    change = {"prefetch_factor": feed.cause.setting.prefetch}
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         f"batches take unevenly long to make (half of them under {span(usual_s)}, one in twenty "
         f"over {span(long_s)}), and those kept ready run out: training waits "
-        f"{percent(fed.wait_share)} of its time",
+        f"{percent(feed.wait_share)} of its time",
         gain,
-        advice=call_with(fed.loader, change),
+        advice=call_with(feed.loader, change),
         change=change,
         evidence={"usual_batch_s": usual_s, "long_batch_s": long_s},
     )
 
 
-def _of_samples(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, SLOW_SAMPLES)
-    if fed is None or fed.inputs is None or fed.measured is None or fed.loader.fetch is None:
+def _of_samples(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, SLOW_SAMPLES)
+    if feed is None or feed.inputs is None or feed.measured is None or feed.loader.fetch is None:
         return None
-    gain = of_inputs(case, fed, like_the_usual(fed.inputs))
-    slow, typical_s = unusual_samples(fed.loader.fetch), fed.loader.fetch.typical_sample_s
+    gain = of_inputs(context, feed, like_the_usual(feed.inputs))
+    slow, typical_s = unusual_samples(feed.loader.fetch), feed.loader.fetch.typical_sample_s
     if gain is None or not slow or not typical_s:
         return None
     index, slowest_s = known(slow[0].get("index")), known(slow[0].get("seconds")) or 0.0
     name = "one" if index is None else f"dataset[{index:.0f}]"
     title = (
         f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
-        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(fed.wait_share)} of "
-        "its time"
+        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(feed.wait_share)} "
+        "of its time"
     )
     indices = [known(sample.get("index")) for sample in slow]
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         title,
         gain,
         advice="mend or leave out the slow samples: "
-        f"trainprof report {_name_of(case)} --loader {fed.loader.id} lists them",
+        f"trainprof report {_name_of(context)} --loader {feed.loader.id} lists them",
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,
@@ -117,7 +116,19 @@ def _of_samples(case: Case) -> Finding | None:
     )
 
 
-def _name_of(case: Case) -> str:
+def _name_of(context: RunContext) -> str:
     """Returns how a command names the run."""
-    run = case.summary.run
+    run = context.summary.run
     return shlex.quote(run.directory or run.name)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=60,
+    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+    explained_by=("thread_count",),
+    old_names=("uneven_batches",),
+)

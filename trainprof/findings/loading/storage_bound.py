@@ -20,34 +20,34 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.loading.loader_figures import worker_totals
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits
+from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.verdict.levels import percent
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
 from trainprof.findings.loading.model_inputs import not_read
 from trainprof.findings.loading.waiting import STORAGE, reading_share
-from trainprof.findings.run_context import Case
-from trainprof.findings.wording import size, waited_of_batch
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
+from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "storage_bound"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = WAITED_FROM
 # So many files are small (datapath-doctor: 16 to 64 KiB a read).
 _SMALL_READ_BYTES: Final = 64 << 10
 
 
-def find(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, STORAGE)
-    fetch = None if fed is None else fed.loader.fetch
-    if fed is None or fed.inputs is None or fed.measured is None or fetch is None:
+def find(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, STORAGE)
+    fetch = None if feed is None else feed.loader.fetch
+    if feed is None or feed.inputs is None or feed.measured is None or fetch is None:
         return None
-    gain = of_inputs(case, fed, not_read(fed.inputs))
+    gain = of_inputs(context, feed, not_read(feed.inputs))
     if gain is None or fetch.wall_s is None or not fetch.reading_s:
         return None
-    reading, line = reading_share(fetch), fed.hot_line()
+    reading, line = reading_share(fetch), feed.hot_line()
     batch_bytes = (fetch.read_bytes or 0) / fetch.n
-    rate = size(batch_bytes / fed.measured.step_s)
+    rate = size(batch_bytes / feed.measured.step_s)
     each = _bytes_a_read(fetch)
     advice = "the data in memory, on a faster disk, or smaller (another encoding)"
     if each is not None and each <= _SMALL_READ_BYTES:
@@ -56,11 +56,11 @@ def find(case: Case) -> Finding | None:
     title = (
         f"{percent(reading)} of making a batch is reading from disk, {size(batch_bytes)} a batch, "
         f"{rate}/s in all: training waits "
-        f"{waited_of_batch(fed.measured, fed.wait_share)}, {percent(fed.wait_share)} of training"
+        f"{waited_of_batch(feed.measured, feed.wait_share)}, {percent(feed.wait_share)} of training"
     )
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         title,
         gain,
@@ -82,3 +82,13 @@ def _bytes_a_read(fetch: Fetch) -> float | None:
         for name in ("read_bytes_per_s", "read_calls_per_s")
     )
     return read / calls if read > 0 and calls > 0 else None
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=50,
+    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+)

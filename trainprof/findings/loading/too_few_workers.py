@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.loading.loader_change import WAITED_FROM, finding, gain_of_cause, of_cause
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import (
@@ -34,36 +34,35 @@ from trainprof.findings.loading.waiting import (
     TOO_FEW_WORKERS,
     batches_by_worker,
 )
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
 ID: Final = "too_few_workers"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch")
 THRESHOLDS: Final = {
     **WAITED_FROM,
     "fair_shares": Threshold(FAIR_SHARES, "of the batches, made by one worker"),
 }
 
 
-def find(case: Case) -> Finding | None:
-    return _of_workers(case) or _of_shares(case)
+def find(context: RunContext) -> Finding | None:
+    return _of_workers(context) or _of_shares(context)
 
 
-def _of_shares(case: Case) -> Finding | None:
+def _of_shares(context: RunContext) -> Finding | None:
     """Returns that one worker makes nearly all batches of a stream."""
-    fed = of_cause(case, ID, IDLE_WORKERS)
-    gain = None if fed is None else gain_of_cause(case, fed)
-    if fed is None or gain is None:
+    feed = of_cause(context, ID, IDLE_WORKERS)
+    gain = None if feed is None else gain_of_cause(context, feed)
+    if feed is None or gain is None:
         return None
-    made = batches_by_worker(fed.loader)
+    made = batches_by_worker(feed.loader)
     most = max(made.values()) / sum(made.values())
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
-        f"one of {fed.loader.num_workers} workers makes {percent(most)} of the batches, the "
-        f"dataset gives the others little: training waits {percent(fed.wait_share)} of its time",
+        f"one of {feed.loader.num_workers} workers makes {percent(most)} of the batches, the "
+        f"dataset gives the others little: training waits {percent(feed.wait_share)} of its time",
         gain,
         advice="share the data out evenly: as many shards as workers, or every n-th sample, by "
         "get_worker_info()",
@@ -71,15 +70,27 @@ def _of_shares(case: Case) -> Finding | None:
     )
 
 
-def _of_workers(case: Case) -> Finding | None:
-    fed = of_cause(case, ID, TOO_FEW_WORKERS)
-    if fed is None or fed.measured is None:
+def _of_workers(context: RunContext) -> Finding | None:
+    feed = of_cause(context, ID, TOO_FEW_WORKERS)
+    if feed is None or feed.measured is None:
         return None
-    workers = fed.loader.num_workers
+    workers = feed.loader.num_workers
     has = "1 worker makes" if workers == 1 else f"{workers} workers make"
     title = (
         f"{has} batches more slowly than training takes them: it waits "
-        f"{waited_of_batch(fed.measured, fed.wait_share)}, "
-        f"{percent(fed.wait_share)} of training"
+        f"{waited_of_batch(feed.measured, feed.wait_share)}, "
+        f"{percent(feed.wait_share)} of training"
     )
-    return more_workers(case, fed, ID, KEYS, title)
+    return more_workers(context, feed, RULE, title)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=30,
+    traits=RuleTraits(keys=["data_wait", "first_batch"], lines="without_change"),
+    explained_by=("thread_count",),
+    old_names=("idle_workers",),
+)

@@ -24,9 +24,9 @@ from trainprof.analysis.pipeline.bounds import (
     predict,
     running_of,
 )
+from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import BLOCKED, RECEIVE, SAMPLER, Fetch, Loader
 from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"

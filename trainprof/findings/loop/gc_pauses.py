@@ -18,16 +18,14 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.stacks.hot_lines import hottest
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import of_python
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.findings.gain import of_python, plain_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "gc_pauses"
-KEYS: Final[tuple[str, ...]] = ("gc",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 %"),
 }
@@ -46,22 +44,22 @@ _KEPT_IN_CYCLES: Final = (
 _CALLED: Final = "take gc.collect() out of the loop: nothing but a call walks everything so often"
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    spent_s = case.held_up_s("gc", "host_s")
-    part = spent_s / case.training_s if case.training_s > 0 else 0.0
-    is_rare = 0 < case.full_collections < _ENOUGH_FULL
-    gain = of_python(case, spent_s) if part >= least and not is_rare else None
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    spent_s = context.held_up_s("gc", "host_s")
+    part = spent_s / context.training_s if context.training_s > 0 else 0.0
+    is_rare = 0 < context.full_collections < _ENOUGH_FULL
+    gain = of_python(context, spent_s) if part >= least and not is_rare else None
     if gain is None:
         return None
-    line = hottest(case.summary.part_lines, "gc")
-    steps = max(case.summary.training.steps, 1)
-    is_called = case.full_collections >= _CALLED_FROM_PER_STEP * steps
+    line = hottest(context.summary.part_lines, "gc")
+    steps = max(context.summary.training.steps, 1)
+    is_called = context.full_collections >= _CALLED_FROM_PER_STEP * steps
     advice = _CALLED if is_called else _COLLECTED_RARELY
     return plain_finding(
         ID,
         f"Python's garbage collector stops training for {span(spent_s)}, {percent(part)} of it, "
-        f"with {case.full_collections} full collections in {steps} steps",
+        f"with {context.full_collections} full collections in {steps} steps",
         gain,
         site=line.site if line is not None else None,
         advice=advice,
@@ -69,6 +67,19 @@ def find(case: Case) -> Finding | None:
         evidence={
             "gc_s": spent_s,
             "gc_share": part,
-            "full_collections": case.full_collections,
+            "full_collections": context.full_collections,
         },
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=160,
+    traits=RuleTraits(keys=["gc"]),
+    # Who makes the objects that are collected stands where collecting begins.
+    comes_of=("worker_restart", "python_in_loop", "python_in_model"),
+    saves_in_steps=True,
+)

@@ -32,27 +32,26 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting, places_of_rest
 from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.findings.gain import Gain, of_python, outside_steps
+from trainprof.findings.gain import Gain, of_python, outside_steps, plain_finding
 from trainprof.findings.library_loop import (
     LIBRARY_AT,
     advice_for,
     is_library,
     library_called_at,
 )
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import NAMED_FROM_SHARE, Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, span, takes_of_it
 
 ID: Final = "python_in_loop"
-KEYS: Final[tuple[str, ...]] = ("other",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training (TraceML, gpuprof); 0.05 that one line takes by itself"),
 }
@@ -62,8 +61,6 @@ _UNNAMED_FROM_SHARE: Final = 0.15
 _LINE_FROM_SHARE: Final = 0.05
 # Of trainprof's own cost in a step, how much may stand in this part.
 _OWN_TIMES: Final = 2.0
-# Of the samples at a line.
-_WAITS_FROM_SHARE: Final = 0.5
 # Of the samples at a line that met torch computing, with the GIL free.
 _TORCH_FROM_SHARE: Final = 0.7
 # Likewise of those that met torch at work on what backward goes through: it makes a loss.
@@ -86,35 +83,37 @@ _LEARNED_FROM: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    spent_s = case.held_up_s("other", "host_s") - _own_cost_s(case)
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    spent_s = context.held_up_s("other", "host_s") - _own_cost_s(context)
     # Calls that other rules report.
-    spent_s -= sum(call.seconds for call in case.summary.collectives)
-    emptying_s = sum(call.between_s for call in case.summary.emptied_caches)
-    spent_s = max(spent_s - emptying_s - _once_s(case), 0.0)
-    loss_s = min(_loss_s(case), spent_s)
+    spent_s -= sum(call.seconds for call in context.summary.collectives)
+    emptying_s = sum(call.between_s for call in context.summary.emptied_caches)
+    spent_s = max(spent_s - emptying_s - _once_s(context), 0.0)
+    loss_s = min(_loss_s(context), spent_s)
     spent_s -= loss_s
-    part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
-    line = _line_of_rest(case, spent_s)
+    part = spent_s / context.settled_s if context.settled_s > 0 else 0.0
+    line = _line_of_rest(context, spent_s)
     is_set = least != THRESHOLDS["share"].value
-    if not is_set and line is not None and _is_plainly_one_line(case, line, part):
+    if not is_set and line is not None and _is_plainly_one_line(context, line, part):
         least = _LINE_FROM_SHARE
-    if part < least or may_be_waiting(case) or not _is_beside_model(case, line, spent_s):
+    if part < least or may_be_waiting(context) or not _is_beside_model(context, line, spent_s):
         return None
-    gain = _gain(case, spent_s)
+    gain = _gain(context, spent_s)
     if gain is None:
         return None
-    named = line if line is not None and _is_to_be_named(case, line, part) else None
+    named = line if line is not None and _is_to_be_named(context, line, part) else None
     if named is None and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
-    places = places_of_rest(case.summary.ledger.other_by_place, case.summary.loss_by_place, loss_s)
-    most = _place_of_most(case, places)
-    library = None if named is not None else library_called_at(case, line)
+    places = places_of_rest(
+        context.summary.ledger.other_by_place, context.summary.loss_by_place, loss_s
+    )
+    most = _place_of_most(context, places)
+    library = None if named is not None else library_called_at(context, line)
     is_librarys = library is not None and line is not None and _is_known(line)
     waits = named is not None and is_waiting(named)
-    between = "between the parts of a step" if _is_in_steps(case) else _when(case)
-    takes = "leaves the device without work for" if case.is_on_device else "takes"
+    between = "between the parts of a step" if _is_in_steps(context) else _when(context)
+    takes = "leaves the device without work for" if context.is_on_device else "takes"
     does = f"Python code {between} {takes}"
     if is_librarys:
         does = f"{between} the loop of the library called at {library} {takes}"
@@ -124,11 +123,11 @@ def find(case: Case) -> Finding | None:
         does = f"what the loop computes by torch's functions (or NumPy's) {between} takes"
     advice = _advice(line, most)
     if library is not None:
-        advice = advice_for(case, library, is_sure=is_librarys)
+        advice = advice_for(context, library, is_sure=is_librarys)
     is_sure = named is not None and not named.is_likely
     return plain_finding(
         ID,
-        f"{does} {span(spent_s)}, {case.of_settled(spent_s)}"
+        f"{does} {span(spent_s)}, {context.of_settled(spent_s)}"
         f"{'' if most == ELSEWHERE else f', most of it {most}'}",
         gain,
         site=library if named is None else named.site,
@@ -138,33 +137,16 @@ def find(case: Case) -> Finding | None:
         evidence={
             "python_s": spent_s,
             "python_share": part,
-            "left_out_as_our_own_s": _own_cost_s(case),
+            "left_out_as_our_own_s": _own_cost_s(context),
             "by_place_s": places,
             LIBRARY_AT: library,
             "left_out_as_loss_s": loss_s,
             "left_out_as_emptied_caches_s": emptying_s,
-            "left_out_as_once_s": _once_s(case),
+            "left_out_as_once_s": _once_s(context),
             "line_share": named.line_share if named and is_sure and named.is_line_known else None,
             "function_share": named.share if named and is_sure else None,
         },
     )
-
-
-def places_of_rest(
-    places: Mapping[str, float], of_loss: Mapping[str, float], loss_s: float
-) -> dict[str, float]:
-    """Returns where in the loop what is no loss lies, in seconds.
-
-    Args:
-        places: Of all of it, as a ledger's `other_by_place` has them.
-        of_loss: Of the loss; empty where that is not known.
-        loss_s: What of that counts.
-    """
-    of_loss = of_loss or {BEFORE_BACKWARD: loss_s}
-    times = loss_s / max(sum(of_loss.values()), loss_s, 1e-9)
-    return {
-        name: max(spent_s - times * of_loss.get(name, 0.0), 0.0) for name, spent_s in places.items()
-    }
 
 
 def python_line(summary: RunSummary) -> HotLine | None:
@@ -175,17 +157,12 @@ def python_line(summary: RunSummary) -> HotLine | None:
     return hottest(summary.part_lines, "other", _reported_apart(summary))
 
 
-def is_waiting(line: HotLine) -> bool:
-    """Whether a line mostly waits for another thread or process."""
-    return (line.waits_share or 0.0) >= _WAITS_FROM_SHARE
-
-
-def may_be_waiting(case: Case) -> bool:
+def may_be_waiting(context: RunContext) -> bool:
     """Whether the loop may be waiting there: for a thread that reads ahead, or for other ranks."""
-    loaders = case.summary.loaders
+    loaders = context.summary.loaders
     is_read_ahead = any(one.role == TRAINING and one.thread != "training" for one in loaders)
-    meets_elsewhere = case.torch.is_data_parallel or bool(case.summary.collectives)
-    return is_read_ahead or ((case.summary.run.world_size or 1) > 1 and not meets_elsewhere)
+    meets_elsewhere = context.torch.is_data_parallel or bool(context.summary.collectives)
+    return is_read_ahead or ((context.summary.run.world_size or 1) > 1 and not meets_elsewhere)
 
 
 def _advice(line: HotLine | None, most: str) -> str:
@@ -208,75 +185,75 @@ def _is_known(line: HotLine) -> bool:
     return line.share >= NAMED_FROM_SHARE and not line.is_end
 
 
-def _is_to_be_named(case: Case, line: HotLine, part: float) -> bool:
+def _is_to_be_named(context: RunContext, line: HotLine, part: float) -> bool:
     """Whether there is a line to look at: neither a library's, nor one of many of the loop's."""
-    if not _is_known(line) or is_library(case, line):
+    if not _is_known(line) or is_library(context, line):
         return False
     if line.line_share is None or part >= _UNNAMED_FROM_SHARE:
         return True
     loops = {
         function_of(other.site, other.function)
-        for other in case.summary.part_lines
+        for other in context.summary.part_lines
         if other.part in ("backward", "optimizer")
     }
     is_of_loop = function_of(line.site, line.function) in loops
     return not is_of_loop or line.line_share * part >= _LINE_FROM_SHARE
 
 
-def _is_plainly_one_line(case: Case, line: HotLine, part: float) -> bool:
+def _is_plainly_one_line(context: RunContext, line: HotLine, part: float) -> bool:
     """Whether one line, known for certain, takes that much of training by itself."""
     if line.line_share is None or line.is_likely or line.is_end:
         return False
     if not line.is_line_known:
         return False
-    return line.line_share * part >= _LINE_FROM_SHARE and not is_library(case, line)
+    return line.line_share * part >= _LINE_FROM_SHARE and not is_library(context, line)
 
 
-def _loss_s(case: Case) -> float:
+def _loss_s(context: RunContext) -> float:
     """Returns what of it is a loss of torch's functions, or may be: where samples are too few."""
-    known_s = case.summary.loss_in_loop_s
+    known_s = context.summary.loss_in_loop_s
     if known_s is not None:
         return known_s
-    is_seen = case.training.get("loss", 0.0) > 0
-    return 0.0 if is_seen else case.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
+    is_seen = context.training.get("loss", 0.0) > 0
+    return 0.0 if is_seen else context.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
 
 
-def _once_s(case: Case) -> float:
+def _once_s(context: RunContext) -> float:
     """Returns what of it comes but once: no change in the loop's code saves that again."""
-    return case.summary.once_in_loop_s or 0.0
+    return context.summary.once_in_loop_s or 0.0
 
 
-def _lasting_s(case: Case) -> float:
-    return max(case.training.get("other", 0.0) - _once_s(case), 0.0)
+def _lasting_s(context: RunContext) -> float:
+    return max(context.training.get("other", 0.0) - _once_s(context), 0.0)
 
 
-def _place_of_most(case: Case, places: Mapping[str, float]) -> str:
+def _place_of_most(context: RunContext, places: Mapping[str, float]) -> str:
     """Returns where most of it is; where what comes but once was is unknown."""
     first, second = [*sorted(places, key=lambda name: -places[name]), ELSEWHERE, ELSEWHERE][:2]
-    is_sure = places.get(first, 0.0) - _once_s(case) >= places.get(second, 0.0)
+    is_sure = places.get(first, 0.0) - _once_s(context) >= places.get(second, 0.0)
     return first if is_sure else ELSEWHERE
 
 
-def _gain(case: Case, spent_s: float) -> Gain | None:
+def _gain(context: RunContext, spent_s: float) -> Gain | None:
     """Returns what training would gain without it."""
-    if not _is_in_steps(case):
-        return outside_steps(case, spent_s)
-    return of_python(case, spent_s, with_warmup=False)
+    if not _is_in_steps(context):
+        return outside_steps(context, spent_s)
+    return of_python(context, spent_s, with_warmup=False)
 
 
-def _is_in_steps(case: Case) -> bool:
+def _is_in_steps(context: RunContext) -> bool:
     """Whether a usual step has it: what comes behind an evaluation, say, is in none."""
-    training = case.summary.training
+    training = context.summary.training
     of_step_s = (training.per_step_s or {}).get("other", 0.0)
-    return of_step_s * training.steps >= _IN_STEPS_SHARE * _lasting_s(case)
+    return of_step_s * training.steps >= _IN_STEPS_SHARE * _lasting_s(context)
 
 
-def _when(case: Case) -> str:
+def _when(context: RunContext) -> str:
     """Returns when it comes, if not in each step alike."""
-    part, epoch = case.steps.per_step.get("other"), case.steps.epoch_of
+    part, epoch = context.steps.per_step.get("other"), context.steps.epoch_of
     first = np.flatnonzero(np.diff(epoch) > 0) + 1
     spent_s = 0.0 if part is None else float(part[first].sum()) / 1e9
-    if spent_s < _AT_EPOCHS_SHARE * max(_lasting_s(case), 1e-9):
+    if spent_s < _AT_EPOCHS_SHARE * max(_lasting_s(context), 1e-9):
         return "between steps, now and then,"
     return f"between epochs ({span(spent_s / len(first))} each time)"
 
@@ -286,17 +263,17 @@ def _reported_apart(summary: RunSummary) -> set[str]:
     return calls | {call.site for call in summary.emptied_caches}
 
 
-def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
+def _line_of_rest(context: RunContext, spent_s: float) -> HotLine | None:
     """Returns the line that takes most of what is no loss, with its shares of that."""
-    lines = case.summary.part_lines
+    lines = context.summary.part_lines
     losses = {
         line.site
         for line in lines
         if line.part == "other" and (line.loss_share or 0.0) >= _TORCH_FROM_SHARE
     }
     if not losses:
-        return python_line(case.summary)
-    line = hottest(lines, "other", losses | _reported_apart(case.summary))
+        return python_line(context.summary)
+    line = hottest(lines, "other", losses | _reported_apart(context.summary))
     if line is None or line.seconds is None or spent_s <= 0 or line.is_likely:
         return line
     times = max(min(line.seconds / spent_s, 1.0) / line.share, 1.0)
@@ -304,21 +281,35 @@ def _line_of_rest(case: Case, spent_s: float) -> HotLine | None:
     return replace(line, share=min(times * line.share, 1.0), line_share=of_line)
 
 
-def _own_cost_s(case: Case) -> float:
+def _own_cost_s(context: RunContext) -> float:
     """Returns what of the part may be trainprof's own: much of it, where steps take 0.2 ms."""
-    each_us = case.summary.overhead.per_step_us or 0.0
-    return _OWN_TIMES * each_us * 1e-6 * case.summary.training.steps
+    each_us = context.summary.overhead.per_step_us or 0.0
+    return _OWN_TIMES * each_us * 1e-6 * context.summary.training.steps
 
 
-def _is_beside_model(case: Case, line: HotLine | None, spent_s: float) -> bool:
+def _is_beside_model(context: RunContext, line: HotLine | None, spent_s: float) -> bool:
     """Whether modules compute the model: one made of functions alone would stand in this part."""
-    if case.share("forward") >= _FORWARD_SHARE:
+    if context.share("forward") >= _FORWARD_SHARE:
         return True
-    called = case.steps.per_step.get("forward")
+    called = context.steps.per_step.get("forward")
     if called is None or not len(called) or float((called > 0).mean()) < _CALLED_SHARE:
         return False
     # Some of its modules may be called, and functions compute the rest.
     if line is None or not _is_known(line) or line.torch_share is None:
         return False
     is_python = line.torch_share < _TORCH_FROM_SHARE
-    return is_python and case.training.get("backward", 0.0) < _GRAPH_SHARE * spent_s
+    return is_python and context.training.get("backward", 0.0) < _GRAPH_SHARE * spent_s
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=140,
+    traits=RuleTraits(keys=["other"], lines="always"),
+    # What an epoch begins with goes on, as objects that are given up, when its first batch is
+    # there; a checkpoint that is written is renamed, or brought to disk, by the next lines.
+    comes_of=("worker_restart", "slow_checkpoints"),
+    saves_in_steps=True,
+)

@@ -24,18 +24,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
-from trainprof.findings.wording import size, span
+from trainprof.findings.gain import outside_steps, plain_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
+from trainprof.findings.wording import span
 from trainprof.record.schema import Writer
 
 ID: Final = "slow_checkpoints"
-KEYS: Final[tuple[str, ...]] = ("checkpoint",)
 THRESHOLDS: Final = {
     "share": Threshold(0.03, "of training"),
 }
@@ -52,16 +50,16 @@ _SAYS_HOW_OFTEN: Final = {
 }
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    spent_s, part = case.training.get("checkpoint", 0.0), case.share("checkpoint")
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    spent_s, part = context.training.get("checkpoint", 0.0), context.share("checkpoint")
     if part < least:
         return None
-    calls = case.checkpoints
+    calls = context.checkpoints
     return plain_finding(
         ID,
         f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
-        outside_steps(case, case.held_up_s("checkpoint", "checkpoint_s")),
+        outside_steps(context, context.held_up_s("checkpoint", "checkpoint_s")),
         site=calls.site,
         advice=_advice(calls, spent_s),
         cautions=_cautions(calls),
@@ -120,3 +118,15 @@ def _each(calls: Checkpoints) -> str:
         return ""
     of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
     return f": a save{of} takes {span(calls.save_s / calls.saves)}"
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=130,
+    traits=RuleTraits(keys=["checkpoint"]),
+    noise_matters=False,
+    lines_behind=4,
+)

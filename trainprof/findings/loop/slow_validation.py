@@ -21,34 +21,29 @@ logits for compute_metrics: keep less of them (preprocess_logits_for_metrics).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
-from trainprof.analysis.stacks.hot_lines import MAKING, hottest
+from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
+from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.finding import Finding, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import Gain, outside_steps, start_of_workers
+from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
 from trainprof.findings.loading.loader_change import advised, finding, with_workers
 from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.wording import its_share, number_of, place, span
 
 ID: Final = "slow_validation"
-KEYS: Final[tuple[str, ...]] = ()
 THRESHOLDS: Final = {
     "share": Threshold(0.2, "of training"),
     "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
 }
 
-# Of the evaluation, in passes over loaders: else what comes behind them is most of it.
-_OVER_LOADERS_FROM_SHARE: Final = 0.5
 # Of its forwards.
 _MOSTLY_WITH_GRADIENTS: Final = 0.5
 _CAUTION: Final = (
@@ -57,34 +52,34 @@ _CAUTION: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    of_loading = case.threshold(ID, "loading_share", THRESHOLDS["loading_share"].value)
-    spent_s = case.training.get("evaluation", 0.0)
-    if case.share("evaluation") < least or spent_s <= 0:
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    of_loading = RULE.threshold(context.settings, "loading_share")
+    spent_s = context.training.get("evaluation", 0.0)
+    if context.share("evaluation") < least or spent_s <= 0:
         return None
-    what = f"evaluation takes {span(spent_s)}, {percent(case.share('evaluation'))} of training"
-    fed = _fed(case, spent_s)
-    if fed is None or fed.loader.evaluation_s <= 0:
-        return _without_loader(case, spent_s, what)
-    passes = max(_passes(case), fed.loader.passes, 1)
-    is_of_what_trains = fed.loader.role == TRAINING
+    what = f"evaluation takes {span(spent_s)}, {percent(context.share('evaluation'))} of training"
+    feed = _fed(context, spent_s)
+    if feed is None or feed.loader.evaluation_s <= 0:
+        return _without_loader(context, spent_s, what)
+    passes = max(_passes(context), feed.loader.passes, 1)
+    is_of_what_trains = feed.loader.role == TRAINING
     # Where most of it is starting workers, that is what there is to change.
-    if not is_of_what_trains and fed.exposed * lost_s(fed) >= of_loading * spent_s:
+    if not is_of_what_trains and feed.exposed * lost_s(feed) >= of_loading * spent_s:
         return None
-    own_s = min(fed.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
+    own_s = min(feed.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
     # An iterator that is asked again and again may have been so outside of training, too.
-    loading = 0.0 if is_of_what_trains else min(fed.cost_s / spent_s, 1.0)
+    loading = 0.0 if is_of_what_trains else min(feed.cost_s / spent_s, 1.0)
     is_loading = loading >= of_loading
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     slow = f"; {percent(loading)} of it waiting for its loader" if is_loading else ""
-    changed = _with_workers(case, fed, spent_s) if is_loading else None
+    changed = _with_workers(context, feed, spent_s) if is_loading else None
     if changed is not None:
         gain, wanted = changed
-        advice, change = advised(fed.loader, wanted)
+        advice, change = advised(feed.loader, wanted)
         return finding(
-            case,
-            fed,
+            context,
+            feed,
             ID,
             f"{what}{slow}",
             gain,
@@ -93,73 +88,49 @@ def find(case: Case) -> Finding | None:
             alters=wanted,
             evidence=evidence,
         )
-    over = f" over {fed.loader.site}" if fed.loader.called_at else ""
-    most = None if is_loading else hottest(case.summary.part_lines, "evaluation")
+    over = f" over {feed.loader.site}" if feed.loader.called_at else ""
+    most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     counted = ["count while training what is wanted of its samples"] if is_of_what_trains else []
     return finding(
-        case,
-        fed,
+        context,
+        feed,
         ID,
         f"{what} in {number_of(passes, 'pass', 'passes')}{over}{slow}",
-        outside_steps(case, own_s),
-        advice="; ".join([*_no_grad(case), *counted, _less_often(own_s, fed.loader.built_by)]),
+        outside_steps(context, own_s),
+        advice="; ".join([*_no_grad(context), *counted, _less_often(own_s, feed.loader.built_by)]),
         cautions=[_CAUTION],
-        also=_most_of_it(most, fed.loader.called_at),
+        also=_most_of_it(most, feed.loader.called_at),
         evidence=evidence,
-        site=fed.loader.called_at,
+        site=feed.loader.called_at,
         is_of_making=is_loading,
     )
 
 
-def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:
-    """Whether passes over loaders are most of what evaluation takes."""
-    return sum(one.evaluation_s for one in loaders) >= _OVER_LOADERS_FROM_SHARE * spent_s
-
-
-def called_for_at(lines: Sequence[HotLine]) -> str | None:
-    """Returns the outermost line that leads to evaluation, and to no other part of training.
-
-    Where nothing is known of the others that may be any of them: then it is the line itself. None
-    where samples met none of it.
-    """
-    most = hottest(lines, "evaluation")
-    if most is None:
-        return None
-    elsewhere = {
-        site
-        for line in lines
-        if line.part not in (most.part, MAKING)
-        for site in (line.site, *line.called_from)
-    }
-    leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]
-    return leading[-1] if leading and elsewhere else most.site
-
-
-def _fed(case: Case, spent_s: float) -> LoaderCase | None:
+def _fed(context: RunContext, spent_s: float) -> Feed | None:
     """Returns the loader that evaluation goes over for longest; None where most is over none."""
-    if not is_over_loaders(case.loaders, spent_s):
+    if not is_over_loaders(context.loaders, spent_s):
         return None
-    every = (*case.evaluating, *case.feeding)
+    every = (*context.evaluating, *context.feeding)
     return max(every, key=lambda one: one.loader.evaluation_s, default=None)
 
 
-def _passes(case: Case) -> int:
-    evaluation = case.summary.evaluation
+def _passes(context: RunContext) -> int:
+    evaluation = context.summary.evaluation
     inside = evaluation.passes_in_training
     return evaluation.passes if inside is None else inside
 
 
-def _without_loader(case: Case, spent_s: float, what: str) -> Finding:
-    passes = max(_passes(case), 1)
-    called = called_for_at(case.summary.part_lines)
+def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
+    passes = max(_passes(context), 1)
+    called = called_for_at(context.summary.part_lines)
     return plain_finding(
         ID,
         f"{what} in {number_of(passes, 'pass', 'passes')}",
-        outside_steps(case, spent_s),
+        outside_steps(context, spent_s),
         site=called,
-        advice="; ".join([*_no_grad(case), _less_often(spent_s)]),
+        advice="; ".join([*_no_grad(context), _less_often(spent_s)]),
         cautions=[_CAUTION],
-        also=_most_of_it(hottest(case.summary.part_lines, "evaluation"), called),
+        also=_most_of_it(hottest(context.summary.part_lines, "evaluation"), called),
         evidence={"evaluation_s": spent_s, "passes": passes},
     )
 
@@ -172,8 +143,8 @@ def _less_often(spent_s: float, package: str | None = None) -> str:
     )
 
 
-def _no_grad(case: Case) -> list[str]:
-    with_gradients = case.summary.evaluation.with_gradients_share or 0.0
+def _no_grad(context: RunContext) -> list[str]:
+    with_gradients = context.summary.evaluation.with_gradients_share or 0.0
     return ["put it under torch.no_grad()"] if with_gradients >= _MOSTLY_WITH_GRADIENTS else []
 
 
@@ -184,29 +155,40 @@ def _most_of_it(most: HotLine | None, named: str | None) -> list[str]:
 
 
 def _with_workers(
-    case: Case, fed: LoaderCase, spent_s: float
+    context: RunContext, feed: Feed, spent_s: float
 ) -> tuple[Gain, dict[str, Any]] | None:
     """Returns what workers for the loader of evaluation would give; None where they do not help."""
-    if fed.inputs is None or fed.now is None or fed.measured is None:
+    if feed.inputs is None or feed.now is None or feed.measured is None:
         return None
-    more = more_workers(fed.inputs, fed.now, stay=fed.loader.may_keep_workers)
+    more = more_workers(feed.inputs, feed.now, stay=feed.loader.may_keep_workers)
     if more is None:
         return None
     setting, found = more
-    passes = max(fed.loader.passes, 1)
+    passes = max(feed.loader.passes, 1)
     started = 1 if setting.is_persistent else passes
-    if fed.loader.is_of_several and setting.is_persistent:
-        started = passes - fed.loader.later_passes
-    longer_s = start_of_workers(fed.inputs, setting).mid - fed.now.first_batch_s.mid
+    if feed.loader.is_of_several and setting.is_persistent:
+        started = passes - feed.loader.later_passes
+    longer_s = start_of_workers(feed.inputs, setting).mid - feed.now.first_batch_s.mid
     starts_s = started * max(longer_s, 0.0) + (passes - started) * found.reset_s.mid
     saved_s = [
-        min(max(fed.loader.iterations * (fed.measured.step_s - s) - starts_s, 0.0), spent_s)
+        min(max(feed.loader.iterations * (feed.measured.step_s - s) - starts_s, 0.0), spent_s)
         for s in (found.step_s.high, found.step_s.mid, found.step_s.low)
     ]
     if saved_s[1] <= 0:
         return None
-    low, likely, high = (case.training_s / (case.training_s - s) for s in saved_s)
-    run = [case.wall_s / (case.wall_s - s) for s in saved_s]
+    low, likely, high = (context.training_s / (context.training_s - s) for s in saved_s)
+    run = [context.wall_s / (context.wall_s - s) for s in saved_s]
     of_run = (run[0], run[2])
     gain = Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False)
-    return gain, with_workers(fed, setting)
+    return gain, with_workers(feed, setting)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=120,
+    noise_matters=False,
+    of_evaluation=True,
+)

@@ -16,24 +16,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.make_finding import unmeasured_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.run import COMPUTE_KEYS
+from trainprof.findings.gain import unmeasured_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "anomaly_detection"
-KEYS: Final[tuple[str, ...]] = ("forward", "backward")
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, in forward and backward: what it slows"),
 }
 
 
-def find(case: Case) -> Finding | None:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    part = case.share(*COMPUTE_KEYS)
-    if not case.torch.detects_anomalies or part < least:
+def find(context: RunContext) -> Finding | None:
+    least = RULE.threshold(context.settings, "share")
+    part = context.share(*COMPUTE_KEYS)
+    if not context.torch.detects_anomalies or part < least:
         return None
     return unmeasured_finding(
         ID,
@@ -43,3 +42,13 @@ def find(case: Case) -> Finding | None:
         advice="take out torch.autograd.set_detect_anomaly(True) or detect_anomaly()",
         evidence={"computing_share": part},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=270,
+    traits=RuleTraits(keys=["forward", "backward"], slows_everything=True),
+)

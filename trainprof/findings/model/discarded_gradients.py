@@ -19,21 +19,20 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.run.metadata import share_in
-from trainprof.analysis.summary.finding import Finding
-from trainprof.findings.model.backward_gain import needless_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.findings.gain import needless_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "discarded_gradients"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
 _CLIPPED: Final = "gradients are clipped: where these are in that norm, updates change"
 
 
-def find(case: Case) -> Finding | None:
-    if not case.torch.discarded:
+def find(context: RunContext) -> Finding | None:
+    if not context.torch.discarded:
         return None
-    first, *others = case.torch.discarded
+    first, *others = context.torch.discarded
     model = first["model"] or "the other model"
     advice = f"give this loss what {model} gives with .detach()"
     if share_in(first.get("mixed_share")):
@@ -41,13 +40,23 @@ def find(case: Case) -> Finding | None:
             f".requires_grad_(False) on the parameters of {model} for this pass, True behind it"
         )
     return needless_finding(
-        case,
+        context,
         ID,
-        case.threshold(ID, "share", THRESHOLDS["share"].value),
-        case.torch.discarded,
+        RULE.threshold(context.settings, "share"),
+        context.torch.discarded,
         f"this backward also computes gradients of {model}, which are thrown away unused",
         site=first["at"],
         advice=advice,
-        cautions=[_CLIPPED] if case.clips_gradients else [],
+        cautions=[_CLIPPED] if context.clips_gradients else [],
         also=[f"so it is at {one['at'] or 'another line'}, of {one['model']}" for one in others],
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=190,
+    traits=RuleTraits(keys=["backward"], gain="estimate"),
+)

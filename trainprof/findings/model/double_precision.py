@@ -28,16 +28,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import Gain, of_python
-from trainprof.findings.make_finding import plain_finding, unmeasured_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.run import COMPUTE_KEYS
+from trainprof.findings.gain import Gain, of_python, plain_finding, unmeasured_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "double_precision"
-KEYS: Final[tuple[str, ...]] = COMPUTE_KEYS
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training, computing: on a GPU, at work"),
 }
@@ -54,20 +52,20 @@ _ADVICE: Final = (
 _CAUTION: Final = "the numbers change from the seventh digit on: not where double is meant"
 
 
-def find(case: Case) -> Finding | None:
-    numerics = case.torch.numerics
+def find(context: RunContext) -> Finding | None:
+    numerics = context.torch.numerics
     if numerics is None or numerics.parameters != "float64":
         return None
-    if case.torch.decomposes_in_float64:
+    if context.torch.decomposes_in_float64:
         return None
-    part = _computing(case)
-    if part is None or part < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    part = _computing(context)
+    if part is None or part < RULE.threshold(context.settings, "share"):
         return None
-    title = f"the model computes in float64: {percent(part)} of {case.summary.time_of_devices}"
+    title = f"the model computes in float64: {percent(part)} of {context.summary.time_of_devices}"
     evidence = {"computing_share": part}
     site = numerics.sites[0] if len(numerics.sites) == 1 else None
     also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []
-    if case.is_on_device:
+    if context.is_on_device:
         return unmeasured_finding(
             ID,
             title,
@@ -77,7 +75,7 @@ def find(case: Case) -> Finding | None:
             also=also,
             evidence=evidence,
         )
-    gain = _gain(case, part)
+    gain = _gain(context, part)
     if gain is None:
         return None
     return plain_finding(
@@ -92,15 +90,28 @@ def find(case: Case) -> Finding | None:
     )
 
 
-def _gain(case: Case, part: float) -> Gain | None:
+def _gain(context: RunContext, part: float) -> Gain | None:
     """Returns what float32 gives at most of computing's part of training, and what is likely."""
-    saved = _SAVED_WITH_CONVOLUTIONS if case.torch.convolves_in_float64 else _SAVED
-    likely, most = (of_python(case, one * part * case.training_s) for one in saved)
+    saved = _SAVED_WITH_CONVOLUTIONS if context.torch.convolves_in_float64 else _SAVED
+    likely, most = (of_python(context, one * part * context.training_s) for one in saved)
     if likely is None or most is None:
         return None
     return replace(most, likely=likely.likely, saved_s=likely.saved_s)
 
 
-def _computing(case: Case) -> float | None:
+def _computing(context: RunContext) -> float | None:
     """Returns the share of training in which the model computes; None where it is not known."""
-    return case.summary.device_busy_share if case.is_on_device else case.share(*KEYS)
+    return (
+        context.summary.device_busy_share if context.is_on_device else context.share(*COMPUTE_KEYS)
+    )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=230,
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
+    saves_in_steps=True,
+)

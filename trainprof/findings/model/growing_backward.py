@@ -26,18 +26,16 @@ import numpy as np
 
 from trainprof.analysis.pipeline.model import Float64
 from trainprof.analysis.stacks.hot_lines import hottest
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.gain import outside_steps, plain_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "growing_backward"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {
     "times": Threshold(2.5, "its longest tenth of the shortest; noise stays under 2"),
 }
@@ -60,29 +58,29 @@ _RISES_SHARE: Final = 0.7
 _ALIKE: Final = 0.4
 
 
-def find(case: Case) -> Finding | None:
-    took = _smoothed(case.steps, _BACKWARD)
+def find(context: RunContext) -> Finding | None:
+    took = _smoothed(context.steps, _BACKWARD)
     if len(took) < _LEAST_STEPS or not _rises(took):
         return None
     short_s, long_s = (float(x) / 1e9 for x in np.percentile(took, (10, 90)))
     times = long_s / short_s if short_s > 0 else 0.0
-    least = case.threshold(ID, "times", THRESHOLDS["times"].value)
-    if times < max(least, _TIMES_FORWARD * _spread(_smoothed(case.steps, _FORWARD))):
+    least = RULE.threshold(context.settings, "times")
+    if times < max(least, _TIMES_FORWARD * _spread(_smoothed(context.steps, _FORWARD))):
         return None
-    whole, spent_s = case.steps.per_step["backward"], case.training.get("backward", 0.0)
-    if case.is_on_device:
-        if not _rises(_smoothed(case.steps, None)):
+    whole, spent_s = context.steps.per_step["backward"], context.training.get("backward", 0.0)
+    if context.is_on_device:
+        if not _rises(_smoothed(context.steps, None)):
             return None
-        whole = np.where(whole > 0, case.steps.wall_ns, 0)
+        whole = np.where(whole > 0, context.steps.wall_ns, 0)
         spent_s = float(whole.sum()) / 1e9
     # The shortest are those of the beginning, which count as its warm-up.
     kept = float(whole[whole > 0].min()) * np.count_nonzero(whole) / float(whole.sum())
-    gain = outside_steps(case, (1 - kept) * spent_s, with_warmup=True)
-    line = hottest(case.summary.part_lines, "backward")
+    gain = outside_steps(context, (1 - kept) * spent_s, with_warmup=True)
+    line = hottest(context.summary.part_lines, "backward")
     return plain_finding(
         ID,
         f"backward takes longer from step to step ({span(short_s)} in the shortest tenth of them, "
-        f"{span(long_s)} in the longest, {percent(case.share('backward'))} of training in all) "
+        f"{span(long_s)} in the longest, {percent(context.share('backward'))} of training in all) "
         "while forward stays as it is: it goes through earlier steps as well",
         replace(gain, training=(1.0, _TIMES_BESIDES * gain.training[1])),
         site=line.site if line is not None else None,
@@ -132,3 +130,14 @@ def _spread(took: Float64) -> float:
         return 1.0
     short, long = np.percentile(took, (10, 90)).tolist()
     return long / short if short > 0 else 1.0
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=170,
+    traits=RuleTraits(keys=["backward"], gain="estimate"),
+    noise_matters=False,
+)

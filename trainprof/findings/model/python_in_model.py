@@ -31,18 +31,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.run.evidence import NAMED_FROM_SHARE
 from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import of_looks, of_python
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import NAMED_FROM_SHARE, Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.findings.gain import of_looks, of_python, plain_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, place, span, takes_of_it
 
 ID: Final = "python_in_model"
-KEYS: Final = PARTS
 THRESHOLDS: Final = {
     "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)"),
 }
@@ -50,18 +49,18 @@ THRESHOLDS: Final = {
 _NAMED_PART: Final = 0.2
 
 
-def find(case: Case) -> Finding | None:
-    told, reads = case.summary.python_in_model, case.summary.element_reads
+def find(context: RunContext) -> Finding | None:
+    told, reads = context.summary.python_in_model, context.summary.element_reads
     if reads is not None and (told is None or reads.seconds > told.total_s):
-        return _by_elements(case, reads)
-    return _by_looks(case)
+        return _by_elements(context, reads)
+    return _by_looks(context)
 
 
-def _by_elements(case: Case, reads: ElementReads) -> Finding | None:
-    share = reads.seconds / case.training_s if case.training_s > 0 else 0.0
-    if case.is_on_device or share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+def _by_elements(context: RunContext, reads: ElementReads) -> Finding | None:
+    share = reads.seconds / context.training_s if context.training_s > 0 else 0.0
+    if context.is_on_device or share < RULE.threshold(context.settings, "share"):
         return None
-    gain = of_python(case, reads.seconds)
+    gain = of_python(context, reads.seconds)
     if gain is None:
         return None
     return plain_finding(
@@ -81,17 +80,17 @@ def _by_elements(case: Case, reads: ElementReads) -> Finding | None:
     )
 
 
-def _by_looks(case: Case) -> Finding | None:
-    told = case.summary.python_in_model
+def _by_looks(context: RunContext) -> Finding | None:
+    told = context.summary.python_in_model
     if told is None:
         return None
     spent_s = told.total_s
-    if case.is_on_device:
-        spent_s = min(spent_s, case.launching_s() or 0.0)
-    share = spent_s / case.training_s if case.training_s > 0 else 0.0
-    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if context.is_on_device:
+        spent_s = min(spent_s, context.launching_s() or 0.0)
+    share = spent_s / context.training_s if context.training_s > 0 else 0.0
+    if share < RULE.threshold(context.settings, "share"):
         return None
-    gain = of_looks(case, spent_s, told.held, told.looks)
+    gain = of_looks(context, spent_s, told.held, told.looks)
     if gain is None:
         return None
     parts = [name for name in told.seconds if told.seconds[name] >= _NAMED_PART * spent_s]
@@ -102,7 +101,7 @@ def _by_looks(case: Case) -> Finding | None:
         advice, also = f"{takes_of_it(line)}: {advice}", caller(line)
     elif told.behind is not None:
         also = [f"it comes ahead of {place(told.behind)}, which computes with torch"]
-    of_parts = spent_s / sum(case.training[name] for name in parts)
+    of_parts = spent_s / sum(context.training[name] for name in parts)
     inside = " and ".join(parts)
     return plain_finding(
         ID,
@@ -122,3 +121,14 @@ def _by_looks(case: Case) -> Finding | None:
             "function_share": line.share if line is not None else None,
         },
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=150,
+    traits=RuleTraits(keys=[*PARTS], gain="samples", lines="always"),
+    saves_in_steps=True,
+)

@@ -23,16 +23,14 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.model.compilations import NUMBER
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import outside_steps
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.findings.gain import outside_steps, plain_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "recompiling"
-KEYS: Final[tuple[str, ...]] = ("forward", "backward", "optimizer")
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training: what comes a few times matters in short runs alone"),
     "seconds": Threshold(1.0, "nobody changes a script for less"),
@@ -46,16 +44,16 @@ _OTHER_DATA: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    least_share = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    least_s = case.threshold(ID, "seconds", THRESHOLDS["seconds"].value)
-    told = case.summary.compilations
+def find(context: RunContext) -> Finding | None:
+    least_share = RULE.threshold(context.settings, "share")
+    least_s = RULE.threshold(context.settings, "seconds")
+    told = context.summary.compilations
     times, spent_s = sum(one.again for one in told), sum(one.again_s for one in told)
-    if case.is_on_device:
+    if context.is_on_device:
         spent_s = sum(one.again_idle_s or 0.0 for one in told)
-    if times < case.threshold(ID, "times", THRESHOLDS["times"].value):
+    if times < RULE.threshold(context.settings, "times"):
         return None
-    if not told or spent_s < max(least_s, least_share * case.training_s):
+    if not told or spent_s < max(least_s, least_share * context.training_s):
         return None
     worst = max(told, key=lambda one: one.again_s)
     changed = worst.again_for
@@ -64,14 +62,14 @@ def find(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"torch.compile compiled again what it had compiled before, {times} times: "
-        f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
-        outside_steps(case, spent_s, with_warmup=True),
+        f"{span(spent_s)}, {percent(spent_s / context.training_s)} of training",
+        outside_steps(context, spent_s, with_warmup=True),
         site=worst.site,
         advice=f"{_advice(changed)}; TORCH_LOGS=recompiles says what changed",
         cautions=[] if changed == [NUMBER] else [_OTHER_DATA],
         evidence={
             "again_s": spent_s,
-            "again_share": spent_s / case.training_s,
+            "again_share": spent_s / context.training_s,
             "again": times,
             "versions": versions,
         },
@@ -89,3 +87,14 @@ def _advice(changed: list[str]) -> str:
     return (
         "torch.compile(..., dynamic=True), or one shape for all batches (padding, drop_last=True)"
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=260,
+    traits=RuleTraits(keys=["forward", "backward", "optimizer"]),
+    noise_matters=False,
+)

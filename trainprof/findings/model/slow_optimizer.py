@@ -29,16 +29,20 @@ from typing import Final
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
 from trainprof.analysis.model.torch_settings import LoopedOptimizer
-from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS, Finding
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import of_python, outside_steps
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import (
+    OPTIMIZER_BUILDERS,
+    OTHER_OPTIMIZERS,
+    Finding,
+    RuleTraits,
+    Threshold,
+)
+from trainprof.analysis.summary.levels import percent
+from trainprof.findings.gain import of_python, outside_steps, plain_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import number_of, span
 
 ID: Final = "slow_optimizer"
-KEYS: Final[tuple[str, ...]] = ("optimizer",)
 THRESHOLDS: Final = {
     "share": Threshold(0.1, "of training: half of it gone would be worth a change"),
 }
@@ -69,33 +73,33 @@ _REFUSED_BY_LIGHTNING: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    if case.is_on_device:
-        return _on_device(case)
-    return _of_torchs(case) if case.torch.looped else _of_the_scripts_own(case)
+def find(context: RunContext) -> Finding | None:
+    if context.is_on_device:
+        return _on_device(context)
+    return _of_torchs(context) if context.torch.looped else _of_the_scripts_own(context)
 
 
-def waiting_for_updates_s(case: Case) -> float:
+def waiting_for_updates_s(context: RunContext) -> float:
     """Returns for how long a device waited for updates that the host makes one by one, at most.
 
     0 where that is too little to be told.
     """
-    spent_s = sum(one.spent_s for one in _told_to_loop(case))
-    waited_s = min(_SAVED_ON_DEVICE * spent_s, case.launching_s() or 0.0)
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    return waited_s if waited_s >= least * case.settled_s else 0.0
+    spent_s = sum(one.spent_s for one in _told_to_loop(context))
+    waited_s = min(_SAVED_ON_DEVICE * spent_s, context.launching_s() or 0.0)
+    least = RULE.threshold(context.settings, "share")
+    return waited_s if waited_s >= least * context.settled_s else 0.0
 
 
-def _told_to_loop(case: Case) -> list[LoopedOptimizer]:
+def _told_to_loop(context: RunContext) -> list[LoopedOptimizer]:
     """Returns those that torch would take together by itself: not so on other devices."""
-    is_cuda = str(case.summary.run.device).startswith("cuda")
-    return [one for one in case.torch.looped if one.is_told_to and is_cuda]
+    is_cuda = str(context.summary.run.device).startswith("cuda")
+    return [one for one in context.torch.looped if one.is_told_to and is_cuda]
 
 
-def _on_device(case: Case) -> Finding | None:
+def _on_device(context: RunContext) -> Finding | None:
     """Returns the finding of optimizers that were told to take parameter by parameter."""
-    waited_s = waiting_for_updates_s(case)
-    looped = _told_to_loop(case)
+    waited_s = waiting_for_updates_s(context)
+    looped = _told_to_loop(context)
     if not looped or waited_s <= 0:
         return None
     costliest = max(looped, key=lambda one: one.spent_s)
@@ -109,18 +113,18 @@ def _on_device(case: Case) -> Finding | None:
     return plain_finding(
         ID,
         f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
-        f"parameters one by one, in {span(spent_s)}, {case.of_settled(spent_s)}, and the device "
+        f"parameters one by one, in {span(spent_s)}, {context.of_settled(spent_s)}, and the device "
         "waits",
-        outside_steps(case, waited_s),
+        outside_steps(context, waited_s),
         site=costliest.site,
         advice=f"{instead or 'leave foreach=False out'}: torch takes all of them at once then",
         cautions=[
-            *(minded_when_fused(case) if change else []),
+            *(minded_when_fused(context) if change else []),
             *minded_of(calls),
         ],
         evidence={
             "optimizer_s": spent_s,
-            "optimizer_share": spent_s / case.settled_s,
+            "optimizer_share": spent_s / context.settled_s,
             "waited_s": waited_s,
             "tensors": tensors,
             "optimizer": costliest.name,
@@ -129,27 +133,27 @@ def _on_device(case: Case) -> Finding | None:
     )
 
 
-def _is_enough(case: Case, spent_s: float) -> bool:
-    least = case.threshold(ID, "share", THRESHOLDS["share"].value)
-    return spent_s > 0 and spent_s >= least * case.training_s
+def _is_enough(context: RunContext, spent_s: float) -> bool:
+    least = RULE.threshold(context.settings, "share")
+    return spent_s > 0 and spent_s >= least * context.training_s
 
 
-def _of_the_scripts_own(case: Case) -> Finding | None:
-    steps = max(len(case.steps), 1)
-    owns = case.torch.own
+def _of_the_scripts_own(context: RunContext) -> Finding | None:
+    steps = max(len(context.steps), 1)
+    owns = context.torch.own
     # A script may build its one again and again.
-    if len(owns) != case.torch.optimizers or len({one.site for one in owns}) != 1:
+    if len(owns) != context.torch.optimizers or len({one.site for one in owns}) != 1:
         return None
     own, spent_s = max(owns, key=lambda one: one.tensors), sum(one.spent_s for one in owns)
     if own.tensors < _FEW or spent_s > _MOST_EACH_S * own.tensors * steps:
         return None
-    gain = of_python(case, _OWN_SAVES * spent_s)
-    if gain is None or not _is_enough(case, spent_s):
+    gain = of_python(context, _OWN_SAVES * spent_s)
+    if gain is None or not _is_enough(context, spent_s):
         return None
     return plain_finding(
         ID,
         f"{own.name}, written in the script, changes {own.tensors} parameters one by one: "
-        f"{span(spent_s)}, {percent(spent_s / case.training_s)} of training",
+        f"{span(spent_s)}, {percent(spent_s / context.training_s)} of training",
         gain,
         site=own.site,
         advice="the class of torch.optim that does the same, with fused=True; else torch._foreach_ "
@@ -157,23 +161,23 @@ def _of_the_scripts_own(case: Case) -> Finding | None:
         "torch._foreach_add_)",
         evidence={
             "optimizer_s": spent_s,
-            "optimizer_share": spent_s / case.training_s,
+            "optimizer_share": spent_s / context.training_s,
             "tensors": own.tensors,
             "optimizer": own.name,
         },
     )
 
 
-def _of_torchs(case: Case) -> Finding | None:
+def _of_torchs(context: RunContext) -> Finding | None:
     """Returns the finding of those that can be fused, each with its own part of the time."""
-    fusable = [(one, saves) for one in case.torch.looped if (saves := _saves(one)) is not None]
+    fusable = [(one, saves) for one in context.torch.looped if (saves := _saves(one)) is not None]
     fusable.sort(key=lambda each: -each[0].spent_s)
     spent_s = sum(one.spent_s for one, _ in fusable)
-    if not _is_enough(case, spent_s):
+    if not _is_enough(context, spent_s):
         return None
     has_hooks = any(one.has_hooks for one, _ in fusable)
     low, likely, high = (
-        of_python(case, sum(_saved_s(one, saves, bound) for one, saves in fusable))
+        of_python(context, sum(_saved_s(one, saves, bound) for one, saves in fusable))
         for bound in range(3)
     )
     if low is None or likely is None or high is None:
@@ -196,15 +200,15 @@ def _of_torchs(case: Case) -> Finding | None:
         ID,
         f"{' and '.join(names)} update{'s' if len(names) == 1 else ''} "
         f"{number_of(sum(tensors.values()), 'parameter')} one by one: {span(spent_s)}, "
-        f"{percent(spent_s / case.training_s)} of training",
+        f"{percent(spent_s / context.training_s)} of training",
         gain,
         site=fusable[0][0].site,
         advice=f"{change}, and so for {' and '.join(others)}" if others else change,
-        change={"fused": True} if _may_be_patched(case, calls) else {},
-        cautions=[*minded_when_fused(case), *minded_of(calls)],
+        change={"fused": True} if _may_be_patched(context, calls) else {},
+        cautions=[*minded_when_fused(context), *minded_of(calls)],
         evidence={
             "optimizer_s": spent_s,
-            "optimizer_share": spent_s / case.training_s,
+            "optimizer_share": spent_s / context.training_s,
             "tensors": sum(tensors.values()),
             "optimizer": fusable[0][0].name,
             OTHER_OPTIMIZERS: others or None,
@@ -216,18 +220,18 @@ def _of_torchs(case: Case) -> Finding | None:
     )
 
 
-def _may_be_patched(case: Case, calls: list[OptimizerCall]) -> bool:
+def _may_be_patched(context: RunContext, calls: list[OptimizerCall]) -> bool:
     """Whether one of the calls is the user's.
 
     Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
     """
-    is_refused = case.torch.trains_by_lightning and case.clips_gradients
+    is_refused = context.torch.trains_by_lightning and context.clips_gradients
     return not is_refused and any(one.built_by is None for one in calls)
 
 
-def minded_when_fused(case: Case) -> list[str]:
+def minded_when_fused(context: RunContext) -> list[str]:
     """Returns what may refuse optimizers that are fused."""
-    return [_REFUSED_BY_LIGHTNING] if case.torch.trains_by_lightning else []
+    return [_REFUSED_BY_LIGHTNING] if context.torch.trains_by_lightning else []
 
 
 def _saved_s(looped: LoopedOptimizer, saves: tuple[float, float, float], bound: int) -> float:
@@ -241,3 +245,14 @@ def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
     if looped.spent_s <= 0 or (is_plain and looped.tensors < _FEW):
         return None
     return _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES.get(looped.name)
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=220,
+    traits=RuleTraits(keys=["optimizer"], gain="estimate"),
+    idles_device=True,
+)

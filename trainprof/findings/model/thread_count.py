@@ -31,20 +31,18 @@ from math import ceil
 from typing import Final
 
 from trainprof.analysis.machine.free_cores import cores_for_threads, shared_cpu
-from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding
+from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import of_python
+from trainprof.analysis.summary.run import COMPUTE_KEYS
+from trainprof.findings.gain import of_python, plain_finding, unmeasured_finding
 from trainprof.findings.loading.loader_cautions import ranks_of
-from trainprof.findings.make_finding import plain_finding, unmeasured_finding
 from trainprof.findings.model import growing_backward
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case, LoaderCase
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import Feed, RunContext
 from trainprof.findings.wording import number_of, place, span
 
 ID: Final = "thread_count"
-KEYS: Final[tuple[str, ...]] = ("data_wait", "first_batch", *COMPUTE_KEYS)
 THRESHOLDS: Final = {
     "share": Threshold(0.5, "of training, computing on the CPU"),
     "operator_s": Threshold(200e-6, "an operator of the backward pass: smaller ones hardly gain"),
@@ -60,32 +58,32 @@ _OTHER_ORDER: Final = "sums are added up in another order: losses may differ in 
 _NOT_TOLD: Final = WorkerThreads(torch=1)
 
 
-def find(case: Case) -> Finding | None:
-    in_workers = (_in_workers(case, fed) for fed in case.feeding)
-    return next((one for one in in_workers if one), None) or _too_many(case) or _too_few(case)
+def find(context: RunContext) -> Finding | None:
+    in_workers = (_in_workers(context, feed) for feed in context.feeding)
+    return next((one for one in in_workers if one), None) or _too_many(context) or _too_few(context)
 
 
-def _in_workers(case: Case, fed: LoaderCase) -> Finding | None:
-    fetch, workers, cores = fed.loader.fetch, fed.loader.num_workers or 0, case.cores()
+def _in_workers(context: RunContext, feed: Feed) -> Finding | None:
+    fetch, workers, cores = feed.loader.fetch, feed.loader.num_workers or 0, context.cores()
     if not workers or cores is None or fetch is None or fetch.wall_s is None:
         return None
     made_s = fetch.wall_s.mean * fetch.n
-    if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or case.training_s <= 0:
+    if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or context.training_s <= 0:
         return None
-    told, line = fed.loader.worker_threads or _NOT_TOLD, fed.hot_line()
+    told, line = feed.loader.worker_threads or _NOT_TOLD, feed.hot_line()
     # Those of torch's that wait for the others of an operation take no core meanwhile.
     at_work = max(fetch.cpu_s / fetch.running_s, told.torch)
-    waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * case.training_s)
+    waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
     numbers = {
         "runnable_share": waits,
         "threads": at_work,
         "busy_share": min(busy, 1.0),
     }
-    if any(value < _least(case, name) for name, value in numbers.items()):
+    if any(value < _least(context, name) for name, value in numbers.items()):
         return None
     # Those that wait for a core would work beside those that do.
     wanted = at_work * (1 + waits / max(1 - waits, 0.1))
-    if ranks_of(fed) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
+    if ranks_of(feed) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
         return None
     who = f"{at_work:.1f} threads are at work"
     advice = (
@@ -96,15 +94,15 @@ def _in_workers(case: Case, fed: LoaderCase) -> Finding | None:
         who = f"torch computes with {told.torch} threads"
         at = "" if told.set_at is None else f", in place of {told.set_at}"
         advice = f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn{at}"
-    ranks = f" of {ranks_of(fed)} ranks" if ranks_of(fed) > 1 else ""
+    ranks = f" of {ranks_of(feed)} ranks" if ranks_of(feed) > 1 else ""
     return unmeasured_finding(
         ID,
         f"{who} in each of {number_of(workers, 'worker')}{ranks}, on {_cores(cores)}: a batch "
         f"waits for a core for {percent(waits)} of its making",
-        site=(told.set_at if told.torch > 1 else None) or fed.loader.site,
+        site=(told.set_at if told.torch > 1 else None) or feed.loader.site,
         advice=advice,
         evidence={
-            LOADER_ID: fed.loader.id,
+            LOADER_ID: feed.loader.id,
             **numbers,
             "workers": workers,
             "cores": cores,
@@ -115,22 +113,22 @@ def _in_workers(case: Case, fed: LoaderCase) -> Finding | None:
     )
 
 
-def _too_many(case: Case) -> Finding | None:
-    threads, cores, part = case.torch.threads, case.cores(), case.share(*COMPUTE_KEYS)
-    there = case.threads_of_training()
-    if case.is_on_device or threads is None or cores is None or part < _least(case, "share"):
+def _too_many(context: RunContext) -> Finding | None:
+    threads, cores, part = context.torch.threads, context.cores(), context.share(*COMPUTE_KEYS)
+    there = context.threads_of_training()
+    if context.is_on_device or threads is None or cores is None or part < _least(context, "share"):
         return None
     # Fractions of a core are a container's quota: a thread for what is left over is no mistake.
     # A core with hyper-threads runs a thread on each of them, though it hardly gains by that.
     if threads <= max(ceil(cores), 1) or there is None or there < threads:
         return None
-    best = case.physical_cores() or cores
+    best = context.physical_cores() or cores
     number = max(ceil(best), 1)
     return unmeasured_finding(
         ID,
         f"torch computes with {threads} threads on {_cores(best)}: they wait for each other in "
         f"forward, backward and optimizer, {percent(part)} of training",
-        site=case.torch.threads_set_at,
+        site=context.torch.threads_set_at,
         advice=f"torch.set_num_threads({number}), or OMP_NUM_THREADS={number}",
         evidence={
             "threads": threads,
@@ -141,21 +139,21 @@ def _too_many(case: Case) -> Finding | None:
     )
 
 
-def _too_few(case: Case) -> Finding | None:
-    threads, part = case.torch.threads, case.share(*COMPUTE_KEYS)
-    is_shared_out = (case.summary.run.world_size or 1) > 1 or case.torch.is_data_parallel
-    if case.is_on_device or threads is None or is_shared_out or case.summary.ranks:
+def _too_few(context: RunContext) -> Finding | None:
+    threads, part = context.torch.threads, context.share(*COMPUTE_KEYS)
+    is_shared_out = (context.summary.run.world_size or 1) > 1 or context.torch.is_data_parallel
+    if context.is_on_device or threads is None or is_shared_out or context.summary.ranks:
         return None
-    free, operator_s = _free_cores(case, threads), _operator_s(case)
+    free, operator_s = _free_cores(context, threads), _operator_s(context)
     if free is None or operator_s is None or free < _FREE_TIMES * threads:
         return None
-    if part < _least(case, "share") or operator_s < _least(case, "operator_s"):
+    if part < _least(context, "share") or operator_s < _least(context, "operator_s"):
         return None
-    gain = of_python(case, (1 - threads / free) * part * case.training_s)
+    gain = of_python(context, (1 - threads / free) * part * context.training_s)
     # Graphs that grow have the operators of earlier steps.
-    if gain is None or growing_backward.find(case) is not None:
+    if gain is None or growing_backward.find(context) is not None:
         return None
-    number, site = max(round(free), threads + 1), case.torch.threads_set_at
+    number, site = max(round(free), threads + 1), context.torch.threads_set_at
     where = "" if site is None else f" in place of {site}"
     return plain_finding(
         ID,
@@ -178,34 +176,50 @@ def _too_few(case: Case) -> Finding | None:
     )
 
 
-def _operator_s(case: Case) -> float | None:
+def _operator_s(context: RunContext) -> float | None:
     """Returns what an operator of the backward pass takes in the mean; None: not known."""
-    nodes, backward_s = case.torch.backward_nodes, case.training.get("backward", 0.0)
+    nodes, backward_s = context.torch.backward_nodes, context.training.get("backward", 0.0)
     # Of several optimizers each may have passes of its own, and one graph alone was gone through.
-    if not nodes or not case.backwards or case.torch.optimizers != 1:
+    if not nodes or not context.backwards or context.torch.optimizers != 1:
         return None
-    return backward_s / case.backwards / nodes
+    return backward_s / context.backwards / nodes
 
 
-def _free_cores(case: Case, threads: int) -> float | None:
+def _free_cores(context: RunContext, threads: int) -> float | None:
     """Returns the cores that training may compute on: neither workers' nor other programs'."""
-    cpu = case.summary.system.cpu if case.summary.system else {}
+    cpu = context.summary.system.cpu if context.summary.system else {}
     cores, shared = cores_for_threads(cpu, threads), shared_cpu(cpu)
-    if cores is None or shared is None or case.training_s <= 0:
+    if cores is None or shared is None or context.training_s <= 0:
         return None
-    cores = min(cores, float(case.torch.cores_allotted or cores))
+    cores = min(cores, float(context.torch.cores_allotted or cores))
     working_s = sum(
-        fed.loader.fetch.running_s or 0.0
-        for fed in (*case.feeding, *case.evaluating)
-        if fed.loader.num_workers and fed.loader.fetch is not None
+        feed.loader.fetch.running_s or 0.0
+        for feed in (*context.feeding, *context.evaluating)
+        if feed.loader.num_workers and feed.loader.fetch is not None
     )
-    workers = working_s / case.training_s
+    workers = working_s / context.training_s
     return max(cores - workers - shared.others_share * shared.cores, 0.0)
 
 
-def _least(case: Case, name: str) -> float:
-    return case.threshold(ID, name, THRESHOLDS[name].value)
+def _least(context: RunContext, name: str) -> float:
+    return RULE.threshold(context.settings, name)
 
 
 def _cores(cores: float) -> str:
     return f"{cores:.3g} core{'' if cores == 1 else 's'}"
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=280,
+    traits=RuleTraits(
+        keys=["data_wait", "first_batch", *COMPUTE_KEYS],
+        gain_if="the cores could share all of it evenly",
+        slows_everything=True,
+    ),
+    explains_unsure_workers=True,
+    old_names=("torch_threads", "few_threads", "worker_threads"),
+)

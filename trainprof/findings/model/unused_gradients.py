@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.findings.model.backward_gain import needless_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.findings.gain import needless_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "unused_gradients"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
 _CAUTIONS: Final = (
     "where these gradients are clipped together with others, or logged, that changes",
@@ -32,19 +31,29 @@ _CAUTIONS: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    unused = case.torch.unused
+def find(context: RunContext) -> Finding | None:
+    unused = context.torch.unused
     if unused is None:
         return None
     whose = f" of {unused['model']}" if unused["model"] else ""
     return needless_finding(
-        case,
+        context,
         ID,
-        case.threshold(ID, "share", THRESHOLDS["share"].value),
+        RULE.threshold(context.settings, "share"),
         [unused],
         f"backward computes the gradients of parameters{whose}, which no optimizer updates",
         site=unused["model_at"],
         advice=".requires_grad_(False) on those parameters, once, before training; or, if they "
         "were meant to learn, give them to the optimizer",
-        cautions=[*_CAUTIONS[: 2 if case.recomputes_forwards else 1]],
+        cautions=[*_CAUTIONS[: 2 if context.recomputes_forwards else 1]],
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=180,
+    traits=RuleTraits(keys=["backward"], gain="estimate"),
+)

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, comes_once
+from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, RuleText, comes_once
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.verdict.headline import COMPUTE_KEYS
-from trainprof.findings.rule import Rule
 from trainprof.report.page.findings import why_passed_over
 from trainprof.report.text.gain_words import speedup_words, whole_of
 from trainprof.report.text.layout import Page, written
@@ -36,10 +35,10 @@ _LOOKED_AT_ENOUGH_STEPS: Final = 100
 _LIKELY_WORDS: Final = "most likely"
 
 
-def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) -> str:
+def render_rule(rule: RuleText, *, width: int, color: bool, unicode: bool = True) -> str:
     """Returns what a rule means, how it is measured, when it is wrong, and what to do."""
     page = Page(width=width, unicode=unicode, verbose=True)
-    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation, page), *BLANK]
+    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation or "", page), *BLANK]
     if rule.thresholds:
         lines.append(Text("Thresholds, changed by --rule NAME=VALUE:"))
     for name, threshold in rule.thresholds.items():
@@ -50,7 +49,7 @@ def render_rule(rule: Rule, *, width: int, color: bool, unicode: bool = True) ->
 
 def render_why(
     summary: RunSummary,
-    rule: Rule,
+    rule: RuleText,
     *,
     width: int,
     color: bool,
@@ -97,7 +96,11 @@ def _claim(finding: Finding) -> str:
 
 
 def _passed_over(
-    passed: PassedOver, rule: Rule, looked_for: Mapping[str, float], page: Page, summary: RunSummary
+    passed: PassedOver,
+    rule: RuleText,
+    looked_for: Mapping[str, float],
+    page: Page,
+    summary: RunSummary,
 ) -> list[Text]:
     finding = passed.finding
     return [
@@ -112,7 +115,7 @@ def _passed_over(
 
 
 def _not_found(
-    summary: RunSummary, rule: Rule, looked_for: Mapping[str, float], page: Page
+    summary: RunSummary, rule: RuleText, looked_for: Mapping[str, float], page: Page
 ) -> list[Text]:
     is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
@@ -128,11 +131,11 @@ def _not_found(
     ]
 
 
-def _spent(summary: RunSummary, rule: Rule, page: Page) -> list[Text]:
+def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
     """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
     step_s = sum((summary.training.per_step_s or {}).values())
     fragments = []
-    for part in parts_of(summary, rule.keys):
+    for part in parts_of(summary, rule.traits.keys):
         shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
         if part.per_step_s:
             shares.append((share_of(part.per_step_s, step_s), "a step"))
@@ -163,7 +166,7 @@ def _is_known(value: Any) -> bool:
     return bool(value) if isinstance(value, (list, dict)) else value is not None
 
 
-def _from(rule: Rule, thresholds: Mapping[str, float], page: Page) -> list[Text]:
+def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[Text]:
     fragments = []
     for name, value in thresholds.items():
         known, figure = rule.thresholds.get(name), _figure(name, value)
@@ -189,8 +192,8 @@ def _gain(finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
     return page.labelled("Gain", fragments)
 
 
-def _steps(finding: Finding, rule: Rule, page: Page) -> list[Text]:
-    part = _part_words(rule.keys)
+def _steps(finding: Finding, rule: RuleText, page: Page) -> list[Text]:
+    part = _part_words(rule.traits.keys)
     fragments = [
         f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
         f"{seconds(step['part_s'])} of it {part}"

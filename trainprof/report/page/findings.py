@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.text import Text
 
 from trainprof.analysis.summary.finding import (
+    ALWAYS,
     IN_NOISE,
     MAY_LOSE,
-    SLOWS_EVERYTHING,
     SYMPTOM,
+    WITHOUT_CHANGE,
     Finding,
     PassedOver,
+    RuleTraits,
 )
+from trainprof.analysis.summary.levels import LEAST_GAIN, MODERATE_SHARE, MOST_NOISE, pair
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN, MOST_NOISE
-from trainprof.analysis.verdict.levels import MODERATE_SHARE, pair
-from trainprof.findings.catalogue import RULES, rule_named
-from trainprof.findings.distributed import slow_rank
-from trainprof.findings.loading import (
-    batch_preparation,
-    saturated_cpu,
-    serial_loading,
-    too_few_workers,
-)
-from trainprof.findings.loop import python_in_loop
-from trainprof.findings.model import python_in_model
 from trainprof.report.text.gain_words import (
     known_range,
     speedup_in_short,
@@ -59,8 +50,6 @@ _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 _RECOMPUTED_FROM: Final = 0.05
 _BETWEEN: Final = ("other",)
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
-# What takes longer because of one of these may be any part of a step.
-_OF_ALL_PARTS: Final = (*SLOWS_EVERYTHING, slow_rank.ID)
 _FORWARD: Final = "forward"
 _BACKWARD: Final = "backward"
 _PYTHON: Final = "python between"
@@ -70,14 +59,6 @@ _PARTS: Final = {
     "optimizer": ("optimizer", "zero_grad"),
     _PYTHON: _BETWEEN,
 }
-# Findings that send their reader to lines; of workers those that name a line, or nothing else.
-_OF_LINES: Final = (
-    python_in_loop.ID,
-    python_in_model.ID,
-    saturated_cpu.ID,
-    batch_preparation.SLOW_COLLATE,
-)
-_OF_WORKERS: Final = (serial_loading.ID, too_few_workers.ID)
 _TIMING: Final = "time each line:"
 _TRYING: Final = "measure that:"
 
@@ -163,11 +144,6 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     return f" Too little to show in this run, which is uneven: {', '.join(named)}."
 
 
-def checked_words() -> str:
-    """Returns what is looked for in every run."""
-    return ", ".join(rule.id.replace("_", " ") for rule in RULES)
-
-
 def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     lines = _opening(number, finding, page)
     lines += _labelled("Change", finding.advice, page)
@@ -233,7 +209,7 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
         words += "show)"
     words += f".{_in_noise(summary, page, more)}"
     if page.verbose:
-        words += f" Looked for: {checked_words()}."
+        words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
     return words + not_judged(summary)
 
 
@@ -253,12 +229,11 @@ def beside_findings(summary: RunSummary) -> str:
     Not on a device, of which the host's times say little. Loading is left to its own rules.
     """
     step_s = summary.training.per_step_s or {}
-    whole_s, ids = sum(step_s.values()), {finding.id for finding in summary.findings}
+    whole_s, traits = sum(step_s.values()), [finding.traits for finding in summary.findings]
     recomputed = _recomputed(summary).strip()
-    if summary.run.is_on_device or whole_s <= 0 or ids.intersection(_OF_ALL_PARTS):
+    if summary.run.is_on_device or whole_s <= 0 or _may_be_any_part(traits):
         return recomputed
-    rules = [rule for rule in map(rule_named, ids) if rule is not None]
-    keys = {key for rule in rules for key in rule.keys}
+    keys = {key for rule in traits for key in rule.keys}
     left = {
         name: sum(step_s.get(key, 0.0) for key in of)
         for name, of in _PARTS.items()
@@ -275,6 +250,11 @@ def beside_findings(summary: RunSummary) -> str:
         if part_s >= _MUCH_OF_A_STEP * whole_s
     ]
     return f"Not judged: {'; '.join(large)}. {recomputed}".rstrip() if large else recomputed
+
+
+def _may_be_any_part(traits: Iterable[RuleTraits]) -> bool:
+    """Whether what takes longer because of a finding may be any part of a step."""
+    return any(rule.slows_everything or rule.of_all_parts for rule in traits)
 
 
 def not_judged(summary: RunSummary) -> str:
@@ -371,6 +351,5 @@ def _sends_to_lines(summary: RunSummary) -> bool:
 
 
 def _is_of_lines(finding: Finding) -> bool:
-    if finding.id in _OF_LINES:
-        return True
-    return finding.id in _OF_WORKERS and not finding.change
+    lines = finding.traits.lines
+    return lines == ALWAYS or (lines == WITHOUT_CHANGE and not finding.change)

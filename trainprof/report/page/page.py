@@ -9,9 +9,8 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from trainprof.analysis.run.faults import RECORDING_STOPPED
+from trainprof.analysis.run.missing import RECORDING_STOPPED
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.catalogue import rule_named
 from trainprof.report import tune
 from trainprof.report.page import details, sections
 from trainprof.report.page.device import (
@@ -249,8 +248,7 @@ def _headline(summary: RunSummary, page: Page) -> list[Text]:
 
 def _spoken_of(summary: RunSummary) -> list[str]:
     """Returns the ledger's key that most of the first finding is in, and the headline's."""
-    rule = rule_named(summary.findings[0].id) if summary.findings else None
-    asked = [rule.keys if rule is not None else ()]
+    asked: list[Sequence[str]] = [finding.traits.keys for finding in summary.findings[:1]]
     asked.append(_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()))
     named = [parts_of(summary, keys)[:1] for keys in asked]
     return [key for parts in named for part in parts for key in part.keys]

@@ -14,11 +14,11 @@ from rich.text import Text
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
+from trainprof.analysis.summary.levels import MODERATE_SHARE
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.steady_state import MIN_EXCESS_NS, MIN_RATIO
-from trainprof.analysis.verdict.levels import MODERATE_SHARE
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
 from trainprof.report.text.ledger import label_of

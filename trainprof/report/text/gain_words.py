@@ -5,44 +5,21 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from trainprof.analysis.summary.finding import LIKELY, MODELLED_WORKERS, Finding, comes_once
-from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.verdict.least_gain import LEAST_GAIN
-from trainprof.findings.device import exposed_syncs, launch_bound
-from trainprof.findings.distributed import slow_rank
-from trainprof.findings.model import (
-    discarded_gradients,
-    double_precision,
-    growing_backward,
-    python_in_model,
-    slow_optimizer,
-    thread_count,
-    unused_gradients,
+from trainprof.analysis.summary.finding import (
+    BY_SAMPLES,
+    ESTIMATE,
+    LIKELY,
+    MODELLED_WORKERS,
+    Finding,
+    comes_once,
 )
-from trainprof.findings.model.padded_batches import rule
+from trainprof.analysis.summary.levels import LEAST_GAIN
+from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.units import seconds
 
 # From here on what is at most gained is told beside what is likely.
 _APART_TIMES: Final = 1.03
-# There a part of a cost goes, and nobody knows how much: what is likely is an estimate.
-_ESTIMATED: Final = (
-    discarded_gradients.ID,
-    double_precision.ID,
-    exposed_syncs.ID,
-    growing_backward.ID,
-    launch_bound.ID,
-    rule.ID,
-    slow_optimizer.ID,
-    unused_gradients.ID,
-)
-# What their most has beyond what is likely is, in part, how little some looks tell.
-_BY_LOOKS: Final = (python_in_model.ID,)
 _ALL_OF_IT: Final = "all of it went"
-# What has to be so for a gain, where that is not that all of a cost goes.
-_IF: Final = {
-    thread_count.ID: "the cores could share all of it evenly",
-    slow_rank.ID: "all ranks took as long",
-}
 _FASTER_REST: Final = " (what remains may speed up, too)"
 _NOT_MEASURED: Final = "not measured"
 _BY_MODEL: Final = "a model, not measured"
@@ -86,7 +63,7 @@ def speedup_in_short(finding: Finding) -> str:
     likely = _likely(finding)
     if likely is None or _is_modelled(finding):
         return f"{what} up to about {times_words(steps[1])} x as fast"
-    if finding.id in _ESTIMATED:
+    if finding.traits.gain == ESTIMATE:
         return f"{what} {_likely_words(likely, steps[1])} as fast"
     # Were all of it gone: what gets faster by that has no room here.
     return f"{what} up to {times_words(likely)} x as fast"
@@ -130,8 +107,8 @@ def _at_most(finding: Finding, most: float, run: float | None, whole: str) -> st
         by_whom = _by_whom(finding) if "num_workers" in finding.change else ""
         return f"{words} ({_BY_MODEL}{by_whom})"
     is_apart = likely is not None and most >= _APART_TIMES * likely
-    is_loose = likely is None or finding.id in (*_ESTIMATED, *_BY_LOOKS)
-    if likely is None or finding.id in _ESTIMATED:
+    is_loose = likely is None or finding.traits.gain in (ESTIMATE, BY_SAMPLES)
+    if likely is None or finding.traits.gain == ESTIMATE:
         words = f"{what} {_likely_words(likely, most)} as fast"
     else:
         words = f"{what} about {times_words(likely, most)} x as fast if {_if(finding)}"
@@ -169,7 +146,7 @@ def _is_modelled(finding: Finding) -> bool:
 
 
 def _if(finding: Finding) -> str:
-    return _IF.get(finding.id, _ALL_OF_IT)
+    return finding.traits.gain_if or _ALL_OF_IT
 
 
 def _likely(finding: Finding) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
-from trainprof.findings.wording import size
+from trainprof.analysis.summary.levels import size
 
 NOT_MEASURED: Final = "not measured"
 

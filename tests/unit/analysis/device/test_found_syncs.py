@@ -7,9 +7,9 @@ from pathlib import Path
 from support.events import FakeRun
 
 from trainprof.analysis.device.host_waits import TOO_FEW_STEPS
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.device import FoundSync, FoundSyncs
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 
 ASKED = {"find_syncs": True}

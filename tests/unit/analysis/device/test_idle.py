@@ -13,12 +13,12 @@ from support.device_run import DeviceRun
 from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device.idle import IDLE_CAUSES
+from trainprof.analysis.run.evidence import DeviceEvidence
 from trainprof.analysis.run.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import Overhead
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.verdict.device_headline import DeviceEvidence
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import CompileFlag, Kind, Topic
 from trainprof.report.page import page as terminal
 

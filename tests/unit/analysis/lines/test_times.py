@@ -25,8 +25,8 @@ from trainprof.analysis.lines.times import (
     of_process,
 )
 from trainprof.analysis.run.process_name import ProcessName, process_names
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import HEADER_BYTES, Kind, Topic
 

@@ -15,9 +15,9 @@ from support.events import MS, FakeRun
 from trainprof.analysis.loading.batch_preparation import _by_process
 from trainprof.analysis.loading.fetches import FetchTable
 from trainprof.analysis.machine.processes import Tick, resources_of, samples_by_pid, ticks_of
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag, Topic
 
 S = 1_000_000_000

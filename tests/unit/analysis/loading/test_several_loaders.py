@@ -10,7 +10,7 @@ import pytest
 from support.events import MS, US, FakeRun
 
 from trainprof.analysis.loading.recreated_loaders import renumbered
-from trainprof.analysis.run.summarize import summarize
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
 

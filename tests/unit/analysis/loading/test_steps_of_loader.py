@@ -23,7 +23,7 @@ from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import of_python, times_without
 from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 from trainprof.record.schema import Kind
 
 Loop = Callable[[FakeRun, list[int], int], None]
@@ -225,7 +225,7 @@ def test_samples_of_kept_batches_are_not_counted(
     assert (why is None) if samples else why.startswith("no loader feeds some of the steps")
 
 
-def in_two_phases(one: Planted, share: float) -> Case:
+def in_two_phases(one: Planted, share: float) -> RunContext:
     """Returns a run of which a loader feeds a share of the steps' time."""
     plain = case_of(one)
     # The others' steps, which wait for nothing.
@@ -237,7 +237,7 @@ def in_two_phases(one: Planted, share: float) -> Case:
     return replace(plain, summary=summary, training_s=longer_s, feeding=[part])
 
 
-def only(case: Case) -> Finding:
+def only(case: RunContext) -> Finding:
     [finding] = diagnose(case).findings
     return finding
 

@@ -13,9 +13,9 @@ from support.events import MS, FakeRun
 from trainprof.analysis.machine.cores import Cores, cores_of
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.recording import read_recording
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.summary.run import System
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Topic
 
@@ -179,7 +179,7 @@ def test_ranks_of_a_run_do_not_disturb_one_another(tmp_path: Path) -> None:
     shared = shared_cpu(cpu)
     assert shared.others_share == pytest.approx(0.9 - 7.1 / 8)
     assert not shared.is_disturbed
-    case = case_of(directory)  # what a rank's own findings rest on
+    case = context_of(directory)  # what a rank's own findings rest on
     assert shared_cpu(case.summary.system.cpu) == shared
 
 

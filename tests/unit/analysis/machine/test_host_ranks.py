@@ -10,7 +10,7 @@ from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
 from trainprof.analysis.pipeline.bounds import PipelineInputs
-from trainprof.analysis.run import summarize
+from trainprof.findings import summarize
 from trainprof.findings.diagnose import diagnose
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
@@ -55,7 +55,7 @@ def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirector
 
 
 def inputs_of(directory: RunDirectory) -> PipelineInputs:
-    return summarize.case_of(directory).feeding[0].inputs
+    return summarize.context_of(directory).feeding[0].inputs
 
 
 def shared(directory: RunDirectory) -> tuple[float, int]:

@@ -9,8 +9,9 @@ import random
 import pytest
 
 from trainprof.analysis.machine.processes import MAX_PROCESSES
-from trainprof.analysis.machine.system import read_samples, samples_between, system_summary
-from trainprof.analysis.statistics.time_weighted import MAX_NUMBER
+from trainprof.analysis.machine.system import samples_between, system_summary
+from trainprof.analysis.run.metadata import MAX_NUMBER
+from trainprof.analysis.run.recording import read_samples
 
 S = 1_000_000_000
 MB = 1 << 20

@@ -10,13 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainprof.analysis.pipeline.bounds import (
-    COMPUTE,
-    CPU,
-    LATENCY,
-    MAIN_PROCESS,
-    RECEIVE,
-    SAMPLER,
-    STORAGE,
     Interval,
     PipelineInputs,
     Prediction,
@@ -26,6 +19,15 @@ from trainprof.analysis.pipeline.bounds import (
 )
 from trainprof.analysis.pipeline.fit import with_contention
 from trainprof.analysis.pipeline.model import Pipeline, simulate
+from trainprof.analysis.summary.loader import (
+    COMPUTE,
+    CPU,
+    LATENCY,
+    MAIN_PROCESS,
+    RECEIVE,
+    SAMPLER,
+    STORAGE,
+)
 
 MS = 1e-3
 BATCHES = 120

@@ -10,7 +10,7 @@ from support.events import MS, US, FakeRun
 from support.trials import free_pace_in
 
 from trainprof.analysis.pipeline.trial_pace import alone_pace
-from trainprof.analysis.run.summarize import summarize
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import Kind, Topic
 
 STEPS = 40

@@ -11,9 +11,9 @@ from support.events import US, FakeRun, seconds
 
 from trainprof.analysis.run.analysed import NothingThere
 from trainprof.analysis.run.ending import GOES_ON, ITS_STATUS, NOT_WRITTEN, WENT_ON
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Exit
+from trainprof.findings.summarize import summarize
 from trainprof.record.names import MAX_STEPS, MAX_TIME
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import Statistics
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SyncFlag, TransferFlag
 

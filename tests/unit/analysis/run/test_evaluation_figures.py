@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.events import MS, US, FakeRun, seconds
 
-from trainprof.analysis.run.summarize import case_of, summarize
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.schema import ForwardFlag
 from trainprof.report.text.ending import progress, steps_per_second
 
@@ -116,7 +116,7 @@ def test_an_iterator_that_gives_evaluation_a_few_batches_at_a_time(
 ) -> None:
     run, took = in_portions(ahead=ahead)
     directory = run.write(tmp_path, host={"usable_cores": 4})
-    summary, context = summarize(directory), case_of(directory)
+    summary, context = summarize(directory), context_of(directory)
     making_ns = 0 if ahead else 10 * US
     evaluation = summary.evaluation
     assert seconds(summary)["evaluation"] == took + 10 * US

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.events import FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Hung
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.last_stacks import STACKS_SUFFIX
 from trainprof.record.schema import Kind
 from trainprof.report.page import page as terminal

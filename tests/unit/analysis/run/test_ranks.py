@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.code import UnsharedData
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic, Writer
 from trainprof.report.text.ending import steps_per_second

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.events import LEARNS, MS, FakeRun
 
-from trainprof.analysis.run.summarize import summarize
+from trainprof.findings.summarize import summarize
 from trainprof.record.schema import Kind, TransferFlag, Writer
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from support.events import MS, US, FakeRun, seconds
 
-from trainprof.analysis.run.summarize import case_of
 from trainprof.analysis.timeline.events import nest
 from trainprof.analysis.timeline.steps import step_boundaries
 from trainprof.analysis.timeline.timeline import loop_start
+from trainprof.findings.summarize import context_of
 from trainprof.record.schema import Kind
 
 
@@ -229,7 +229,7 @@ def test_what_is_set_up_behind_an_iterator_is_no_part_of_it(tmp_path: Path, load
 
 def test_of_its_loader_all_counts_but_the_making_of_that_iterator(tmp_path: Path) -> None:
     run = fed(tmp_path, 1, init=20 * MS, set_up=4_000 * MS, first=300 * MS)
-    case = case_of(run.write(tmp_path, host={"usable_cores": 4}))
+    case = context_of(run.write(tmp_path, host={"usable_cores": 4}))
     assert case is not None
     [one] = case.feeding
     assert (one.loader.passes, one.loader.iterations) == (1, 20)

@@ -9,10 +9,10 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.pipeline.recorded_epoch import skipped_first
-from trainprof.analysis.run.summarize import summarize
 from trainprof.analysis.summary.finding import LIKELY
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import LEARNING
+from trainprof.findings.summarize import summarize
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.schema import Kind
 

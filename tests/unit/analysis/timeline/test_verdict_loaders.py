@@ -9,10 +9,11 @@ import pytest
 from support import summaries
 from support.events import LEARNS, MS, FakeRun
 
+from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.ranks import common_evidence
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.verdict.headline import Evidence, verdict
+from trainprof.findings.verdict import verdict
 from trainprof.record.schema import Kind
 
 

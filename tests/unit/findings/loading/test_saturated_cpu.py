@@ -15,7 +15,7 @@ from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.finding import LIKELY, Finding
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.loading.waiting import SAMPLING, UNKNOWN, Cause
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 PASSES = 2
 IN_PASS = STEPS // PASSES
@@ -32,7 +32,7 @@ def beside(
     each_tenth_s: float = 0.0,
     device: str = "cpu",
     cause: str | None = None,
-) -> Case:
+) -> RunContext:
     """Two workers that make a batch in less time than the 20 ms that one is computed with.
 
     Args:
@@ -55,13 +55,13 @@ def beside(
     made_s = 0.012 * fetch.n
     fetch = replace(fetch, runnable_s=runnable * made_s, asleep_s=(0.4 - runnable) * made_s)
     one.loader = replace(one.loader, fetch=fetch)
-    case = case_of(one, device=device)
-    fed = replace(case.feeding[0], cause=None if cause is None else Cause(cause))
-    return replace(case, feeding=[fed])
+    context = case_of(one, device=device)
+    feed = replace(context.feeding[0], cause=None if cause is None else Cause(cause))
+    return replace(context, feeding=[feed])
 
 
-def found(case: Case) -> Finding | None:
-    return next((x for x in diagnose(case).findings if x.id == "saturated_cpu"), None)
+def found(context: RunContext) -> Finding | None:
+    return next((x for x in diagnose(context).findings if x.id == "saturated_cpu"), None)
 
 
 def test_cores_that_batches_fill() -> None:
@@ -106,13 +106,13 @@ def test_cores_that_are_not_crowded(healthy: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("own", "host"), [(190.0, 95.0), (150.0, 99.9)])
 def test_workers_that_are_never_idle_are_told_by_the_model(own: float, host: float) -> None:
     """Unless other programs may be why all wait for cores."""
-    case = beside(alone=[])
-    [fed] = case.feeding
-    assert fed.inputs is not None
+    context = beside(alone=[])
+    [feed] = context.feeding
+    assert feed.inputs is not None
     inputs = replace(
-        fed.inputs,
+        feed.inputs,
         cores=2.0,
-        runnable_s=fed.inputs.fetch_s * 0.4,
+        runnable_s=feed.inputs.fetch_s * 0.4,
         compute_cores=Interval.exactly(2.0),
         main_slowdown=0.5,
     )
@@ -123,6 +123,6 @@ def test_workers_that_are_never_idle_are_told_by_the_model(own: float, host: flo
         "cores_usable": 2,
         "pressure_some_share": 0.5,
     }
-    summary = replace(case.summary, system=summaries.system(cpu=cpu))
-    told = found(replace(case, summary=summary, feeding=[replace(fed, inputs=inputs)]))
+    summary = replace(context.summary, system=summaries.system(cpu=cpu))
+    told = found(replace(context, summary=summary, feeding=[replace(feed, inputs=inputs)]))
     assert (told is not None) is (own > 180)

@@ -21,7 +21,7 @@ from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.finding import COMES_ONCE, Finding
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 KEPT = {"persistent_workers": True}
 WITHOUT = {"num_workers": 0}
@@ -189,16 +189,16 @@ def test_what_begins_as_it_has_to(planted: Callable[[], Planted]) -> None:
 
 
 def first(planted: Planted) -> Finding:
-    case = case_of(planted)
-    return next(one for one in diagnose(case).findings if one.id == "worker_restart")
+    context = case_of(planted)
+    return next(one for one in diagnose(context).findings if one.id == "worker_restart")
 
 
 def test_what_comes_once_is_told_so_and_only_of_a_whole_run() -> None:
-    case = case_of(opened_late())
-    [told] = diagnose(case).findings
+    context = case_of(opened_late())
+    [told] = diagnose(context).findings
     assert told.evidence[COMES_ONCE]
-    run = replace(case.summary.run, part="epoch 2")
-    assert found(replace(case, summary=replace(case.summary, run=run))) == []
+    run = replace(context.summary.run, part="epoch 2")
+    assert found(replace(context, summary=replace(context.summary, run=run))) == []
     assert COMES_ONCE not in first(begun(0.01, 4.0)).evidence
 
 
@@ -206,13 +206,13 @@ def at_line(part: str = "first_batch", site: str = "data.py:36") -> HotLine:
     return HotLine(part, site, "__iter__", ["train.py:50"], 83, 0.9, 0.8)
 
 
-def with_lines(case: Case, *lines: HotLine) -> Case:
-    return replace(case, summary=replace(case.summary, part_lines=[*lines]))
+def with_lines(context: RunContext, *lines: HotLine) -> RunContext:
+    return replace(context, summary=replace(context.summary, part_lines=[*lines]))
 
 
 def test_what_a_sampler_works_out_for_each_pass_is_named_by_its_line() -> None:
-    case = with_lines(case_of(with_slow_starts(0.1, 0.09)), at_line())
-    [told] = diagnose(case).findings
+    context = with_lines(case_of(with_slow_starts(0.1, 0.09)), at_line())
+    [told] = diagnose(context).findings
     assert (told.id, told.site) == ("worker_restart", "data.py:36")
     needless = with_slow_starts(0.3, 0.3, workers=2, fetch_s=0.0002, start_s=0.1, compute_s=0.0005)
     assert first(needless).change == {}
@@ -222,11 +222,11 @@ def test_what_a_sampler_works_out_for_each_pass_is_named_by_its_line() -> None:
 
 
 def test_what_is_collected_at_the_line_of_another_finding_comes_of_it() -> None:
-    case = case_of(with_slow_starts(0.1, 0.09), parts={"gc": 0.5})
-    [joined] = diagnose(with_lines(case, at_line(), at_line("gc"))).findings
+    context = case_of(with_slow_starts(0.1, 0.09), parts={"gc": 0.5})
+    [joined] = diagnose(with_lines(context, at_line(), at_line("gc"))).findings
     assert (joined.id, joined.site) == ("worker_restart", "data.py:36")
     assert joined.recoverable_s == pytest.approx(0.9 + 0.5, rel=0.05)
-    apart = diagnose(with_lines(case, at_line(), at_line("gc", "model.py:7"))).findings
+    apart = diagnose(with_lines(context, at_line(), at_line("gc", "model.py:7"))).findings
     assert sorted(one.id for one in apart) == ["gc_pauses", "worker_restart"]
 
 
@@ -234,8 +234,8 @@ def test_the_lines_of_training_are_none_of_evaluations() -> None:
     planted = with_slow_starts(1.0, 0.0, role="evaluation", compute_s=0.001)
     planted = of_facts(planted, id=1, site="train.py:44")
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.05)
-    case = with_lines(case_of(training, planted, parts={"evaluation": 10.0}), at_line())
-    [told] = [one for one in diagnose(case).findings if one.id == "worker_restart"]
+    context = with_lines(case_of(training, planted, parts={"evaluation": 10.0}), at_line())
+    [told] = [one for one in diagnose(context).findings if one.id == "worker_restart"]
     assert told.site == "train.py:44"
 
 

@@ -11,12 +11,12 @@ from support.found import found, only
 
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.run import Evaluation
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 DECODING = HotLine("making batches", "data.py:12", "decode", [], 100, 0.9, 1.0)
 
 
-def over_its_own(**of_loader: Any) -> Case:
+def over_its_own(**of_loader: Any) -> RunContext:
     """4 s of evaluation over a loader of its own."""
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     quick = Planted(fetch_s=0.0001, compute_s=0.02, role="evaluation")
@@ -24,22 +24,22 @@ def over_its_own(**of_loader: Any) -> Case:
     return case_of(training, quick, parts={"evaluation": 4.0})
 
 
-def over_what_trains(evaluation_s: float, **of_loader: Any) -> Case:
+def over_what_trains(evaluation_s: float, **of_loader: Any) -> RunContext:
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     training.loader = replace(training.loader, evaluation_s=evaluation_s, **of_loader)
     return case_of(training, parts={"evaluation": 4.0})
 
 
-def with_evaluation(case: Case, **changes: Any) -> Case:
+def with_evaluation(context: RunContext, **changes: Any) -> RunContext:
     evaluation = replace(Evaluation(0, 8, 4.0, 0.0, []), **changes)
-    return replace(case, summary=replace(case.summary, evaluation=evaluation))
+    return replace(context, summary=replace(context.summary, evaluation=evaluation))
 
 
 BY_HAND = case_of(parts={"evaluation": 4.0})
 
 
 @pytest.mark.parametrize(
-    ("case", "site", "passes", "saved_s"),
+    ("context", "site", "passes", "saved_s"),
     [
         pytest.param(over_its_own(), "train.py:44", 10, 4.0, id="its loader"),
         pytest.param(over_its_own(called_at="train.py:70"), "train.py:70", 10, 4.0, id="its call"),
@@ -51,9 +51,9 @@ BY_HAND = case_of(parts={"evaluation": 4.0})
     ],
 )
 def test_evaluation_is_named_where_it_is_called(
-    case: Case, site: str | None, passes: int, saved_s: float
+    context: RunContext, site: str | None, passes: int, saved_s: float
 ) -> None:
-    finding = only(case)
+    finding = only(context)
     assert (finding.id, finding.site) == ("slow_validation", site)
     assert finding.evidence["evaluation_s"] == pytest.approx(4.0)
     assert finding.evidence["passes"] == passes
@@ -62,10 +62,12 @@ def test_evaluation_is_named_where_it_is_called(
     assert len(finding.cautions) == 1
 
 
-@pytest.mark.parametrize("case", [over_its_own(), over_what_trains(4.0), BY_HAND])
+@pytest.mark.parametrize("context", [over_its_own(), over_what_trains(4.0), BY_HAND])
 @pytest.mark.parametrize(("share", "is_told"), [(1.0, True), (0.4, False), (None, False)])
-def test_a_forgotten_no_grad_is_told(case: Case, share: float | None, is_told: bool) -> None:
-    finding = only(with_evaluation(case, with_gradients_share=share))
+def test_a_forgotten_no_grad_is_told(
+    context: RunContext, share: float | None, is_told: bool
+) -> None:
+    finding = only(with_evaluation(context, with_gradients_share=share))
     assert finding.advice.startswith("put it under torch.no_grad()") is is_told
 
 

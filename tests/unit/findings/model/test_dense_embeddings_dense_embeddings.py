@@ -12,7 +12,7 @@ from support.found import found, only
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.finding import LIKELY
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTable, EmbeddingTablesNote
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 TABLE = {"rows": 100_000, "numbers": 6_400_000, "indices": 128, "site": 1}
 
@@ -22,7 +22,7 @@ def updating(
     optimizer_s: float = 1.0,
     numbers: int = 6_400_100,
     **settings: Any,
-) -> Case:
+) -> RunContext:
     planted = Planted(workers=2, fetch_s=0.001, compute_s=0.01)
     values: dict[str, Any] = {**TABLE, **table}
     note = EmbeddingTablesNote((EmbeddingTable(**values),), numbers)
@@ -36,17 +36,17 @@ def updating(
 
 @pytest.mark.parametrize(("is_plain", "advice"), [(True, "sparse=True"), (False, "SparseAdam")])
 def test_a_table_that_is_changed_as_a_whole(is_plain: bool, advice: str) -> None:
-    case = updating({"is_plain": is_plain})
-    finding = only(case)
+    context = updating({"is_plain": is_plain})
+    finding = only(context)
     assert (finding.id, finding.site) == ("dense_embeddings", "model.py:7")
     assert advice in finding.advice
     assert len(finding.cautions) == (1 if is_plain else 2)
-    left_s = case.training_s - case.training["optimizer"]
-    assert finding.evidence[LIKELY] == pytest.approx(case.training_s / left_s, rel=0.05)
+    left_s = context.training_s - context.training["optimizer"]
+    assert finding.evidence[LIKELY] == pytest.approx(context.training_s / left_s, rel=0.05)
 
 
 @pytest.mark.parametrize(
-    "case",
+    "context",
     [
         updating({"indices": 20_000}),
         updating({"indices": 0}),
@@ -58,5 +58,5 @@ def test_a_table_that_is_changed_as_a_whole(is_plain: bool, advice: str) -> None
     ],
     ids=["many", "none", "quick", "a small part", "ranks", "clipped", "nonsense"],
 )
-def test_others(case: Case) -> None:
-    assert "dense_embeddings" not in found(case)
+def test_others(context: RunContext) -> None:
+    assert "dense_embeddings" not in found(context)

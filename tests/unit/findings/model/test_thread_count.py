@@ -15,16 +15,16 @@ from trainprof.analysis.summary.finding import LIKELY
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.run_context import Case
+from trainprof.findings.run_context import RunContext
 
 
-def on_cores(case: Case, threads_there: int = 40, **cpu: Any) -> Case:
+def on_cores(context: RunContext, threads_there: int = 40, **cpu: Any) -> RunContext:
     """Returns a case of a machine of eight cores, of which the run may use some."""
     told = summaries.system().cpu | {"per_core_percent": [0.0] * 8}
     told |= {"host_percent": {"mean": 12.5}, "tree_percent": {"mean": 100.0}, **cpu}
     system = summaries.system(cpu=told)
     system = replace(system, processes=[{"role": "main", "threads": threads_there}])
-    return replace(case, summary=replace(case.summary, system=system))
+    return replace(context, summary=replace(context.summary, system=system))
 
 
 def in_workers(
@@ -33,7 +33,7 @@ def in_workers(
     told: WorkerThreads | None = None,
     ranks: int = 1,
     **changes: Any,
-) -> Case:
+) -> RunContext:
     """Two workers whose threads want more of the cores than there are."""
     plain = {"workers": 2, "fetch_s": 0.02, "running": 1 - runnable, "compute_s": 0.008, "cores": 2}
     planted = Planted(**{**plain, **changes})
@@ -96,8 +96,8 @@ HEALTHY: dict[str, Any] = {"workers": 2, "fetch_s": 0.002, "compute_s": 0.01}
 def test_more_threads_than_cores(
     threads: int | None, there: int, cpu: dict[str, float], advised: int | None
 ) -> None:
-    case = case_of(Planted(**HEALTHY), torch=TorchSettings(threads=threads))
-    told = diagnose(on_cores(case, there, **cpu)).findings
+    context = case_of(Planted(**HEALTHY), torch=TorchSettings(threads=threads))
+    told = diagnose(on_cores(context, there, **cpu)).findings
     assert [one.id for one in told] == ([] if advised is None else ["thread_count"])
     for one in told:
         assert one.recoverable_s is None
@@ -106,9 +106,9 @@ def test_more_threads_than_cores(
 
 def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
     planted = Planted(workers=2, fetch_s=0.05, running=1.0, compute_s=0.02, cores=2)
-    case = case_of(planted)
-    assert found(case) == ["saturated_cpu"]
-    crowded = on_cores(replace(case, torch=TorchSettings(threads=16)), cores_usable=2.0)
+    context = case_of(planted)
+    assert found(context) == ["saturated_cpu"]
+    crowded = on_cores(replace(context, torch=TorchSettings(threads=16)), cores_usable=2.0)
     assert found(crowded) == ["thread_count"]
 
 
@@ -117,7 +117,9 @@ ONE_THREAD = TorchSettings(threads=1, optimizers=1, backward_nodes=10)
 SERIAL: dict[str, Any] = {"fetch_s": 0.0001, "compute_s": 0.005}
 
 
-def computing(parts: dict[str, float] | None = None, backwards: int = 1, **settings: Any) -> Case:
+def computing(
+    parts: dict[str, float] | None = None, backwards: int = 1, **settings: Any
+) -> RunContext:
     return case_of(
         Planted(**SERIAL),
         torch=replace(ONE_THREAD, **settings),
@@ -178,4 +180,4 @@ def test_where_a_device_computes_or_workers_have_the_cores_few_threads_are_no_ma
             cores_usable=4.0,
         ),
     )
-    assert all("thread_count" not in found(case) for case in cases)
+    assert all("thread_count" not in found(context) for context in cases)

@@ -24,29 +24,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
-from trainprof.findings.make_finding import unmeasured_finding
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.gain import unmeasured_finding
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "needless_averaging"
-KEYS: Final[tuple[str, ...]] = ("backward",)
 THRESHOLDS: Final = {
     "batches": Threshold(1.5, "of an update: fewer are no accumulation"),
     "share": Threshold(0.1, "of training, in backward: what averaging is a part of"),
 }
 
 
-def find(case: Case) -> Finding | None:
-    notes = case.notes.last_list(GradientSyncsNote)
-    if not notes or (case.summary.run.world_size or 1) < 2:
+def find(context: RunContext) -> Finding | None:
+    notes = context.notes.last_list(GradientSyncsNote)
+    if not notes or (context.summary.run.world_size or 1) < 2:
         return None
-    first, share = max(notes, key=lambda note: note.batches), case.share("backward")
-    if first.batches < case.threshold(ID, "batches", THRESHOLDS["batches"].value):
+    first, share = max(notes, key=lambda note: note.batches), context.share("backward")
+    if first.batches < RULE.threshold(context.settings, "batches"):
         return None
-    if share < case.threshold(ID, "share", THRESHOLDS["share"].value):
+    if share < RULE.threshold(context.settings, "share"):
         return None
     batches = round(first.batches)
     before = "the first" if batches == 2 else f"the first {batches - 1:,}"
@@ -54,7 +53,7 @@ def find(case: Case) -> Finding | None:
         ID,
         f"ranks average gradients after each of {batches:,} batches, and use them once: that goes "
         f"on in backward, {percent(share)} of training",
-        site=case.notes.sites.known(first.site),
+        site=context.notes.sites.known(first.site),
         advice=f"with model.no_sync(): around forward and backward of {before} of each update "
         "(accelerate: with accelerator.accumulate(model):)",
         cautions=[
@@ -63,3 +62,13 @@ def find(case: Case) -> Finding | None:
         ],
         evidence={"batches_of_an_update": first.batches, "backward_share": share},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=250,
+    traits=RuleTraits(keys=["backward"]),
+)

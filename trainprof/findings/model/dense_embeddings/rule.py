@@ -19,17 +19,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import of_python
-from trainprof.findings.make_finding import plain_finding
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.findings.gain import of_python, plain_finding
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 ID: Final = "dense_embeddings"
-KEYS: Final[tuple[str, ...]] = ("backward", "optimizer", "zero_grad")
 THRESHOLDS: Final = {
     "looked_up_share": Threshold(0.1, "of a table's rows, by a step", is_upper=True),
     "share": Threshold(0.05, "of training: what its update takes"),
@@ -42,21 +40,21 @@ _CAUTIONS: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    most = case.threshold(ID, "looked_up_share", THRESHOLDS["looked_up_share"].value)
-    note = case.notes.last(EmbeddingTablesNote)
+def find(context: RunContext) -> Finding | None:
+    most = RULE.threshold(context.settings, "looked_up_share")
+    note = context.notes.last(EmbeddingTablesNote)
     tables = [x for x in note.tables if 0 < x.indices <= most * x.rows] if note else []
-    if note is None or not tables or case.clips_gradients or case.is_on_device:
+    if note is None or not tables or context.clips_gradients or context.is_on_device:
         return None
-    if case.torch.is_data_parallel:
+    if context.torch.is_data_parallel:
         return None
     numbers = sum(one.numbers for one in tables)
-    spent_s = sum(case.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
+    spent_s = sum(context.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
     spent_s *= min(numbers / max(note.numbers, numbers, 1), 1.0)
-    part = spent_s / case.training_s if case.training_s > 0 else 0.0
+    part = spent_s / context.training_s if context.training_s > 0 else 0.0
     looked_up = max(one.indices / one.rows for one in tables)
-    gain = of_python(case, spent_s * (1 - _ROWS_TIMES * looked_up))
-    if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or gain is None:
+    gain = of_python(context, spent_s * (1 - _ROWS_TIMES * looked_up))
+    if part < RULE.threshold(context.settings, "share") or gain is None:
         return None
     is_plain = all(one.is_plain for one in tables)
     first = max(tables, key=lambda one: one.numbers)
@@ -66,7 +64,7 @@ def find(case: Case) -> Finding | None:
         f"it looks up at most {first.indices:,}: updates of the rest take {span(spent_s)}, "
         f"{percent(part)} of training, and backward fills their gradients",
         gain,
-        site=case.notes.sites.known(first.site),
+        site=context.notes.sites.known(first.site),
         advice="nn.Embedding(..., sparse=True)"
         + (
             "" if is_plain else ", with torch.optim.SparseAdam for its weight and the rest as it is"
@@ -74,3 +72,14 @@ def find(case: Case) -> Finding | None:
         cautions=[*_CAUTIONS[: 1 if is_plain else 2]],
         evidence={"update_s": spent_s, "share": part, "looked_up_share": looked_up},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=200,
+    traits=RuleTraits(keys=["backward", "optimizer", "zero_grad"]),
+    includes="slow_optimizer",
+)

@@ -21,17 +21,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.summary.finding import Finding
-from trainprof.analysis.verdict.levels import percent
-from trainprof.findings.gain import of_python
-from trainprof.findings.make_finding import plain_finding
-from trainprof.findings.model.backward_gain import spent_in
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
+from trainprof.findings.gain import of_python, plain_finding, spent_in
 from trainprof.findings.model.padded_batches.probe import PaddingNote
-from trainprof.findings.rule import Threshold
-from trainprof.findings.run_context import Case
+from trainprof.findings.rule import Rule
+from trainprof.findings.run_context import RunContext
 
 ID: Final = "padded_batches"
-KEYS: Final[tuple[str, ...]] = ("forward", "backward")
 THRESHOLDS: Final = {
     "share": Threshold(0.05, "of training, computing for padding that no row of a batch needs"),
 }
@@ -49,35 +46,48 @@ _CAUTIONS: Final = (
 )
 
 
-def find(case: Case) -> Finding | None:
-    note = case.notes.last(PaddingNote)
+def find(context: RunContext) -> Finding | None:
+    note = context.notes.last(PaddingNote)
     if note is None or note.looks < _LEAST_LOOKS or note.rows <= 0 or note.is_left_out:
         return None
     rows, places, filled, longest = note.rows, note.places, note.filled, note.longest
     if not 0 < filled <= longest <= places:
         return None
-    computing_s = sum(spent_in(case, x) for x in ("forward", "loss", "backward", "recompute"))
-    if case.is_on_device:  # as long as it surely is at work
-        at_work = case.summary.devices[0].busy_share if case.summary.devices else None
-        computing_s = min(computing_s, at_work[0] * case.settled_s) if at_work else 0.0
+    computing_s = sum(spent_in(context, x) for x in ("forward", "loss", "backward", "recompute"))
+    if context.is_on_device:  # as long as it surely is at work
+        at_work = context.summary.devices[0].busy_share if context.summary.devices else None
+        computing_s = min(computing_s, at_work[0] * context.settled_s) if at_work else 0.0
     computing_s *= min(note.reading_ns / max(note.all_ns, 1), 1.0)
     spent_s = (1 - longest / places) * computing_s
-    part = spent_s / case.settled_s if case.settled_s > 0 else 0.0
-    gain = of_python(case, spent_s, with_warmup=False)
-    most = of_python(case, computing_s * (1 - (longest / places) ** _GROWS_WITH), with_warmup=False)
-    if part < case.threshold(ID, "share", THRESHOLDS["share"].value) or not (gain and most):
+    part = spent_s / context.settled_s if context.settled_s > 0 else 0.0
+    gain = of_python(context, spent_s, with_warmup=False)
+    most = of_python(
+        context, computing_s * (1 - (longest / places) ** _GROWS_WITH), with_warmup=False
+    )
+    if part < RULE.threshold(context.settings, "share") or not (gain and most):
         return None
-    asked_at = (case.notes.sites.known(site) for site in note.sites)
-    collated_at = (x.loader.collate_site or x.loader.site for x in case.feeding[:1])
+    asked_at = (context.notes.sites.known(site) for site in note.sites)
+    collated_at = (x.loader.collate_site or x.loader.site for x in context.feeding[:1])
     of_rows = {"width": places / rows, "longest": longest / rows, "length": filled / rows}
     return plain_finding(
         ID,
         f"sequences are padded to {of_rows['width']:.0f} positions, of which the longest of a "
         f"batch fills {of_rows['longest']:.0f} and the average one {of_rows['length']:.0f}: "
-        f"{percent(part)} of {case.summary.time_of_devices} is computing for the rest",
+        f"{percent(part)} of {context.summary.time_of_devices} is computing for the rest",
         replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
         site=next((site for site in (*asked_at, *collated_at) if site is not None), None),
         advice=_ADVICE,
         cautions=[_CAUTIONS],
         evidence={**of_rows, "computing_s": computing_s, "needless_s": spent_s},
     )
+
+
+RULE: Final = Rule(
+    id=ID,
+    thresholds=THRESHOLDS,
+    find=find,
+    explanation=__doc__,
+    order=210,
+    traits=RuleTraits(keys=["forward", "backward"], gain="estimate"),
+    saves_in_steps=True,
+)

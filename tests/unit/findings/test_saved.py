@@ -11,7 +11,7 @@ from support import summaries
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run import Exit
-from trainprof.analysis.summary.saved import saved_summary
+from trainprof.findings.saved import saved_summary
 from trainprof.record.run_directory import RunDirectory, write_json
 
 

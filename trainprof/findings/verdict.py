@@ -1,26 +1,25 @@
-"""One headline: the largest share of training, as a measured fact."""
+"""One headline: the largest share of training, or why a device was idle, as a measured fact."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Final
 
 from trainprof.analysis.loading.loader_figures import cost_s
+from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
-from trainprof.analysis.summary.code import Collective, PythonInModel
-from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.run import Training, Verdict
-from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.analysis.verdict.device_headline import DeviceEvidence, device_verdict
-from trainprof.analysis.verdict.levels import (
+from trainprof.analysis.summary.device import AFTER_WARMUP
+from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
     MODERATE_SHARE,
     pair,
     percent,
     percent_apart,
 )
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
+from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
@@ -37,61 +36,34 @@ _ALONE_SHARE: Final = 0.9
 _A_STEP: Final = " a step"
 
 
-COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
 _DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the verdict rests on.
-
-    Attributes:
-        wall_s: Of the run.
-        startup_s: Of the run.
-        training_s: Of the training phase.
-        training: Seconds per ledger key inside the training phase.
-        has_device: An accelerator was used.
-        has_timed_lines: Timing lines slowed the script.
-        was_synchronized: Devices were waited for around each phase.
-        device: What the device tells, None where it tells nothing.
-        transfer_site, sync_site: The lines whose copies and syncs cost the device most.
-        collectives: Calls of torch.distributed, most time first: part of "other".
-        waits_at: The line of "other" that takes most, where it waits for a thread or process.
-        python_in_model: What of the model's parts is Python code, where that is known.
-        loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
-        compiling_s: Of forward, backward and optimizer, in which torch compiled.
-        ranks: Whose loaders they are: times are means over so many.
-    """
-
-    wall_s: float
-    startup_s: float
-    training_s: float
-    training: dict[str, float]
-    has_device: bool
-    steps: Training
-    loaders: list[Loader]
-    checkpoints: Checkpoints
-    evaluation_site: str | None
-    evaluation_call: str | None
-    other_place: str | None
-    has_timed_lines: bool = False
-    was_synchronized: bool = False
-    device: DeviceEvidence | None = None
-    transfer_site: str | None = None
-    sync_site: str | None = None
-    collectives: list[Collective] = field(default_factory=list)
-    waits_at: str | None = None
-    python_in_model: PythonInModel | None = None
-    loss_in_loop_s: float = 0.0
-    compiling_s: float = 0.0
-    ranks: int = 1
-
-    @property
-    def communication_s(self) -> float:
-        return sum(one.seconds for one in self.collectives)
+# From here on faster loading or less Python could gain a tenth at most.
+DEVICE_BOUND_SHARE: Final = 0.9
+# Of the training phase: from here on computing is most of it.
+_MOST: Final = 0.5
+# A bottleneck of the host's, with words of its own.
+_COMPILING: Final = "compiling"
+_CAUSE_OF: Final = {
+    "data": "loader_s",
+    "transfer": "copy_s",
+    "sync": "sync_s",
+    "host": "host_s",
+    "checkpoint": "checkpoint_s",
+    _COMPILING: "compile_s",
+}
+_NEXT_WORDS: Final = {
+    "data": "waiting for data",
+    "transfer": "copying",
+    "sync": "waiting for values",
+    "host": "Python between the parts of a step",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    _COMPILING: "torch.compile, which compiles again,",
+}
+_LAUNCHING: Final = "small pieces of work, given out too slowly"
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -372,3 +344,95 @@ def _without_steps(evidence: Evidence) -> Verdict:
         None,
         evidence.evaluation_site,
     )
+
+
+def device_verdict(
+    device: DeviceEvidence,
+    *,
+    training_s: float,
+    evaluation_s: float,
+    sites: Mapping[str, str | None],
+) -> Verdict:
+    """Names what keeps the device from working, if it is large enough.
+
+    What is idle for certain is counted; the gaps between kernels, where looks tell them, are the
+    host's. Where the device keeps up with the host, so is all the time in which it may have been
+    idle while the host gave out work, compiling and warm-up left out: however much of it the device
+    worked, it would have waited for the host.
+
+    Args:
+        device: What it tells.
+        training_s: Length of the training phase.
+        evaluation_s: Of it, in evaluation, idle or not.
+        sites: The user's line by bottleneck, where there is one.
+    """
+    low, high = device.busy
+    settled_s = (1 - device.warmup) * training_s
+    time = AFTER_WARMUP if device.warmup else "training time"
+    at_work = f"the device was at work in {_interval(low, high)} of {time}"
+    if low >= DEVICE_BOUND_SHARE:
+        headline = (
+            f"GPU-BOUND: the device was at work in at least {percent(low)} of {time}; "
+            f"faster loading or less Python would gain at most {percent(1 - low)}"
+        )
+        return Verdict("compute", headline, "not", low)
+    shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
+    shares["evaluation"] = evaluation_s / (settled_s or 1.0)
+    launching = device.launching
+    shares["host"] += launching
+    name = max(shares, key=lambda key: shares[key])
+    share = shares[name]
+    computing = high - device.given_out
+    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
+        level = "highly" if share >= HIGH_SHARE else "moderately"
+        if name == "host" and launching > share / 2:
+            headline = _launch_headline(at_work, keeps_up=device.keeps_up)
+            return Verdict("host", headline, level, share)
+        site = sites.get(name)
+        of_time = f"{percent(share)} of {time}"
+        headline = _headline(name, share, of_time, share * settled_s, settled_s, site)
+        return Verdict("host" if name == _COMPILING else name, headline, level, share, site)
+    is_launching = name == "host" and launching > share / 2
+    next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
+    following = f"; next comes {next_words} with {percent(share)}"
+    following = following if share >= MODERATE_SHARE else ""
+    if low >= _MOST:
+        level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
+        return Verdict(
+            "compute", f"COMPUTE-BOUND, {level} data-bound: {at_work}{following}", level, low
+        )
+    return Verdict(
+        "unknown", f"NO VERDICT: {at_work}: what it was idle for is not known well enough"
+    )
+
+
+def _headline(
+    name: str, share: float, of_time: str, idle_s: float, settled_s: float, site: str | None
+) -> str:
+    at = f" at {site}" if site else ""
+    over = f" over {site}" if site else ""
+    of_training = f"in {of_time}, {pair(idle_s, settled_s)}"
+    if name == "evaluation":
+        return f"EVALUATION: it takes {of_time}{over}, {idle_s:.1f} s"
+    words = {
+        "data": f"DATA-BOUND: the device is idle while the loop waits for {site or 'its data'}",
+        "transfer": f"COPY-BOUND: the device does nothing but copy, most of it{at},"
+        if site
+        else "COPY-BOUND: the device does nothing but copy",
+        "sync": f"SYNC-BOUND: the device is idle while the loop waits for its values{at}",
+        "host": "HOST-BOUND: the device is idle while Python runs between the parts of a step",
+        _COMPILING: "HOST-BOUND: the device is idle while torch.compile compiles again",
+        "checkpoint": f"CHECKPOINTS: the device is idle while they are written or read{at}",
+    }[name]
+    return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"
+
+
+def _launch_headline(at_work: str, *, keeps_up: bool) -> str:
+    since = "had done all it was given at the end of nearly every forward, backward and update"
+    since = since if keeps_up else "waited for more in the midst of forward, backward and update"
+    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}"
+
+
+def _interval(low: float, high: float) -> str:
+    ends = percent(low), percent(high)
+    return ends[0] if ends[0] == ends[1] else f"{ends[0][:-2]} to {ends[1]}"

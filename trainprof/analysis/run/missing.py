@@ -1,7 +1,10 @@
-"""What a run could not be told, and why."""
+"""What is missing of a run: what could not be observed, and faults of ours, in sentences."""
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from typing import Final
 
 from trainprof.analysis.device.devices import several_devices
@@ -9,16 +12,23 @@ from trainprof.analysis.device.host_waits import why_none_found
 from trainprof.analysis.device.memory import why_no_memory
 from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.recording import inner_runs
+from trainprof.analysis.run.recording import Recording, inner_runs
 from trainprof.analysis.summary.device import Device, FoundSyncs
 from trainprof.analysis.summary.run import System, Training
+from trainprof.analysis.timeline.events import ProcessLog
+from trainprof.record.schema import MAX_WRITTEN_BYTES, Stop, Topic
 
 # From here on the bounds of a device's time at work are said to be far apart.
 WIDE_SHARE: Final = 0.25
+RECORDING_STOPPED: Final = "recording stopped"
+_STOPS: Final[dict[int, str]] = {
+    Stop.LARGE: f"its log had {MAX_WRITTEN_BYTES >> 30} GiB, the most that is kept of a process",
+    Stop.LITTLE_ROOM: "its disk was nearly full, and what was left is the script's",
+}
 
 
 def not_observed(
-    run: Analysed, system: System | None, training: Training, devices: list[Device] | None
+    run: Analysed, system: System | None, training: Training, device: Device | None
 ) -> dict[str, str]:
     reasons: dict[str, str] = {}
     inside = inner_runs(run.recording.directory) if training.steps == 0 else []
@@ -44,9 +54,9 @@ def not_observed(
     elif run.metadata.device() is not None and system.gpus_not_observed is not None:
         reasons["system.gpus"] = system.gpus_not_observed
     timing = run.device_timing()
-    if timing == "async" and not devices:
+    if timing == "async" and device is None:
         reasons["devices"] = _why_no_device_time(run)
-    elif timing == "async" and any(map(_is_wide, devices or ())):
+    elif timing == "async" and device is not None and _is_wide(device):
         reasons["devices.busy_share"] = (
             "known within wide bounds only: between two pieces of work that the host gives out the "
             "device may be idle or not, which marks do not tell"
@@ -78,3 +88,38 @@ def _why_no_device_time(run: Analysed) -> str:
             "with --cuda-sync"
         )
     return "device time is not measured: host time alone; --cuda-sync measures it"
+
+
+def faults_of(recording: Recording, origin_ns: int) -> list[str]:
+    """Returns one sentence each for faults of the supervisor, the files and the probes.
+
+    Args:
+        recording: The run.
+        origin_ns: Start of the run.
+    """
+    noted = recording.manifest.get("faults")
+    faults = [str(fault) for fault in noted] if isinstance(noted, list) else []
+    faults += recording.damage
+    for log in recording.logs:
+        faults += _of_probes(log)
+    for log in recording.logs:
+        if log.stopped_ns is not None:
+            after_s = (log.stopped_ns - origin_ns) / 1e9
+            why = _reason(log.stopped_errno or 0)
+            faults.append(f"{RECORDING_STOPPED} after {after_s:.1f} s (process {log.pid}): {why}")
+    return list(dict.fromkeys(faults))
+
+
+def _reason(number: int) -> str:
+    if number in _STOPS:
+        return _STOPS[number]
+    # A damaged log may hold any number.
+    return "unknown reason" if number not in errno.errorcode else os.strerror(number)
+
+
+def _of_probes(log: ProcessLog) -> Iterator[str]:
+    for topic, say in ((Topic.PROBE_FAILED, "failed"), (Topic.PROBE_UNAVAILABLE, "is missing")):
+        for note in log.texts_of(topic).values():
+            if isinstance(note, dict):
+                why = note.get("error") or note.get("reason")
+                yield f"probe {note.get('probe')} {say}: {why}"

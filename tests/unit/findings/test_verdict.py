@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from trainprof.analysis.run.evidence import DeviceEvidence
 from trainprof.analysis.summary.run import Verdict
-from trainprof.analysis.verdict.device_headline import DeviceEvidence, device_verdict
+from trainprof.findings.verdict import device_verdict
 
 SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"}
 

@@ -1,4 +1,4 @@
-"""From which share on a part is worth naming, and how shares and times are written in headlines."""
+"""From which share on a part, or a gain, is worth naming; shares, times and sizes in words."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Final
 # XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
 MODERATE_SHARE: Final = 0.05
 HIGH_SHARE: Final = 0.20
+# As a share of the pace. Less is not worth a change, nor can a run show it.
+LEAST_GAIN: Final = 0.03
+# By how much the halves of a run may differ by noise: beyond that the run changed in the midst.
+MOST_NOISE: Final = 0.15
 # Two shares that differ by no more are told as one.
 _ROUNDING_SHARE: Final = 0.01
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def percent(share: float) -> str:
@@ -31,3 +36,15 @@ def pair(part_s: float, whole_s: float) -> str:
     if whole_s >= 0.01:
         return f"{part_s * 1e3:.0f} of {whole_s * 1e3:.0f} ms"
     return f"{part_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms"
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
+    exponent, scaled = 0, float(count)
+    # Compared as it will be printed: 1,023 KiB are 1.00 MiB.
+    while abs(scaled) >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
+        scaled /= 1024
+        exponent += 1
+    magnitude = abs(scaled)
+    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{scaled:,.{digits if exponent else 0}f} {_BYTE_UNITS[exponent]}"

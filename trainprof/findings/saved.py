@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainprof.analysis.summary.finding import COMES_ONCE, MERGED, Finding
+from trainprof.analysis.summary.finding import COMES_ONCE, Finding
 from trainprof.analysis.summary.json_text import from_jsonable
 from trainprof.analysis.summary.run_summary import SUMMARY_SCHEMA_VERSION, RunSummary
+from trainprof.findings.catalogue import RULES, rule_named, with_traits
 from trainprof.record.log_reader import log_paths
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.run_file import read_run_json
@@ -30,20 +31,32 @@ def saved_summary(directory: RunDirectory) -> RunSummary | None:
 
 
 def _renamed(summary: RunSummary) -> RunSummary:
-    """Returns the summary with findings of rules that are no more as those of who finds it now."""
+    """Returns the summary with findings of earlier versions as those of the rules of now."""
 
     def renamed(finding: Finding) -> Finding:
         once = {COMES_ONCE: True} if finding.id == "slow_first_batch" else {}
         evidence = {**finding.evidence, **once}
-        return replace(finding, id=MERGED.get(finding.id, finding.id), evidence=evidence)
+        return with_traits(replace(finding, id=_name_now(finding.id), evidence=evidence))
 
     passed_over = [
-        replace(one, finding=renamed(one.finding), root=MERGED.get(one.root or "", one.root))
-        for one in summary.passed_over
+        replace(
+            passed,
+            finding=renamed(passed.finding),
+            root=None if passed.root is None else _name_now(passed.root),
+        )
+        for passed in summary.passed_over
     ]
     return replace(
-        summary, findings=[renamed(one) for one in summary.findings], passed_over=passed_over
+        summary,
+        findings=[renamed(finding) for finding in summary.findings],
+        passed_over=passed_over,
+        rules=summary.rules or [rule.id for rule in RULES],
     )
+
+
+def _name_now(name: str) -> str:
+    rule = rule_named(name)
+    return name if rule is None else rule.id
 
 
 def _is_outdated(directory: RunDirectory) -> bool:

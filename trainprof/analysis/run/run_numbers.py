@@ -1,0 +1,214 @@
+"""A recorded run in numbers: those of its training processes, and of all of them together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainprof.analysis.distributed.collectives import stragglers, to_jsonable
+from trainprof.analysis.lines.times import line_cost
+from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
+from trainprof.analysis.machine.cores import (
+    HostPart,
+    are_ranks,
+    parts_of_processes,
+    parts_of_recordings,
+)
+from trainprof.analysis.machine.gpus import energy_of
+from trainprof.analysis.run.analysed import Analysed, described, narrowed
+from trainprof.analysis.run.ending import hung_of
+from trainprof.analysis.run.evidence import Evidence
+from trainprof.analysis.run.metadata import integer
+from trainprof.analysis.run.one_process import ProcessNumbers, numbers_of
+from trainprof.analysis.run.ranks import across_ranks, common_evidence, rank_recordings, rank_row
+from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.analysis.run.training_process import TrainingProcess, training_processes
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.timeline.events import MAX_APART_NS, Events
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
+from trainprof.analysis.timeline.timeline import Timeline, build_timeline
+from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class RunNumbers:
+    """A run in numbers.
+
+    Attributes:
+        summary: Without findings and verdict; of several ranks, of all of them.
+        evidence: What the verdict rests on.
+        ranks: Its training processes that are ranks of one training; else the first alone.
+    """
+
+    summary: RunSummary
+    evidence: Evidence
+    ranks: list[ProcessNumbers]
+
+    def worst_rank(self) -> ProcessNumbers | None:
+        """Returns the rank that the others wait for longest, None where they wait for none."""
+        late = self.summary.stragglers[0]["rank"] if self.summary.stragglers else None
+        of_rank = (x for x in self.ranks if x.rank_steps and x.rank_steps.rank == late)
+        return next(of_rank, None)
+
+
+def run_numbers(
+    directory: RunDirectory, *, epoch: int | None = None, steps: tuple[int, int] | None = None
+) -> RunNumbers:
+    """Returns a run in numbers, or one training epoch or some steps of it.
+
+    Args:
+        directory: The run.
+        epoch: 0-based index of a training epoch.
+        steps: 0-based, the end excluded.
+
+    Raises:
+        NothingThere: If there is no such epoch, or no such steps.
+    """
+    of_ranks = _recordings_of_ranks(directory)
+    if of_ranks:
+        pairs = [(recording, training_processes(recording)[0]) for recording in of_ranks]
+        hosts = parts_of_recordings(pairs)
+    else:
+        recording = read_recording(directory)
+        processes = training_processes(recording)
+        pairs = [(recording, process) for process in processes]
+        hosts = parts_of_processes(recording, processes)
+    if of_ranks or are_ranks([process for _, process in pairs]):
+        each = [_numbers(*x, host, epoch, steps) for x, host in zip(pairs, hosts, strict=True)]
+        run = _joined(each, pairs)
+        if of_ranks:
+            logs = [log for recording in of_ranks for log in recording.logs]
+            run = replace(run, summary=replace(run.summary, lines=line_cost(logs)))
+    else:
+        apart = [
+            rank_row(_numbers(*x, host).summary, x[1], x[0])
+            for x, host in zip(pairs[1:], hosts[1:], strict=True)
+        ]
+        first = _numbers(*pairs[0], hosts[0], epoch, steps)
+        run = RunNumbers(replace(first.summary, trained_apart=apart), first.evidence, [first])
+    if epoch is not None or steps is not None:
+        return run
+    step = run.summary.training.step_s
+    hung = hung_of(
+        of_ranks or [pairs[0][0]],
+        [process for _, process in pairs],
+        run.summary.run.exit,
+        step_s=None if step is None else step.p50,
+    )
+    return replace(run, summary=replace(run.summary, hung=hung))
+
+
+def first_process(directory: RunDirectory) -> ProcessNumbers:
+    """Returns a run's training process in numbers, of several ranks the first."""
+    of_ranks = _recordings_of_ranks(directory)
+    if of_ranks:
+        pairs = [(recording, training_processes(recording)[0]) for recording in of_ranks]
+        return _numbers(*pairs[0], parts_of_recordings(pairs)[0])
+    recording = read_recording(directory)
+    processes = training_processes(recording)
+    return _numbers(recording, processes[0], parts_of_processes(recording, processes)[0])
+
+
+def _recordings_of_ranks(directory: RunDirectory) -> list[Recording]:
+    """Returns the recordings of ranks that each had a trainprof of its own, as of one run."""
+    ranks = [] if directory.manifest.exists() else rank_recordings(directory)
+    return [replace(recording, directory=directory) for recording in ranks]
+
+
+def _joined(
+    ranks: list[ProcessNumbers], pairs: list[tuple[Recording, TrainingProcess]]
+) -> RunNumbers:
+    rows = [
+        rank_row(rank.summary, process, recording)
+        for rank, (recording, process) in zip(ranks, pairs, strict=True)
+    ]
+    summary = across_ranks([rank.summary for rank in ranks], rows)
+    steps = [rank.rank_steps for rank in ranks if rank.rank_steps is not None]
+    late = stragglers(steps) if len(steps) == len(ranks) else []
+    summary = replace(summary, stragglers=to_jsonable(late))
+    first = pairs[0][0]
+    if summary.system is not None and all(recording is first for recording, _ in pairs):
+        # One sampler saw the GPUs of all ranks: their samples are to be counted by it together.
+        energy = energy_of(summary.system.gpus, summary.training.samples)
+        summary = replace(summary, system=replace(summary.system, energy=energy))
+    return RunNumbers(summary, common_evidence([rank.evidence for rank in ranks]), ranks)
+
+
+def _numbers(
+    recording: Recording,
+    process: TrainingProcess,
+    host: HostPart,
+    epoch: int | None = None,
+    steps: tuple[int, int] | None = None,
+) -> ProcessNumbers:
+    start, end = _span(recording, process.events)
+    recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
+    timeline = build_timeline(
+        process.events,
+        process.metadata,
+        BuiltLoaders.of(process.details),
+        main_thread=process.main_thread,
+        start=start,
+        end=recorded,
+    )
+    if epoch is None and steps is None:
+        return numbers_of(Analysed(recording, process, timeline, start, end, host))
+    part = narrowed(timeline, epoch, steps)
+    words = described(epoch, steps)
+    return _counted_as_in_the_run(
+        numbers_of(Analysed(recording, process, part, start, end, host, words)), timeline, part
+    )
+
+
+def _counted_as_in_the_run(
+    numbers: ProcessNumbers, whole: Timeline, part: Timeline
+) -> ProcessNumbers:
+    """Gives the steps and epochs of a part the numbers that they have in the whole run."""
+    first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
+    begins = epoch_starts(whole.loaders)
+    first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
+    summary = numbers.summary
+    outliers = [
+        replace(
+            outlier,
+            step=outlier.step + first_step,
+            epoch=None if outlier.epoch is None else outlier.epoch + first_epoch,
+        )
+        for outlier in summary.outliers
+    ]
+    epochs = [
+        replace(epoch, index=epoch.index + (first_epoch if epoch.stage == TRAINING else 0))
+        for epoch in summary.epochs
+    ]
+    return replace(
+        numbers,
+        summary=replace(summary, outliers=outliers, epochs=epochs),
+        first_step=first_step,
+    )
+
+
+def _span(recording: Recording, events: Events) -> tuple[int, int]:
+    """Start and end of the run: as its parent saw them, else as far as anything was recorded."""
+    times = recording.section("times")
+    own = [int(events.start[0]), int(events.end.max())] if len(events) else []
+    seen = list(own)
+    for log in recording.logs:
+        seen += [t for kind, _, *pair, _ in log.marks if kind != Kind.CLOCK for t in pair if t]
+    for lines in (recording.host_lines, recording.process_lines):
+        if lines:
+            seen += [int(lines[0]["t_ns"]), int(lines[-1]["t_ns"])]
+    # What lies a year from the process's own events is damage.
+    around = own[0] if own else None
+    seen = [t for t in seen if around is None or abs(t - around) < MAX_APART_NS]
+    start, end = (
+        ns if ns is not None and (around is None or abs(ns - around) < MAX_APART_NS) else None
+        for ns in (integer(times.get("spawned_ns")), integer(times.get("ended_ns")))
+    )
+    if start is None:
+        start = min(seen, default=0)
+    if end is None:
+        end = max(seen, default=start)
+    # A process that outlives the one that was started (a daemon) belongs to the run all the same.
+    return min([start, *own]), max([start, end, *own])

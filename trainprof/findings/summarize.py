@@ -1,0 +1,151 @@
+"""The finished summary of a run: its numbers, with findings and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trainprof.analysis.run.evidence import Evidence
+from trainprof.analysis.run.one_process import ProcessNumbers
+from trainprof.analysis.run.ranks import common_faults
+from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
+from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.catalogue import RULES, rule_settings
+from trainprof.findings.combined_speedup import together
+from trainprof.findings.diagnose import diagnose, ranked
+from trainprof.findings.distributed import slow_rank
+from trainprof.findings.gain import least_gain
+from trainprof.findings.loop import slow_validation
+from trainprof.findings.run_context import RunContext, context_of_process
+from trainprof.findings.verdict import verdict
+from trainprof.record.run_directory import RunDirectory
+
+
+def summarize(
+    directory: RunDirectory,
+    *,
+    epoch: int | None = None,
+    steps: tuple[int, int] | None = None,
+    rules: Mapping[str, float] | None = None,
+) -> RunSummary:
+    """Returns what a run showed, or one training epoch or some steps of it.
+
+    Args:
+        directory: The run.
+        epoch: 0-based index of a training epoch.
+        steps: 0-based, the end excluded.
+        rules: Thresholds of findings by name, in place of those of the run.
+
+    Raises:
+        NothingThere: If there is no such epoch, or no such steps.
+    """
+    run = run_numbers(directory, epoch=epoch, steps=steps)
+    judged = [_judged(rank, rules) for rank in run.ranks]
+    first = judged[0]
+    settings = _settings(run.ranks[0], rules)
+    summary = replace(
+        run.summary,
+        findings=first.findings,
+        passed_over=first.passed_over,
+        findings_from=first.findings_from,
+        rules=[rule.id for rule in RULES],
+        together=first.together,
+        faults=first.faults,
+        verdict=verdict(_with_evaluation_call(run.evidence, settings)),
+    )
+    if not run.summary.ranks:
+        return summary
+    summary = replace(
+        summary,
+        findings=_common_findings([rank.findings for rank in judged]),
+        together=None,
+        faults=common_faults(rank.faults for rank in judged),
+    )
+    return _with_slow_rank(summary, run, rules)
+
+
+def context_of(directory: RunDirectory) -> RunContext | None:
+    """Returns what the findings of a run rest on, of several ranks of the first.
+
+    None where there is none: lines were timed, or devices waited for.
+    """
+    numbers = first_process(directory)
+    return _context(numbers, _settings(numbers, None))
+
+
+def _settings(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> dict[str, float]:
+    return rule_settings(numbers.rules if rules is None else rules)
+
+
+def _context(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext | None:
+    """None where lines were timed or devices waited for: that slows parts, and not alike."""
+    if numbers.evidence.has_timed_lines or numbers.evidence.was_synchronized:
+        return None
+    return context_of_process(numbers, settings)
+
+
+def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSummary:
+    """Returns a training process's summary with its findings."""
+    summary, context = numbers.summary, _context(numbers, _settings(numbers, rules))
+    if context is None:
+        return summary
+    faults = list(summary.faults)
+
+    def failed(rule: str, error: Exception) -> None:
+        faults.append(f"the rule {rule} failed: {type(error).__name__}: {error}")
+
+    diagnosis = diagnose(context, failed=failed)
+    return replace(
+        summary,
+        findings=[_shown_by(finding, numbers) for finding in diagnosis.findings],
+        passed_over=[
+            replace(passed, finding=_shown_by(passed.finding, numbers))
+            for passed in diagnosis.passed_over
+        ],
+        faults=faults,
+        together=together(context, diagnosis.findings),
+        findings_from=least_gain(context.noise),
+    )
+
+
+def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:
+    """Returns a finding of a part by the numbers that its steps have in the whole run."""
+    steps = [{**step, "step": step["step"] + numbers.first_step} for step in finding.steps]
+    return replace(finding, steps=steps)
+
+
+def _with_evaluation_call(evidence: Evidence, settings: Mapping[str, float]) -> Evidence:
+    """Leaves out where evaluation is called, where its loader is what it mostly waits for."""
+    of_loading = slow_validation.RULE.threshold(settings, "loading_share")
+    is_waiting = evidence.evaluation_wait_share >= of_loading
+    return replace(evidence, evaluation_call=None) if is_waiting else evidence
+
+
+def _common_findings(each: list[list[Finding]]) -> list[Finding]:
+    """Returns the first rank's findings that all ranks have: the others hold one of them up."""
+    first, *others = each
+    return [
+        finding
+        for finding in first
+        if all(any((x.id, x.site) == (finding.id, finding.site) for x in rank) for rank in others)
+    ]
+
+
+def _with_slow_rank(
+    summary: RunSummary, run: RunNumbers, rules: Mapping[str, float] | None
+) -> RunSummary:
+    """Adds what is found of the rank that the others wait for longest."""
+    worst = run.worst_rank()
+    context = None if worst is None else _context(worst, _settings(worst, rules))
+    if worst is None or context is None:
+        return summary
+    own = replace(worst.summary, stragglers=summary.stragglers)
+    findings = diagnose(replace(context, summary=own), [slow_rank.RULE]).findings
+    headline = summary.verdict
+    if findings and headline.bottleneck in ("compute", "none"):
+        share = percent(findings[0].evidence["held_up_share"])
+        waiting = f"ranks wait for another one in {share} of training, as a rule in backward"
+        headline = replace(headline, headline=f"{headline.headline}; {waiting}")
+    return replace(summary, findings=ranked([*summary.findings, *findings]), verdict=headline)
