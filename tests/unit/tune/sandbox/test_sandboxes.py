@@ -26,7 +26,7 @@ from trainprof.tune.sandbox.sandbox import (
 MADE = Sandbox(("/home/u", "/tmp"), ("/home/u/.cache",), None, "/home/u/p")
 
 
-def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earnest() -> None:
+def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earnest():
     *program, spec = MADE.words(Path("/runs/t/scratch/a"), Path("/runs/t/trials/a"))
     assert program == [sys.executable, "-I", "-S", sandbox.enter.__file__]
     assert json.loads(spec) == {
@@ -41,7 +41,7 @@ def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earn
     }
 
 
-def test_without_a_sandbox_it_covers_nothing() -> None:
+def test_without_a_sandbox_it_covers_nothing():
     spec = json.loads(words_without_sandbox(Path("/scratch"))[-1])
     assert spec == {"overlays": None, "cwd": "/scratch", "parent": os.getpid()}
 
@@ -87,11 +87,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     ],
 )
 def test_what_trials_write_is_kept_on_disk_else_in_memory_else_nowhere(
-    plant: Callable[..., Kernel],
-    tmp_path: Path,
-    reasons: list[str | None],
-    memory: list[int | None],
-) -> None:
+    plant, tmp_path, reasons, memory
+):
     kernel = plant(*reasons)
     if reasons[-1] is None:
         made = make_sandbox(tmp_path, ["train.py"])
@@ -105,9 +102,7 @@ def test_what_trials_write_is_kept_on_disk_else_in_memory_else_nowhere(
     assert [tried.memory_bytes for tried in kernel.tried] == memory
 
 
-def test_there_is_none_but_on_linux(
-    plant: Callable[..., Kernel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_is_none_but_on_linux(plant, tmp_path, monkeypatch):
     kernel = plant()
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(NoSandbox, match="it takes Linux"):
@@ -115,9 +110,7 @@ def test_there_is_none_but_on_linux(
     assert kernel.tried == []
 
 
-def test_paths_that_the_command_names_are_looked_at_first(
-    plant: Callable[..., Kernel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_that_the_command_names_are_looked_at_first(plant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kernel = plant(None)
     make_sandbox(tmp_path / ".", ["train.py", "--data=/data/x/../y", "--out", "runs", "a\0b"])
@@ -173,13 +166,8 @@ def hung(files: Path, record: Path) -> None:
     ],
 )
 def test_a_sandbox_is_taken_for_one_only_if_its_test_left_files_as_they_were(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    stderr: str,
-    act: Callable[[Path, Path], object],
-    reason: str | None,
-) -> None:
+    tmp_path, monkeypatch, status, stderr, act, reason
+):
     monkeypatch.setattr(sandbox.subprocess, "run", Program(status, stderr, act))
     tried = Sandbox((), (), None, str(tmp_path))
     made = sandbox._tested(tried, tmp_path)
@@ -188,9 +176,7 @@ def test_a_sandbox_is_taken_for_one_only_if_its_test_left_files_as_they_were(
 
 
 @pytest.mark.parametrize(("restricted", "whose"), [("1\n", "AppArmor"), ("0\n", "the kernel")])
-def test_who_refuses_namespaces_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restricted: str, whose: str
-) -> None:
+def test_who_refuses_namespaces_is_named(tmp_path, monkeypatch, restricted, whose):
     (tmp_path / "restrict").write_text(restricted)
     monkeypatch.setattr(sandbox, "_APPARMOR", str(tmp_path / "restrict"))
     why = sandbox._refusal("trainprof: no sandbox: [Errno 1] not permitted: 'user namespace'\n\n")
@@ -199,9 +185,7 @@ def test_who_refuses_namespaces_is_named(
     assert sandbox._refusal("no sandbox: user namespace").startswith("the kernel refuses")
 
 
-def test_caches_are_those_that_variables_name_and_one_in_another_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_caches_are_those_that_variables_name_and_one_in_another_is_left_out(monkeypatch, tmp_path):
     for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -213,7 +197,7 @@ def test_caches_are_those_that_variables_name_and_one_in_another_is_left_out(
 
 
 @pytest.mark.parametrize("mode", [0, stat.S_IRUSR, stat.S_IXUSR])
-def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path: Path, mode: int) -> None:
+def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path, mode):
     top = tmp_path / "scratch"
     (top / "0/work/work").mkdir(parents=True)
     (top / "0/work/work/x").touch()
@@ -230,7 +214,7 @@ def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path: Path, mode
     remove_tree(top)  # of nothing, nothing
 
 
-def test_the_directory_above_is_left_with_its_mode(tmp_path: Path) -> None:
+def test_the_directory_above_is_left_with_its_mode(tmp_path):
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o755)
@@ -261,7 +245,7 @@ def copied(cwd: Path, but_for: Path | None = None) -> dict[str, Path]:
     return {path.name: path for path in place.iterdir()}
 
 
-def test_small_files_are_copied_and_all_else_is_linked(cwd: Path) -> None:
+def test_small_files_are_copied_and_all_else_is_linked(cwd):
     (cwd / "log").write_text("before")
     (cwd / "run.sh").write_text("#!/bin/sh\n")
     (cwd / "run.sh").chmod(0o755)
@@ -289,7 +273,7 @@ def test_small_files_are_copied_and_all_else_is_linked(cwd: Path) -> None:
     assert (cwd / "run.sh").exists()
 
 
-def test_no_more_is_copied_than_a_limit_in_all(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_copied_than_a_limit_in_all(cwd, monkeypatch):
     monkeypatch.setattr(sandbox, "_MOST_COPIED_BYTES", 25)
     for number in range(5):
         (cwd / str(number)).write_bytes(bytes(10))
@@ -297,9 +281,7 @@ def test_no_more_is_copied_than_a_limit_in_all(cwd: Path, monkeypatch: pytest.Mo
     assert len(copies) == 2
 
 
-def test_what_cannot_be_read_is_linked_or_left_out_and_the_rest_is_there(
-    cwd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_linked_or_left_out_and_the_rest_is_there(cwd, monkeypatch):
     for name in ("secret", "train.py"):
         (cwd / name).write_text(name)
     copy = sandbox.shutil.copy2
