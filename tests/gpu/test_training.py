@@ -105,7 +105,7 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("case", ["works", "half", "starved"])
+@pytest.mark.parametrize("workload", ["works", "half", "starved"])
 def test_the_device_is_busy_as_torchs_profiler_says(
     tmp_path: Path, cuda: str, workload: str
 ) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from support.processes import PYTHON, run
 from support.session import run_under
 from support.styles import without_compiler
 
@@ -25,11 +24,9 @@ for step in range(40):
 
 
 def compared(directory: Path, *words: str) -> tuple[dict[str, Any], int]:
-    command = [sys.executable, "-m", "trainprof", "compare", *words, "--format", "json"]
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False
-    )
-    return json.loads(done.stdout), done.returncode
+    command = (*PYTHON, "-m", "trainprof", "compare", "--format", "json")
+    done = run(command, *words, cwd=directory)
+    return json.loads(done.stdout), done.status
 
 
 def test_two_real_runs_and_what_was_changed_between_them(tmp_path: Path) -> None:
@@ -45,17 +42,3 @@ def test_two_real_runs_and_what_was_changed_between_them(tmp_path: Path) -> None
     assert step["other"] > step["base"]
     assert not comparison["comparable"]
     assert {"the script's text differs", "Changed: arguments 2 -> 22"} <= set(comparison["notes"])
-
-
-SETTINGS = "import sys; print(open(sys.argv[1]).read())\n"
-
-
-def test_edits_of_settings_are_listed(tmp_path: Path) -> None:
-    script, config = tmp_path / "train.py", tmp_path / "cfg.yaml"
-    script.write_text(SETTINGS + SCRIPT.replace("sys.argv[1]", "2"))
-    for name, value in (("a", 1), ("b", 1), ("c", 2)):
-        config.write_text(f"hidden_dim: {value}\n")
-        assert run_under([script, "cfg.yaml"], tmp_path, tmp_path / name).returncode == 0
-    same, edited = (compared(tmp_path, "a", name)[0]["notes"] for name in "bc")
-    assert "Changed: cfg.yaml was edited" in edited
-    assert not any("edited" in note for note in same)

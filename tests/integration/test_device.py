@@ -189,7 +189,7 @@ WIDEST = 0.25
 
 
 @pytest.mark.parametrize(
-    ("case", "operation_ns", "copy_ns", "bottleneck"),
+    ("workload", "operation_ns", "copy_ns", "bottleneck"),
     [
         pytest.param(
             *("starved", 1_500_000, 150_000, "data"),

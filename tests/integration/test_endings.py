@@ -411,13 +411,6 @@ def test_an_unreadable_script_is_126(tmp_path: Path) -> None:
     assert _refusal(tmp_path, script)[0] == 126
 
 
-def test_a_full_output_directory_is_refused(tmp_path: Path) -> None:
-    script = write_script(tmp_path, "print('ran')")
-    status, (message, _) = _refusal(tmp_path, "-o", tmp_path, script)
-    assert status == 125
-    assert "not an empty directory" in message
-
-
 def test_a_link_is_refused_and_what_it_points_at_untouched(tmp_path: Path) -> None:
     script = write_script(tmp_path, "print('ran')")
     victim = tmp_path / "victim"

@@ -329,33 +329,6 @@ def test_children_of_other_pythons_do_as_they_would(tmp_path: Path) -> None:
     assert pair.summary()["faults"] == []
 
 
-SITE = """
-import sys
-print("sitecustomize" in sys.modules)
-try:
-    import sitecustomize
-except ImportError as error:
-    print(error)
-else:
-    print(sitecustomize.name)
-print([name for name in sys.modules if name.endswith("customize")])
-"""
-
-
-@pytest.mark.parametrize("has_own", [False, True])
-def test_the_users_sitecustomize_is_there_or_not_as_without_us(
-    has_own: bool, tmp_path: Path
-) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    if has_own:
-        write_script(place, "name = 'mine'", "sitecustomize.py")
-    path = os.pathsep.join([str(place), environment()["PYTHONPATH"]])
-    pair = run_both(Project(("train.py",), {"train.py": SITE}, env={"PYTHONPATH": path}), tmp_path)
-    assert pair.ours.stdout == pair.plain.stdout
-    assert (b"mine" in pair.plain.stdout) is has_own
-
-
 def test_nothing_is_left_beside_the_run_directory(tmp_path: Path) -> None:
     """Neither in the project nor in the site-packages of a virtual environment."""
     text = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import json'])\n"

@@ -280,14 +280,6 @@ for _name, _code in FAILURES.items():
     FAILING += "except BaseException:\n    traceback.print_exc()\n"
 
 
-@pytest.mark.parametrize("name", ["exit with text", "of syntax"])
-def test_an_uncaught_failure_ends_it_the_same(tmp_path: Path, name: str) -> None:
-    """Those of torch, uncaught, end the interrupted part below."""
-    plain, ours = both(tmp_path, FAILURES[name])
-    assert_same(plain, ours)
-    assert plain.returncode == 1
-
-
 CHILDREN = """
 import atexit, multiprocessing, pickle, sys, threading, time
 if __name__ == "__main__":  # to import it in each child would take long

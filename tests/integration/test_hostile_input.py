@@ -27,7 +27,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.events import ITEM_ON_CPU, US, FakeRun
-from support.processes import DEADLINE_S
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
@@ -277,12 +276,6 @@ def test_a_file_cut_anywhere(run: Run, name: str) -> None:
         assert reported.status == 0
         if name != LOG:  # what the log tells is there, whatever else is not
             assert "30 steps" in reported.out or '"steps": 30' in reported.out
-
-
-def test_a_log_that_was_cut_says_so(run: Run) -> None:
-    run.mend(without_summary=True)
-    (run.path / LOG).write_bytes(run.whole(LOG)[: -RECORD_BYTES - 5])
-    assert f"{Path(LOG).name} is cut off" in report(run.path, "--verbose").out
 
 
 @pytest.mark.proves("Damaged runs", "any file with bytes changed")
@@ -708,21 +701,6 @@ def test_nothing_outside_the_run_is_read_and_nothing_executed(tmp_path: Path) ->
 
 
 # -- the command itself -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "summary.json", LOG, "samples/host.jsonl"])
-def test_the_command_does_not_wait_for_a_fifo(tmp_path: Path, name: str) -> None:
-    directory = record_run(tmp_path)
-    (directory.path / name).unlink()
-    os.mkfifo(directory.path / name)
-    done = subprocess.run(
-        [sys.executable, "-m", "trainprof", "report", str(directory.path)],
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"Where the time went" in done.stdout
 
 
 def test_a_directory_of_garbage_is_refused_or_shown(

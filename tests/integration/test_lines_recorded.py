@@ -8,22 +8,155 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.lines import (
-    LinesRun,
-    kernprof_hits,
-    read_lines,
-    time_lines,
-    time_lines_alone,
-    time_words,
-)
 from support.session import ROOT, run_hooked, run_plain, tracee_environment
 from support.styles import without_compiler
 
-from trainprof.record.schema import Topic
+from trainprof.analysis.timeline.events import ProcessLog, load_process
+from trainprof.record.log_reader import log_paths, read_log
+from trainprof.record.schema import Kind, Topic
+
+# Hits and ns.
+Times = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TimedLines:
+    """What one process, or all of them together, recorded of lines.
+
+    Attributes:
+        metadata: Of each function, by its qualified name.
+        rows: Line to (hits, ns), by the same.
+    """
+
+    metadata: dict[str, dict[str, Any]]
+    rows: dict[str, dict[int, Times]]
+
+    def hits(self, function: str) -> dict[int, int]:
+        return {line: hits for line, (hits, _) in sorted(self.rows.get(function, {}).items())}
+
+    def why(self) -> dict[str, str]:
+        return {name: metadata["why"] for name, metadata in self.metadata.items()}
+
+
+@dataclass(frozen=True)
+class LinesRun:
+    """A run with its processes, the script first."""
+
+    directory: Path
+    processes: list[tuple[ProcessLog, TimedLines]]
+    stdout: str
+
+    @property
+    def script(self) -> TimedLines:
+        return self.processes[0][1]
+
+    @property
+    def children(self) -> list[TimedLines]:
+        return [lines for _, lines in self.processes[1:]]
+
+    def together(self) -> TimedLines:
+        metadata: dict[str, dict[str, Any]] = {}
+        rows: dict[str, dict[int, Times]] = {}
+        for _, lines in self.processes:
+            metadata |= lines.metadata
+            for name, of_function in lines.rows.items():
+                total = rows.setdefault(name, {})
+                for line, (hits, ns) in of_function.items():
+                    before = total.get(line, (0, 0))
+                    total[line] = (before[0] + hits, before[1] + ns)
+        return TimedLines(metadata, rows)
+
+    def notes(self, topic: Topic) -> list[Any]:
+        return [note for log, _ in self.processes for note in log.texts_of(topic).values()]
+
+
+def read_lines(directory: Path, stdout: str = "") -> LinesRun:
+    logs = [load_process(read_log(path)) for path in log_paths(directory / "events")]
+    logs.sort(key=lambda log: (log.role != "script", log.header["perf_ns"]))
+    return LinesRun(directory, [(log, _timed(log)) for log in logs], stdout)
+
+
+def _timed(log: ProcessLog) -> TimedLines:
+    functions = log.texts_of(Topic.LINE_FUNCTION)
+    rows: dict[str, dict[int, Times]] = {}
+    for record in log.details[log.details["kind"] == Kind.LINE]:
+        line = int(record["thread"]) | int(record["flags"]) << 16
+        assert record["start"] > 0
+        times = (int(record["value"]), int(record["end"] - record["start"]))
+        rows.setdefault(functions[int(record["site"])]["name"], {})[line] = times
+    return TimedLines({x["name"]: x for _, x in sorted(functions.items())}, rows)
+
+
+def time_lines(
+    tmp_path: Path,
+    script: str,
+    *arguments: str,
+    functions: Sequence[str] = (),
+    only: str | None = None,
+    **more: Any,
+) -> LinesRun:
+    """Runs a script plainly and with its lines timed; both look the same from outside."""
+    name = "script.py"
+    (tmp_path / name).write_text(script)
+    return time_words(tmp_path, [name, *arguments], functions=functions, only=only, **more)
+
+
+def time_words(
+    tmp_path: Path,
+    words: Sequence[str],
+    *,
+    functions: Sequence[str] = (),
+    only: str | None = None,
+    **more: Any,
+) -> LinesRun:
+    plain = run_plain(words, tmp_path, **more)
+    options = {"lines": {"functions": list(functions), "only": only}}
+    ours = run_hooked(words, tmp_path, tmp_path / "run", options=options, **more)
+    assert (ours.stdout, ours.stderr, ours.returncode) == (
+        plain.stdout,
+        plain.stderr,
+        plain.returncode,
+    )
+    return read_lines(tmp_path / "run", ours.stdout)
+
+
+def time_lines_alone(tmp_path: Path, script: str, *arguments: str, **more: Any) -> LinesRun:
+    """Runs a script with its lines timed; its stdout ends with what it timed itself, as JSON."""
+    name = "script.py"
+    (tmp_path / name).write_text(script)
+    options = {"lines": {"functions": [], "only": None, **more.pop("lines", {})}}
+    done = run_hooked([name, *arguments], tmp_path, tmp_path / "run", options=options, **more)
+    assert (done.returncode, done.stderr) == (0, "")
+    return read_lines(tmp_path / "run", done.stdout)
+
+
+def kernprof_hits(tmp_path: Path, script: Path) -> dict[str, dict[int, int]]:
+    """Returns hits by function and line, as line_profiler's own command counts them."""
+    command = ["-m", "kernprof", "-q", "-l", "-o", "kernprof.lprof", str(script)]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    reader = (
+        "import json, line_profiler\n"
+        "timings = line_profiler.load_stats('kernprof.lprof').timings\n"
+        "print(json.dumps([[*key, rows] for key, rows in timings.items()]))"
+    )
+    read = subprocess.run(
+        [sys.executable, "-c", reader], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    hits: dict[str, Counter[int]] = {}
+    for _, _, name, rows in json.loads(read.stdout):
+        hits.setdefault(name, Counter()).update({line: count for line, count, _ in rows})
+    return {name: dict(sorted(counted.items())) for name, counted in hits.items()}
+
 
 GUARD = "if 'profile' not in globals():\n    profile = lambda function: function\n"
 
@@ -465,32 +598,6 @@ def _overheads(run: LinesRun) -> list[dict[str, Any]]:
     return [note for note in run.notes(Topic.ENVIRONMENT) if "line_overhead_ns" in note]
 
 
-STREAM = """
-import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-
-def prepared(index):
-    return torch.full((2,), float(index))
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        worker = get_worker_info()
-        for index in range(worker.id, 24, worker.num_workers):
-            yield prepared(index)
-
-for batch in DataLoader(Stream(), 4, num_workers=2):
-    print(batch.sum())
-"""
-
-
-def test_a_stream_in_workers(tmp_path: Path) -> None:
-    run = time_lines(tmp_path, STREAM)
-    for lines in run.children:
-        assert lines.hits("Stream.__iter__") == {10: 1, 11: 13, 12: 12}
-        assert lines.hits("prepared") == {6: 12}
-    assert len(run.children) == 2
-
-
 @pytest.mark.parametrize("only", ["workers", "main"])
 def test_only_the_processes_asked_for(tmp_path: Path, only: str) -> None:
     (tmp_path / "script.py").write_text(SLEEPING.format(guard="", profile=""))
@@ -570,15 +677,12 @@ NAMES = {
 
 
 @pytest.mark.proves("Line times", "functions named by `-f`, those of libraries too")
-@pytest.mark.parametrize("pattern", NAMES)
-def test_functions_by_name(tmp_path: Path, pattern: str) -> None:
+def test_functions_by_name(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("def imported(n):\n    return n + 1\n")
-    run = time_lines(tmp_path, NAMED, functions=[pattern])
-    assert {name for name in run.script.rows if run.script.hits(name)} >= NAMES[pattern] - {
-        "Thing.go_off"
-    }
-    assert run.script.metadata.keys() == NAMES[pattern]
-    assert set(run.script.why().values()) <= {"-f"}
+    run = time_lines(tmp_path, NAMED, functions=list(NAMES))
+    assert run.script.metadata.keys() == set().union(*NAMES.values())
+    assert {name for name in run.script.rows if run.script.hits(name)} == run.script.metadata.keys()
+    assert set(run.script.why().values()) == {"-f"}
 
 
 def test_a_module_that_is_run_and_the_modules_that_it_imports(tmp_path: Path) -> None:
@@ -760,29 +864,6 @@ def test_the_text_is_kept_as_it_ran(tmp_path: Path) -> None:
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
-FORKED = """
-import os
-
-def counted(n):
-    for epoch in range(n):
-        pass
-
-counted(3)
-child = os.fork()
-if not child:
-    counted(5)
-    raise SystemExit
-os.waitpid(child, 0)
-counted(1)
-"""
-
-
-def test_a_forked_child_starts_from_zero(tmp_path: Path) -> None:
-    run = time_lines(tmp_path, FORKED)
-    assert run.script.hits("counted") == {5: 6, 6: 4}
-    assert [lines.hits("counted") for lines in run.children] == [{5: 6, 6: 5}]
-
-
 def test_text_in_a_pipe_is_left_to_python(tmp_path: Path) -> None:
     """A script that can be read only once."""
     command = f'{sys.executable} <(echo "for epoch in range(2): print(epoch)")'
@@ -818,29 +899,6 @@ def test_what_python_warns_of_is_said_once(tmp_path: Path) -> None:
     ours = run_hooked(words, tmp_path, tmp_path / "run", options=options)
     assert (ours.stderr, ours.stdout) == (plain.stderr, plain.stdout)
     assert plain.stderr.count("invalid escape") == 2
-
-
-RANKS = """
-import torch.multiprocessing as mp
-
-def rank(number, n):
-    for epoch in range(n):
-        step(epoch)
-
-def step(epoch):
-    return epoch + 1
-
-if __name__ == "__main__":
-    mp.spawn(rank, args=(3,), nprocs=2)
-"""
-
-
-def test_ranks_started_by_spawn(tmp_path: Path) -> None:
-    run = time_lines_alone(tmp_path, RANKS)
-    assert run.stdout == ""
-    ranks = [lines for lines in run.children if lines.hits("rank")]
-    assert [lines.hits("rank") for lines in ranks] == [{5: 4, 6: 3}] * 2
-    assert [lines.hits("step") for lines in ranks] == [{9: 3}] * 2
 
 
 def test_a_run_with_its_supervisor(tmp_path: Path) -> None:

@@ -310,42 +310,16 @@ class Deadly(Waiting):
             os._exit(7)
         return super().__getitem__(index)
 
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 loader = DataLoader(Deadly(), 4, num_workers=1)
 for attempt in range(2):
     try:
         for x, y in loader:
-            with timed("forward"):
-                p = model(x)
-            optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+            learn(model, optimizer, x, y)
     except RuntimeError as error:
         assert attempt == 0 and "exited unexpectedly" in str(error)
 """,
         *(6, 6, 1),
-    ),
-    "reinforcement learning, without a loader": Style(
-        """
-policy = make_model()
-optimizer = torch.optim.Adam(policy.parameters())
-for episode in range(5):
-    state, rewards = torch.zeros(8), []
-    for move in range(4):
-        with torch.no_grad(), timed("rollout"):
-            action = policy(state)
-        state = state + action
-        rewards.append(state.sum())
-    states = state.repeat(4, 1)
-    with timed("forward"):
-        value = policy(states)
-    optimizer.zero_grad(); (value * torch.stack(rewards)[:, None]).mean().backward()
-    optimizer.step()
-truth["forward"] += truth["rollout"]
-counts["forward"] += counts["rollout"]
-""",
-        *(5, 5, 0),
-        roles=(),
-        without=("data_wait", "first_batch"),
     ),
 }
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.processes import DEADLINE_S
+from support.processes import PYTHON, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process names as Linux has them")
 
@@ -68,17 +66,9 @@ if os.environ.get("FAILS"):
 
 def trainprof(directory: Path, *words: str, **variables: str) -> str:
     """Returns all that trainprof wrote to stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "trainprof", *words],
-        cwd=directory,
-        env={**os.environ, "MY_SECRET": NAMED, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    return done.stdout
+    env = {"MY_SECRET": NAMED, **variables}
+    done = run((*PYTHON, "-m", "trainprof"), *words, cwd=directory, env=env)
+    return (done.stdout + done.stderr).decode()
 
 
 def leaks(text: str) -> list[str]:

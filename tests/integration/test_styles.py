@@ -15,14 +15,11 @@ NEED_COMPILER = ("torch.compile", "torch.utils.checkpoint", "torch.func")
 STYLES = {
     "plain loop with evaluation": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 train, validation = make_loader(), make_loader(3)
 for epoch in range(2):
     for x, y in train:
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        learn(model, optimizer, x, y)
     model.eval()
     with torch.no_grad(), timed("evaluation"):
         total = sum(mse(model(x), y).item() for x, y in validation)
@@ -35,13 +32,10 @@ for epoch in range(2):
     ),
     "evaluation inside the epoch, left by break": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 train, validation = make_loader(12), make_loader(9)
 for step, (x, y) in enumerate(train):
-    with timed("forward"):
-        p = model(x)
-    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+    learn(model, optimizer, x, y)
     if step % 4 == 3:
         with torch.no_grad():
             for number, (x, y) in enumerate(validation):
@@ -86,8 +80,7 @@ for epoch in range(2):
     ),
     "GradScaler that skips a step": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 stepped = 0
 optimizer.register_step_post_hook(lambda *_: globals().update(stepped=stepped + 1))
@@ -105,13 +98,10 @@ assert stepped == 5, stepped
     ),
     "no loader": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 x, y = torch.randn(4, 8), torch.randn(4, 1)
 for step in range(10):
-    with timed("forward"):
-        p = model(x)
-    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+    learn(model, optimizer, x, y)
     if step in (4, 9):
         model.eval()
         with torch.no_grad():
@@ -137,23 +127,6 @@ for x, y in make_loader(4):
     optimizer.step(closure)
 """,
         *(4, 4, 1),
-    ),
-    "closure": Style(
-        """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    for x, y in make_loader():
-        def closure():
-            optimizer.zero_grad()
-            with timed("forward"):
-                p = model(x)
-            loss = mse(p, y)
-            loss.backward()
-            return loss
-        optimizer.step(closure)
-""",
-        *(12, 12, 2),
     ),
     "optimizer in the backward": Style(
         """
@@ -263,9 +236,7 @@ model = make_model()
 optimizer = Lookahead(torch.optim.Adam(model.parameters()))
 for epoch in range(2):
     for x, y in make_loader():
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        learn(model, optimizer, x, y)
 """,
         *(12, 12, 2),
     ),
@@ -279,9 +250,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader, validation = make_loader(), make_loader(3)
 for epoch in range(2):
     for x, y in loader:
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        learn(model, optimizer, x, y)
         average.update_parameters(model)
     with torch.no_grad(), timed("evaluation"):
         for x, y in validation:
@@ -303,9 +272,7 @@ scheduler = SWALR(optimizer, swa_lr=0.005)
 loader = make_loader()
 for epoch in range(3):
     for x, y in loader:
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        learn(model, optimizer, x, y)
     average.update_parameters(model)
     scheduler.step()
 with timed("evaluation"):
@@ -352,9 +319,7 @@ model = make_model()
 optimizer = Descent(model.parameters(), 0.01)
 for epoch in range(2):
     for x, y in make_loader():
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        learn(model, optimizer, x, y)
 """,
         *(12, 12, 2),
         source="backward",
@@ -384,8 +349,7 @@ for epoch in range(2):
     ),
     "gradients clipped": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 for epoch in range(2):
     for x, y in make_loader():
         with timed("forward"):
@@ -421,8 +385,7 @@ for epoch in range(2):
     ),
     "a schedule that reads the loss": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
 for epoch in range(3):
     for x, y in make_loader():
@@ -436,8 +399,7 @@ for epoch in range(3):
     ),
     "gradient penalty: a backward through a backward": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 for epoch in range(2):
     for x, y in make_loader():
         x.requires_grad_()
@@ -457,9 +419,7 @@ optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(2):
     for x, y in make_loader():
         for _ in range(3):
-            with timed("forward"):
-                p = model(x)
-            optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+            learn(model, optimizer, x, y)
 """,
         *(36, 12, 2),
     ),
@@ -478,26 +438,6 @@ for epoch in range(2):
         optimizer.step()
 """,
         *(12, 12, 2),
-    ),
-    "a compiled model": Style(
-        """
-class SlowLoss(nn.MSELoss):
-    def forward(self, p, y):
-        time.sleep(0.004)
-        return super().forward(p, y)
-
-model, criterion = torch.compile(nn.Linear(8, 1), backend="aot_eager"), SlowLoss()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    for x, y in make_loader():
-        p = model(x)  # compiles, the first time
-        with timed("loss"):
-            loss = criterion(p, y)
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-""",
-        *(12, 12, 2),
-        key="loss",
-        without=("evaluation", "recompute"),
     ),
     "a whole step compiled": Style(
         """
@@ -535,19 +475,6 @@ for epoch in range(2):
         key="loss",
         source="backward",
     ),
-    "persistent workers": Style(
-        """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = make_loader(num_workers=1, persistent_workers=True)
-for epoch in range(3):
-    for x, y in loader:
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-""",
-        *(18, 18, 3),
-    ),
     "IterableDataset": Style(
         """
 class Stream(IterableDataset):
@@ -576,33 +503,13 @@ for epoch in range(2):
         *(12, 12, 2),
         key="data_wait",
     ),
-    "an endless loader": Style(
-        """
-def endless(loader):
-    while True:
-        yield from loader
-
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = endless(make_loader(5))
-for step in range(15):
-    x, y = next(batches)
-    with timed("forward"):
-        p = model(x)
-    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-""",
-        *(15, 15, 3),
-    ),
     "next(iter(loader)) each step": Style(
         """
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 loader, validation = make_loader(5, shuffle=True), make_loader(2)
 for step in range(12):
     x, y = next(iter(loader))
-    with timed("forward"):
-        p = model(x)
-    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+    learn(model, optimizer, x, y)
     if step % 6 == 5:
         with torch.no_grad():
             x, y = next(iter(validation))
@@ -628,14 +535,11 @@ def prefetched(loader):
         yield batch
     thread.join()
 
-model = make_model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = fresh()
 loader = make_loader()
 for epoch in range(2):
     for x, y in prefetched(loader):
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+        learn(model, optimizer, x, y)
 """,
         *(12, 12, 2),
         without=("evaluation", "data_wait", "first_batch"),
@@ -647,9 +551,7 @@ for phase, epochs in ((torch.optim.SGD, 1), (torch.optim.AdamW, 2)):
     optimizer = phase(model.parameters(), lr=0.01)
     for epoch in range(epochs):
         for x, y in make_loader():
-            with timed("forward"):
-                p = model(x)
-            optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+            learn(model, optimizer, x, y)
 """,
         *(18, 18, 3),
     ),
@@ -701,7 +603,6 @@ TOGETHER = (
     ),
     (
         "LBFGS",
-        "closure",
         "optimizer in the backward",
         "GradScaler that skips a step",
         "sharpness-aware: two passes for each update",
@@ -711,8 +612,6 @@ TOGETHER = (
         "gradients clipped",
         "a schedule that reads the loss",
         "two phases with two optimizers",
-        "persistent workers",
-        "an endless loader",
     ),
     (
         "plain loop with evaluation",
@@ -720,7 +619,6 @@ TOGETHER = (
         "stochastic weight averaging, with batch norms computed at the end",
     ),
     ("functional training with torch.func", "an optimizer of the script's own class"),
-    ("parts of a model compiled", "a compiled model"),
 )
 ALONE = tuple((name,) for name in STYLES if not any(name in names for names in TOGETHER))
 CASES = [

@@ -12,7 +12,6 @@ from support.session import read_recordings, run_hooked, run_plain
 from support.styles import without_compiler
 from support.trials import free_pace_in
 
-from trainprof.analysis.pipeline.trial_pace import alone_pace
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
@@ -108,16 +107,6 @@ def check_free_data(directory: Path, script: str, workers: int) -> None:
     assert len(timed["fetches"]) == (0 if workers else 30)
     assert len(timed["steps"]) == 4 * 30
     assert read_trial_notes(run).applied == {"data": "free"}
-
-
-def test_a_loader_alone_takes_what_its_batches_take(tmp_path: Path) -> None:
-    timed, run = run_trial(tmp_path, SCRIPT + PLAIN, 0, data="alone", batches=45)
-    pace = alone_pace(run)
-    assert pace is not None
-    assert pace.steps_s is not None
-    assert (len(timed["fetches"]), timed["steps"]) == (45, [])
-    alone_s = statistics.median(pace.steps_s.tolist())
-    assert alone_s == pytest.approx(statistics.median(timed["fetches"]), rel=0.1)
 
 
 UNCHANGED = """

@@ -16,7 +16,7 @@ import pytest
 from support.machine import attempts
 from support.processes import can_be_read
 from support.styles import without_compiler
-from support.trials import sandbox_for
+from support.trials import runner_in
 
 from trainprof.analysis.summary.run import Exit
 from trainprof.analysis.summary.tune import (
@@ -35,7 +35,6 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import plan
 from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune
-from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.trial import Limits, Trial, baseline, ceiling, loader_alone
 from trainprof.tune.trial_output import read_trial_notes
 
@@ -194,14 +193,12 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text(ZIPPED)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    directory = RunDirectory(tmp_path / "tune")
-    sandbox = sandbox_for(tmp_path)
-    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5, sandbox=sandbox)
+    runner = runner_in(tmp_path, monkeypatch, "train.py")
+    directory = tmp_path / "tune"
     limits = Limits(steps=50, killed_after_s=120.0)
     base = runner.run(baseline(), 1, limits)
-    run = RunDirectory(directory.path / base.directory)
+    run = RunDirectory(directory / base.directory)
     context, summary = context_of(run), saved_summary(run)
     assert context is not None
     assert summary is not None
@@ -211,7 +208,7 @@ def test_two_loaders_that_are_both_waited_for_are_both_changed(
     assert first.sites == lines
     changed = runner.run(first.trial(), 1, limits)
     assert (changed.outcome, changed.refused) == (OK, {})
-    trial = RunDirectory(directory.path / changed.directory)
+    trial = RunDirectory(directory / changed.directory)
     workers = first.overrides["num_workers"]
     assert min(workers.values()) >= 1
     assert read_trial_notes(trial).applied["num_workers"] == workers
@@ -229,14 +226,7 @@ def test_a_script_that_begins_elsewhere_is_changed_all_the_same(
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
     (tmp_path / "run.sh").write_text(f"cd src && {shlex.quote(sys.executable)} train.py\n")
-    monkeypatch.chdir(tmp_path)
-    sandbox = sandbox_for(tmp_path)
-    runner = ScriptRunner(
-        Script(("bash", "run.sh")),
-        RunDirectory(tmp_path / "t"),
-        interval_s=0.5,
-        sandbox=sandbox,
-    )
+    runner = runner_in(tmp_path, monkeypatch, "bash", "run.sh")
     asked = {
         "free": ceiling(("src/train.py:24",), None),
         "alone": loader_alone(("src/train.py:24",)),
@@ -274,15 +264,12 @@ def test_a_parent_that_loads_what_its_child_was_to_save_is_measured(
 ) -> None:
     """The child updates its parameters by hand, and is ended at the limit all the same."""
     (tmp_path / "train.py").write_text(SPAWNED)
-    monkeypatch.chdir(tmp_path)
-    directory = RunDirectory(tmp_path / "tune")
-    sandbox = sandbox_for(tmp_path)
-    runner = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5, sandbox=sandbox)
+    runner = runner_in(tmp_path, monkeypatch, "train.py")
     measured = runner.run(baseline(), 1, Limits(steps=50, killed_after_s=120.0))
     assert (measured.outcome, measured.steps) == (OK, 50)
     assert (measured.run_s, measured.was_cut) == (None, False)
     assert (measured.failed_after or "").startswith("FileNotFoundError: ")
-    summary = saved_summary(RunDirectory(directory.path / measured.directory))
+    summary = saved_summary(RunDirectory(tmp_path / "tune" / measured.directory))
     assert summary is not None
     assert summary.run.exit == Exit(1, None, "exception", "FileNotFoundError", "--max-steps")
 
@@ -303,14 +290,7 @@ def test_a_trial_that_does_not_train_is_a_result(
     detail: str,
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    sandbox = sandbox_for(tmp_path)
-    runner = ScriptRunner(
-        Script(("train.py", in_a_worker)),
-        RunDirectory(tmp_path / "tune"),
-        interval_s=0.5,
-        sandbox=sandbox,
-    )
+    runner = runner_in(tmp_path, monkeypatch, "train.py", in_a_worker)
     trial = Trial("num_workers=1", {"num_workers": 1}, sites=("train.py:24",))
     limit_s = 8.0 if outcome == HUNG else 120.0
     measured = runner.run(trial, 1, Limits(steps=30, killed_after_s=limit_s))

@@ -119,43 +119,6 @@ def _descriptors(place: Path) -> None:
     os.truncate(place / "kept.txt", 1)
 
 
-def _hdf(place: Path) -> None:
-    import pandas  # type: ignore[import-not-found]
-
-    with pandas.HDFStore(place / "base.sqlite.h5") as store:
-        store["x"] = pandas.Series([1.0])
-
-
-def _tables(place: Path) -> None:
-    import tables  # type: ignore[import-not-found]
-
-    tables.open_file(str(place / "kept.txt"), "w").close()
-
-
-def _h5py(place: Path) -> None:
-    import h5py  # type: ignore[import-not-found]
-
-    h5py.h5f.create(os.fsencode(place / "kept.txt")).close()
-
-
-def _polars(place: Path) -> None:
-    import polars  # type: ignore[import-not-found]
-
-    polars.DataFrame({"x": [1]}).write_parquet(place / "kept.txt")
-
-
-def _duckdb(place: Path) -> None:
-    import duckdb  # type: ignore[import-not-found]
-
-    duckdb.connect(str(place / "duck.db")).execute(f"COPY (SELECT 1) TO '{place}/kept.txt'")
-
-
-def _gitpython(place: Path) -> None:
-    import git  # type: ignore[import-not-found]
-
-    git.Repo(place / "repository").create_head("by_a_trial")
-
-
 WAYS: dict[str, Callable[[Path], None]] = {
     "child": functools.partial(_child, environment=None, options=()),
     "child without environment": functools.partial(_child, environment={}, options=()),
@@ -168,12 +131,6 @@ WAYS: dict[str, Callable[[Path], None]] = {
     "C library": _c_library,
     "sqlite": _sqlite,
     "descriptors": _descriptors,
-    "pandas.HDFStore": _hdf,
-    "PyTables": _tables,
-    "h5py": _h5py,
-    "polars": _polars,
-    "duckdb": _duckdb,
-    "GitPython": _gitpython,
     "plain": _plain,
 }
 

@@ -97,6 +97,17 @@ def make_loader(batches=6, **options):
                       batch_size=4, **options)
 
 
+def fresh():
+    model = make_model()
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def learn(model, optimizer, x, y):
+    with timed("forward"):
+        p = model(x)
+    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+
+
 def tell():
     print(json.dumps({"seconds": truth, "counts": counts}))
 

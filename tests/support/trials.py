@@ -1,4 +1,4 @@
-"""Trials of `tune` inside this process: what they are asked for, and what they told."""
+"""Trials of `tune` inside this process: what they are asked for, and what they noted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.session import Recorder
 
 from trainprof.analysis.pipeline.trial_pace import free_pace, free_steps
@@ -17,6 +18,7 @@ from trainprof.inside.session import Session
 from trainprof.launch.options import TrialOptions
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Topic
+from trainprof.tune.runner import Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox, make_sandbox
 
 
@@ -45,12 +47,12 @@ def end_of_process(recorder: Recorder) -> None:
         finish()
 
 
-def told(recorder: Recorder) -> dict[str, Any]:
+def trial_note(recorder: Recorder) -> dict[str, Any]:
     """Returns the latest that the trial noted, by key."""
-    found: dict[str, Any] = {"applied": {}, "refused": {}, "losses": []}
+    latest: dict[str, Any] = {"applied": {}, "refused": {}, "losses": []}
     for note in recorder.read().notes(Topic.TRIAL):
-        found |= note
-    return found
+        latest |= note
+    return latest
 
 
 def faults(recorder: Recorder) -> list[Any]:
@@ -58,9 +60,12 @@ def faults(recorder: Recorder) -> list[Any]:
     return [*recording.notes(Topic.PROBE_FAILED), *recording.notes(Topic.PROBE_UNAVAILABLE)]
 
 
-def sandbox_for(directory: Path) -> Sandbox | None:
-    """Returns a sandbox for trials of a test, None where the kernel has none."""
+def runner_in(directory: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> ScriptRunner:
+    """Returns what runs trials of a command in a directory, in its sandbox where there is one."""
+    monkeypatch.chdir(directory)
     try:
-        return make_sandbox(directory, ())
+        sandbox: Sandbox | None = make_sandbox(directory, ())
     except NoSandbox:
-        return None
+        sandbox = None
+    tune = RunDirectory(directory / "tune")
+    return ScriptRunner(Script(words), tune, interval_s=0.5, sandbox=sandbox)

@@ -19,7 +19,7 @@ from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.gain import FASTER_REST, times_without
 from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
@@ -180,25 +180,25 @@ def _of_numerics(context: RunContext) -> list[Candidate]:
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
 
 
-def _ceiling(context: RunContext, feed: Feed, others: Sequence[Feed] = ()) -> Interval | None:
+def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
     by more where the thread slept meanwhile. Workers that computed beside it have nothing to do.
     """
-    if feed.measured is None or feed.measured.step_s <= 0:
+    if feeder.measured is None or feeder.measured.step_s <= 0:
         return None
-    waited = feed.measured.wait_s / feed.measured.step_s + sum(
+    waited = feeder.measured.wait_s / feeder.measured.step_s + sum(
         loader.wait_share for loader in others
     )
     share = min(max(waited, 0.0), 0.99)
     if context.is_on_device:
-        share = min(share, feed.exposed * share)
-    crowding = None if context.is_on_device or feed.inputs is None else crowding_of(feed.inputs)
-    crowded = 0.0 if crowding is None else crowding.saved_s / feed.measured.step_s
+        share = min(share, feeder.exposed * share)
+    crowding = None if context.is_on_device or feeder.inputs is None else crowding_of(feeder.inputs)
+    crowded = 0.0 if crowding is None else crowding.saved_s / feeder.measured.step_s
     # What computing takes longer beside workers goes with their work, where that was seen.
     times = times_without(share + crowded)
-    asleep = _asleep_share(feed)
+    asleep = _asleep_share(feeder)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1 - faster * share
     if context.is_on_device:
@@ -215,44 +215,44 @@ def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
-def _may_be_waking(context: RunContext, feed: Feed) -> bool:
+def _may_be_waking(context: RunContext, feeder: Feeder) -> bool:
     """Whether what is left of a step without the wait may mostly be waking up from it."""
-    if feed.measured is None or context.is_on_device or _asleep_share(feed) < _MOSTLY:
+    if feeder.measured is None or context.is_on_device or _asleep_share(feeder) < _MOSTLY:
         return False
     alone, threads = _WAKING_S
-    rest_s = feed.measured.step_s - feed.measured.wait_s
-    return rest_s < min(alone if context.torch.threads == 1 else threads, feed.measured.wait_s)
+    rest_s = feeder.measured.step_s - feeder.measured.wait_s
+    return rest_s < min(alone if context.torch.threads == 1 else threads, feeder.measured.wait_s)
 
 
-def _asleep_share(feed: Feed) -> float:
+def _asleep_share(feeder: Feeder) -> float:
     """Returns the share of the wait in which the training thread was on no core."""
-    fetch = feed.loader.fetch
-    if feed.loader.num_workers:
+    fetch = feeder.loader.fetch
+    if feeder.loader.num_workers:
         return 1.0
     if fetch is None or fetch.wall_s is None or fetch.asleep_s is None or fetch.wall_s.mean <= 0:
         return 0.0
     return min(fetch.asleep_s / (fetch.wall_s.mean * fetch.n), 1.0)
 
 
-def _alone(feed: Feed) -> Interval | None:
+def _alone(feeder: Feeder) -> Interval | None:
     """Returns how many times as many batches the loader could give as training takes now."""
-    if feed.inputs is None or feed.measured is None:
+    if feeder.inputs is None or feeder.measured is None:
         return None
-    nothing = np.full_like(feed.inputs.compute_s, 1e-9)
-    played = predict(replace(feed.inputs, compute_s=nothing))
+    nothing = np.full_like(feeder.inputs.compute_s, 1e-9)
+    played = predict(replace(feeder.inputs, compute_s=nothing))
     if not played.step_s.low > 0 or not np.isfinite(played.step_s.high):
         return None
-    speedup = played.speedup_over(feed.measured.step_s)
-    is_quick = float(np.mean(feed.inputs.fetch_s)) < QUICK_BATCH_S
+    speedup = played.speedup_over(feeder.measured.step_s)
+    is_quick = float(np.mean(feeder.inputs.fetch_s)) < QUICK_BATCH_S
     return speedup.low, speedup.high * (WARM_TIMES if is_quick else 1.0)
 
 
-def _pass_batches(feed: Feed) -> int | None:
+def _pass_batches(feeder: Feeder) -> int | None:
     """Returns the length of a pass where it takes one that went on to its end to know it.
 
     A loop that leaves its passes before leaves those over free data, too.
     """
-    loader = feed.loader
+    loader = feeder.loader
     if loader.length is not None or not loader.ended_batches:
         return None
     return max(round(fmean(loader.ended_batches)), 1)

@@ -22,7 +22,7 @@ from trainprof.findings.loading.loader_forecast import (
     on_the_cores,
 )
 from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, fewest_of
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import (
     copied_share,
     keeps_multiplicity,
@@ -60,18 +60,18 @@ def of_loaders(context: RunContext, free_step_s: float | None, starts: float) ->
 def left_out(context: RunContext) -> tuple[str, ...]:
     """Returns why more workers are not tried: training would be another."""
     notes = []
-    for feed in waited_for(context):
-        first = needed_first(feed.loader, {"num_workers": _MORE_THAN_ONE})
-        shards = shards_of(feed)
-        if not keeps_multiplicity(feed):
+    for feeder in waited_for(context):
+        first = needed_first(feeder.loader, {"num_workers": _MORE_THAN_ONE})
+        shards = shards_of(feeder)
+        if not keeps_multiplicity(feeder):
             notes.append(
-                f"{feed.loader.site}: no other number of workers is tried: each would give all "
+                f"{feeder.loader.site}: no other number of workers is tried: each would give all "
                 "of its IterableDataset, unless that asks get_worker_info()"
             )
         elif first:
-            notes.append(f"{feed.loader.site}: more workers are not tried: first {first[0]}")
-        elif shards is not None and (feed.loader.num_workers or 0) >= shards:
-            notes.append(f"{feed.loader.site}: more workers are not tried: {shards} shard(s)")
+            notes.append(f"{feeder.loader.site}: more workers are not tried: first {first[0]}")
+        elif shards is not None and (feeder.loader.num_workers or 0) >= shards:
+            notes.append(f"{feeder.loader.site}: more workers are not tried: {shards} shard(s)")
     return tuple(notes)
 
 
@@ -88,25 +88,25 @@ def steps_of_a_pass(context: RunContext) -> float | None:
     loader without a length, no more than so many.
     """
     steps = []
-    for feed in waited_for(context):
-        loader = feed.loader
+    for feeder in waited_for(context):
+        loader = feeder.loader
         if loader.passes < 2:
             continue
         batches = loader.length or loader.iterations / (loader.passes - 1)
-        if _next_start_tells(feed, batches):
+        if _next_start_tells(feeder, batches):
             steps.append(batches * steps_per_batch(context))
     return max(steps, default=None)
 
 
-def _next_start_tells(feed: Feed, batches: float) -> bool:
+def _next_start_tells(feeder: Feeder, batches: float) -> bool:
     """Whether training is visibly slower for starts of passes of so many batches, or may be."""
-    loader = feed.loader
+    loader = feeder.loader
     if not loader.num_workers:
         # Of one that has a length the first start alone tells.
         return not loader.length
-    if loader.persistent_workers or feed.measured is None:
+    if loader.persistent_workers or feeder.measured is None:
         return False
-    return feed.starts_s / max(loader.passes, 1) >= LEAST_GAIN * batches * feed.measured.step_s
+    return feeder.starts_s / max(loader.passes, 1) >= LEAST_GAIN * batches * feeder.measured.step_s
 
 
 def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
@@ -127,11 +127,13 @@ def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[C
         ]
         if speed is None or not changed:
             continue
-        changes = {loader.feed.loader.site: with_workers(loader.feed, x) for loader, x in changed}
+        changes = {
+            loader.feeder.loader.site: with_workers(loader.feeder, x) for loader, x in changed
+        }
         cautions = [
             said
             for loader, x in changed
-            for said in cautions_of(loader.feed, with_workers(loader.feed, x))
+            for said in cautions_of(loader.feeder, with_workers(loader.feeder, x))
         ]
         candidate = Candidate(
             WORKERS,
@@ -170,13 +172,13 @@ def _fewest_workers(
 
 
 def _settings(modelled: Modelled) -> list[Setting]:
-    loader, now = modelled.feed.loader, modelled.feed.loader.num_workers or 0
+    loader, now = modelled.feeder.loader, modelled.feeder.loader.num_workers or 0
     # Workers that are there already stay as they are from pass to pass: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
         replace(modelled.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
         for workers in (0, *TRIED_WORKERS)
-        if may_have_workers(modelled.feed, workers)
+        if may_have_workers(modelled.feeder, workers)
     ]
 
 
@@ -188,10 +190,10 @@ def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> li
     """Returns the settings with one for each line: what it builds cannot be told apart."""
     by_line: dict[str, Setting] = {}
     for value, setting in zip(loaders, chosen, strict=True):
-        known = by_line.get(value.feed.loader.site)
+        known = by_line.get(value.feeder.loader.site)
         if known is None or setting.workers > known.workers:
-            by_line[value.feed.loader.site] = setting
-    return [by_line[value.feed.loader.site] for value in loaders]
+            by_line[value.feeder.loader.site] = setting
+    return [by_line[value.feeder.loader.site] for value in loaders]
 
 
 def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
     """More batches ahead: what helps where some take far longer than others."""
     now = forecast.speedup([loader.inputs.setting for loader in loaders])
     for factor in TRIED_PREFETCH:
-        changed = [loader for loader in loaders if may_have_ahead(loader.feed, factor)]
+        changed = [loader for loader in loaders if may_have_ahead(loader.feeder, factor)]
         settings = [
             replace(loader.inputs.setting, prefetch=factor)
             if loader in changed
@@ -226,7 +228,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
                     PREFETCHING,
                     {"prefetch_factor": factor},
                     (speed.low, speed.high),
-                    sites=_lines([loader.feed for loader in changed]),
+                    sites=_lines([loader.feeder for loader in changed]),
                 )
             ]
     return []
@@ -234,22 +236,24 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
 
 def _of_persistence(context: RunContext, starts: float) -> list[Candidate]:
     """Workers that live on from pass to pass, or start in a shorter way."""
-    of_training = sum(restart_share(context, feed) for feed in context.feeding)
+    of_training = sum(restart_share(context, feeder) for feeder in context.feeding)
     # A trial that is ended stands for a run that goes on, pass after pass.
     times = 1.0
     if of_training > 0 and context.summary.run.exit.was_limited:
         times = max(starts / (1 + starts) / of_training, 1.0)
 
-    def predicted(chosen: Sequence[Feed]) -> Interval:
-        return up_to(times * sum(restart_share(context, feed) for feed in chosen))
+    def predicted(chosen: Sequence[Feeder]) -> Interval:
+        return up_to(times * sum(restart_share(context, feeder) for feeder in chosen))
 
-    restarting = [feed for feed in context.feeding if restart_share(context, feed) >= LEAST_GAIN]
-    kept = [feed for feed in restarting if may_be_kept(context, feed)]
+    restarting = [
+        feeder for feeder in context.feeding if restart_share(context, feeder) >= LEAST_GAIN
+    ]
+    kept = [feeder for feeder in restarting if may_be_kept(context, feeder)]
     candidates = []
     if kept:
         persistent = {KEPT: True}
         cautions = tuple(
-            dict.fromkeys(said for feed in kept for said in cautions_of(feed, persistent))
+            dict.fromkeys(said for feeder in kept for said in cautions_of(feeder, persistent))
         )
         candidates.append(
             Candidate("restarts", persistent, predicted(kept), cautions, _lines(kept))
@@ -273,5 +277,5 @@ def _of_pinning(context: RunContext) -> list[Candidate]:
     return [Candidate("pinned memory", {"pin_memory": True}, predicted, sites=_lines(pageable))]
 
 
-def _lines(feeding: Sequence[Feed]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(feed.loader.site for feed in feeding))
+def _lines(feeding: Sequence[Feeder]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(feeder.loader.site for feeder in feeding))
