@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
@@ -300,6 +301,7 @@ class _Source:
         return self.batches[next(self._turn) % len(self.batches)]
 
 
+@dataclass(slots=True)
 class _Epoch:
     """An iterator's present epoch.
 
@@ -310,13 +312,11 @@ class _Epoch:
         expected: Batches drawn from the sampler and not delivered yet; None without workers.
     """
 
-    __slots__ = ("expected", "is_for_training", "is_free", "is_inside", "source")
-
-    def __init__(self, source: _Source) -> None:
-        self.source = source
-        self.is_for_training = True
-        self.is_free = self.is_inside = False
-        self.expected: int | None = None
+    source: _Source
+    is_for_training: bool = True
+    is_free: bool = False
+    is_inside: bool = False
+    expected: int | None = None
 
     def begin(self, *, is_learning: bool) -> None:
         """Begins with gradients on or off."""
@@ -327,7 +327,7 @@ class _Epoch:
 def _tasks(iterator: Any) -> int | None:
     """Returns how many batches were ordered and not delivered; None where none are ordered."""
     tasks = getattr(iterator, "_task_info", None)
-    return len(tasks) if tasks is not None else None
+    return None if tasks is None else len(tasks)
 
 
 def _draw(iterator: Any) -> bool:
