@@ -125,7 +125,6 @@ def test_one_file_imports_line_profiler_and_others_import_that_file_only_where_l
     users = {
         "lines/timer.py": "line_profiler",
         "lines/probe.py": timer,
-        "lines/recorder.py": timer,
         "start/bootstrap.py": probe,
     }
     for path in files_of("inside"):

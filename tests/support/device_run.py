@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -270,3 +270,15 @@ class DeviceRun:
 
     def busy_share(self) -> float:
         return self.stream.busy_share(self.begins, self.ends)
+
+
+def trained(
+    step: Callable[[DeviceRun, int], None], steps: int, run: DeviceRun | None = None
+) -> DeviceRun:
+    """Returns a run of these steps; `run`: what came before them."""
+    run = run or DeviceRun()
+    run.start()
+    for number in range(steps):
+        step(run, number)
+    run.stop()
+    return run

@@ -4,7 +4,8 @@ i1 n1 s1    a new iterator of the loader of train.py:1, its next batch, its end
 f fg ft f0  a forward with gradients in training mode; only with gradients; only in training mode;
             with neither
 b u u2 l    a backward, an update of optimizer 1 or 2, forward with backward and update
-z + ~ @1    zero_grad; 10 us or 2 s of Python; from here on thread 1
+z g c       zero_grad, a garbage collection, a checkpoint of 90 ms
++ ~ @1      10 us or 2 s of Python; from here on thread 1
 5( ... )    five times what is inside; ( ... ) groups
 [ ... ]     what has to count as evaluation
 """
@@ -39,7 +40,7 @@ class Loop:
     def play(self, text: str) -> Loop:
         """Plays a line of text, as above."""
         began: list[int] = []
-        for token in _unrolled(text.split()):
+        for token in unrolled(text.split()):
             if token == "[":
                 began.append(self.run.now)
             elif token == "]":
@@ -67,18 +68,19 @@ class Loop:
             run.forward(flags=FLAGS[which])
         elif what == "b":
             run.backward()
-        elif what == "z":
-            run.leaf(Kind.ZERO_GRAD, US)
+        elif what in "zgc":
+            kinds = {"z": Kind.ZERO_GRAD, "g": Kind.GC, "c": Kind.CHECKPOINT_SAVE}
+            run.leaf(kinds[what], 90 * MS if what == "c" else US)
         elif what in "ul":
             optimizer = self.optimizer(int(which or 1))
             (run.update if what == "u" else run.learn)(optimizer)
         elif what == "@":
             run.thread = int(which)
-        else:
+        elif what != "|":
             run.passes_time({"+": 10 * US, "~": 2_000 * MS}[what])
 
 
-def _unrolled(tokens: list[str]) -> Iterator[str]:
+def unrolled(tokens: list[str]) -> Iterator[str]:
     """Yields the tokens with all repetition written out."""
     place = 0
     while place < len(tokens):
@@ -92,5 +94,5 @@ def _unrolled(tokens: list[str]) -> Iterator[str]:
             end += 1
             depth += tokens[end].endswith("(") - (tokens[end] == ")")
         for _ in range(int(repeated[1] or 1)):
-            yield from _unrolled(tokens[place + 1 : end])
+            yield from unrolled(tokens[place + 1 : end])
         place = end + 1

@@ -1,4 +1,4 @@
-"""Trials of `tune` inside this process: what they are asked for, and what they told."""
+"""Trials of `tune` inside this process: what they are asked for, and what they noted."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def end_of_process(recorder: Recorder) -> None:
         finish()
 
 
-def told(recorder: Recorder) -> dict[str, Any]:
+def trial_note(recorder: Recorder) -> dict[str, Any]:
     """Returns the latest that the trial noted, by key."""
-    found: dict[str, Any] = {"applied": {}, "refused": {}, "losses": []}
+    latest: dict[str, Any] = {"applied": {}, "refused": {}, "losses": []}
     for note in recorder.read().notes(Topic.TRIAL):
-        found |= note
-    return found
+        latest |= note
+    return latest
 
 
 def faults(recorder: Recorder) -> list[Any]:

@@ -12,7 +12,7 @@ from trainprof.analysis.summary.finding import LOADER_ID, Finding, comes_once
 from trainprof.findings.catalogue import rule_named
 from trainprof.findings.device.exposed_syncs import AFTER_S
 from trainprof.findings.gain import times_without
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 
 _BESIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
@@ -35,8 +35,8 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     findings = [one for one in findings if one.id not in included]
     in_steps = [one for one in findings if rules[one.id].saves_in_steps]
     in_steps_s = sum(one.recoverable_s or 0.0 for one in in_steps)
-    feed = context.feeding[0] if context.feeding else None
-    of_loader = [one for one in findings if feed is not None and _is_about_steps_of(one, feed)]
+    feeder = context.feeding[0] if context.feeding else None
+    of_loader = [one for one in findings if feeder is not None and _is_about_steps_of(one, feeder)]
     outside = [
         one for one in findings if not any(one is other for other in (*in_steps, *of_loader))
     ]
@@ -49,10 +49,15 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     outside_s += min(in_evaluation_s, context.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
     saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
-    if feed is not None and feed.inputs is not None and feed.measured is not None and of_loader:
-        setting = feed.cause.setting if feed.cause is not None else None
+    if (
+        feeder is not None
+        and feeder.inputs is not None
+        and feeder.measured is not None
+        and of_loader
+    ):
+        setting = feeder.cause.setting if feeder.cause is not None else None
         if setting is not None and not context.is_on_device:
-            saved_s = _replayed_s(feed, in_steps_s)
+            saved_s = _replayed_s(feeder, in_steps_s)
     whole_s = context.settled_s
     left_s = max(whole_s - _parts_s(context, findings), (1 - _MOST_REMOVED) * whole_s)
     kept_s = max(whole_s - outside_s - saved_s, left_s)
@@ -96,11 +101,11 @@ def _most_of_workers(context: RunContext, of_loader: Sequence[Finding]) -> float
 
     Off a device the loader is played again.
     """
-    feed = context.feeding[0] if context.feeding else None
+    feeder = context.feeding[0] if context.feeding else None
     asked = [one.change["num_workers"] for one in of_loader if one.change.get("num_workers")]
-    if not context.is_on_device or not asked or feed is None or feed.inputs is None:
+    if not context.is_on_device or not asked or feeder is None or feeder.inputs is None:
         return math.inf
-    measured, making_s = feed.measured, float(feed.inputs.fetch_s.mean())
+    measured, making_s = feeder.measured, float(feeder.inputs.fetch_s.mean())
     if measured is None or making_s <= 0:
         return math.inf
     return max(measured.step_s * max(map(float, asked)) / making_s, 1.0)
@@ -118,29 +123,29 @@ def _of_all_training(context: RunContext, finding: Finding) -> float:
 
 
 def _is_of_evaluation(finding: Finding, context: RunContext) -> bool:
-    evaluating = {feed.loader.id for feed in context.evaluating}
+    evaluating = {feeder.loader.id for feeder in context.evaluating}
     rule = rule_named(finding.id)
     is_evaluating = rule is not None and rule.of_evaluation
     return is_evaluating or finding.evidence.get(LOADER_ID) in evaluating
 
 
-def _is_about_steps_of(finding: Finding, feed: Feed) -> bool:
+def _is_about_steps_of(finding: Finding, feeder: Feeder) -> bool:
     return (
-        feed.cause is not None
+        feeder.cause is not None
         and finding.evidence.get("wait_per_batch_s") is not None
-        and finding.evidence.get(LOADER_ID) == feed.loader.id
+        and finding.evidence.get(LOADER_ID) == feeder.loader.id
         and any(name in finding.change for name in ("num_workers", "prefetch_factor"))
     )
 
 
-def _replayed_s(feed: Feed, in_steps_s: float) -> float:
+def _replayed_s(feeder: Feeder, in_steps_s: float) -> float:
     """Returns what training saves at most with the loader's new setting and shorter steps."""
-    assert feed.inputs is not None
-    assert feed.measured is not None
-    assert feed.cause is not None
-    batches, mean_s = max(feed.loader.iterations, 1), float(feed.inputs.compute_s.mean())
-    own_s = in_steps_s * feed.steps_share
+    assert feeder.inputs is not None
+    assert feeder.measured is not None
+    assert feeder.cause is not None
+    batches, mean_s = max(feeder.loader.iterations, 1), float(feeder.inputs.compute_s.mean())
+    own_s = in_steps_s * feeder.steps_share
     kept = max(1 - own_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
-    shorter = replace(feed.inputs, compute_s=feed.inputs.compute_s * kept)
-    best_s = predict(shorter, feed.cause.setting).step_s.low
-    return in_steps_s - own_s + batches * max(feed.measured.step_s - best_s, 0.0)
+    shorter = replace(feeder.inputs, compute_s=feeder.inputs.compute_s * kept)
+    best_s = predict(shorter, feeder.cause.setting).step_s.low
+    return in_steps_s - own_s + batches * max(feeder.measured.step_s - best_s, 0.0)

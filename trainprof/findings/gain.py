@@ -29,7 +29,7 @@ from trainprof.analysis.summary.finding import (
 from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import span
 
 # What remains for the host may get faster once the thread no longer waits in between (caches, clock
@@ -73,7 +73,7 @@ class Gain:
 
 def of_setting(
     context: RunContext,
-    feed: Feed,
+    feeder: Feeder,
     setting: Setting,
     found: Prediction,
 ) -> Gain | None:
@@ -81,47 +81,49 @@ def of_setting(
 
     Args:
         context: The run.
-        feed: The loader.
+        feeder: The loader.
         setting: The new one; its workers may live on from pass to pass.
         found: The model's answer to it.
     """
-    if feed.inputs is None or feed.measured is None:
+    if feeder.inputs is None or feeder.measured is None:
         return None
-    steps = found.speedup_over(feed.measured.step_s)
-    batches, (passes, now_starts_s) = feed.loader.iterations, feed.recorded_starts
-    starting = start_of_workers(feed.inputs, setting)
+    steps = found.speedup_over(feeder.measured.step_s)
+    batches, (passes, now_starts_s) = feeder.loader.iterations, feeder.recorded_starts
+    starting = start_of_workers(feeder.inputs, setting)
     later = _resumed(found) if setting.is_persistent else starting
     # Each of several loaders starts its own workers.
-    firsts = passes - feed.loader.later_passes if feed.loader.is_of_several else 1
+    firsts = passes - feeder.loader.later_passes if feeder.loader.is_of_several else 1
     starts_s = [
         firsts * one + (passes - firsts) * other
         for one, other in zip(starting.ends(), later.ends(), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
-    waited_s = feed.loader.wait_total_s + feed.loader.made_first_s
-    recorded_s = batches * feed.measured.wait_s
+    waited_s = feeder.loader.wait_total_s + feeder.loader.made_first_s
+    recorded_s = batches * feeder.measured.wait_s
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
     wall_s = context.wall_s
     run_s = [
-        wall_s - alike * batches * feed.measured.step_s * (1 - 1 / times) - (now_starts_s - start_s)
+        wall_s
+        - alike * batches * feeder.measured.step_s * (1 - 1 / times)
+        - (now_starts_s - start_s)
         for times, start_s in zip(reversed(steps.ends()), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
     # A longer queue of the same batches delays none of them.
-    is_safe = replace(setting, prefetch=feed.inputs.setting.prefetch) == feed.inputs.setting
+    is_safe = replace(setting, prefetch=feeder.inputs.setting.prefetch) == feeder.inputs.setting
     least = 1.0 if is_safe else 0.0
     gain = Gain(
         training=(
-            feed.of_all_steps(max(steps.low, min(least, steps.mid))),
-            _of_fed(context, feed, steps.high, feed.wait_share / feed.steps_share),
+            feeder.of_all_steps(max(steps.low, min(least, steps.mid))),
+            _of_fed(context, feeder, steps.high, feeder.wait_share / feeder.steps_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
-        likely=feed.of_all_steps(steps.mid),
+        likely=feeder.of_all_steps(steps.mid),
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,
         of_steps=True,
     )
-    return as_a_device_lets(context, feed, gain)
+    return as_a_device_lets(context, feeder, gain)
 
 
 def _resumed(found: Prediction) -> Interval:
@@ -158,36 +160,36 @@ def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -
     return Interval(low, mid, min(high, most.training[1]))
 
 
-def of_inputs(context: RunContext, feed: Feed, changed: PipelineInputs) -> Gain | None:
+def of_inputs(context: RunContext, feeder: Feeder, changed: PipelineInputs) -> Gain | None:
     """Returns what a loader would give at most if its recorded series were others.
 
     Args:
         context: The run.
-        feed: The loader.
+        feeder: The loader.
         changed: Its inputs without what the change takes away.
     """
-    if feed.now is None or feed.measured is None:
+    if feeder.now is None or feeder.measured is None:
         return None
-    pairs = zip(feed.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
+    pairs = zip(feeder.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
     # Of the same scenario both, so that what is not known about the run is in both.
     kept = min((then / now for now, then in pairs if now > 0), default=1.0)
-    return of_batches(context, feed, (1 - kept) * feed.measured.step_s)
+    return of_batches(context, feeder, (1 - kept) * feeder.measured.step_s)
 
 
-def of_batches(context: RunContext, feed: Feed, saved_s: float) -> Gain | None:
+def of_batches(context: RunContext, feeder: Feeder, saved_s: float) -> Gain | None:
     """Returns what a loader would give at most if each of its batches took so much less."""
-    assert feed.measured is not None
-    step_s = feed.measured.step_s
+    assert feeder.measured is not None
+    step_s = feeder.measured.step_s
     if not np.isfinite(saved_s) or step_s <= 0:
         return None
     kept_s = max(step_s - max(saved_s, 0.0), (1 - _MOST_REMOVED) * step_s)
-    all_s = feed.loader.iterations * (step_s - kept_s)
+    all_s = feeder.loader.iterations * (step_s - kept_s)
     run = context.wall_s / max(context.wall_s - all_s, (1 - _MOST_REMOVED) * context.wall_s)
     times = step_s / kept_s
-    most = _of_fed(context, feed, times, 1 - kept_s / step_s)
-    likely = feed.of_all_steps(times)
+    most = _of_fed(context, feeder, times, 1 - kept_s / step_s)
+    likely = feeder.of_all_steps(times)
     gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
-    return as_a_device_lets(context, feed, gain)
+    return as_a_device_lets(context, feeder, gain)
 
 
 def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) -> Gain | None:
@@ -200,20 +202,25 @@ def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) 
         seconds: Of the training phase.
         with_warmup: As `outside_steps` has it, on a device.
     """
-    feed = context.feeding[0] if context.feeding else None
+    feeder = context.feeding[0] if context.feeding else None
     if context.is_on_device:
         return outside_steps(context, seconds, with_warmup=with_warmup)
-    if feed is None or not feed.loader.num_workers or feed.inputs is None or feed.now is None:
+    if (
+        feeder is None
+        or not feeder.loader.num_workers
+        or feeder.inputs is None
+        or feeder.now is None
+    ):
         return outside_steps(context, seconds)
     # Nobody knows how much of it lies in the steps that one of several feeds.
-    if feed.steps_share < 1:
+    if feeder.steps_share < 1:
         return outside_steps(context, seconds)
-    batches = max(feed.loader.iterations, 1)
-    mean_s = float(feed.inputs.compute_s.mean())
+    batches = max(feeder.loader.iterations, 1)
+    mean_s = float(feeder.inputs.compute_s.mean())
     kept = max(1 - seconds / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
-    shorter = replace(feed.inputs, compute_s=feed.inputs.compute_s * kept)
+    shorter = replace(feeder.inputs, compute_s=feeder.inputs.compute_s * kept)
     best = predict(shorter)
-    return of_batches(context, feed, feed.now.step_s.mid - best.step_s.mid)
+    return of_batches(context, feeder, feeder.now.step_s.mid - best.step_s.mid)
 
 
 def of_looks(context: RunContext, seconds: float, met: int, looks: int) -> Gain | None:
@@ -278,23 +285,23 @@ def _with_faster_rest(context: RunContext, speedup: float, share: float) -> floa
     return 1 / (left - FASTER_REST * waits * of_host)
 
 
-def _of_fed(context: RunContext, feed: Feed, times: float, waits: float) -> float:
+def _of_fed(context: RunContext, feeder: Feeder, times: float, waits: float) -> float:
     """Returns how many times as fast all steps are at most, if those are that a loader feeds.
 
     Args:
         context: The run.
-        feed: The loader.
+        feeder: The loader.
         times: How many times as fast they are by what is taken away.
         waits: Of those steps as they are, the share that is spent waiting.
     """
-    return feed.of_all_steps(_with_faster_rest(context, times, waits))
+    return feeder.of_all_steps(_with_faster_rest(context, times, waits))
 
 
-def most_of_loading(context: RunContext, feed: Feed) -> Gain | None:
+def most_of_loading(context: RunContext, feeder: Feeder) -> Gain | None:
     """Returns what training would gain on a device that was never idle for a loader; else None."""
     if not context.is_on_device:
         return None
-    cause = "loader_s" if feed.loader.role == TRAINING else "evaluation_s"
+    cause = "loader_s" if feeder.loader.role == TRAINING else "evaluation_s"
     return _without_waits(context, context.idle_s(cause) or 0.0)
 
 
@@ -305,9 +312,9 @@ def _without_waits(context: RunContext, seconds: float) -> Gain:
     return replace(gain, training=(gain.training[0], most))
 
 
-def as_a_device_lets(context: RunContext, feed: Feed, gain: Gain) -> Gain:
+def as_a_device_lets(context: RunContext, feeder: Feeder, gain: Gain) -> Gain:
     """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
-    most = most_of_loading(context, feed)
+    most = most_of_loading(context, feeder)
     if most is None:
         return gain
     return replace(

@@ -89,7 +89,8 @@ def _settings(context: RunContext) -> str:
 def _makes_loaders(context: RunContext, site: str) -> bool:
     """Whether a line makes a library build a loader that feeds training."""
     return any(
-        feed.loader.site == site and feed.loader.built_by is not None for feed in context.feeding
+        feeder.loader.site == site and feeder.loader.built_by is not None
+        for feeder in context.feeding
     )
 
 

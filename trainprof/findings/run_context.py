@@ -41,7 +41,7 @@ _HIDDEN_FROM_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class Feeder:
     """A loader that the training thread consumes.
 
     Attributes:
@@ -147,8 +147,8 @@ class RunContext:
     training_s: float
     training: Mapping[str, float]
     loaders: Sequence[Loader]
-    feeding: list[Feed]
-    evaluating: list[Feed]
+    feeding: list[Feeder]
+    evaluating: list[Feeder]
     checkpoints: Checkpoints
     noise: float
     steps: StepTable
@@ -252,7 +252,7 @@ class RunContext:
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
-        builders = {feed.loader.built_by for feed in self.feeding}
+        builders = {feeder.loader.built_by for feeder in self.feeding}
         return settings_of(builders.pop()) if len(builders) == 1 else None
 
     @property
@@ -308,13 +308,13 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
             return None
         return replace(model, inputs=replace(model.inputs, taken_cores=cores))
 
-    def loaders_of(role: str, exposed: float) -> list[Feed]:
+    def loaders_of(role: str, exposed: float) -> list[Feeder]:
         here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
         found = []
         for loader in _costliest(here):
-            feed = Feed(loader, None, None, None, None, evidence.training_s, exposed)
-            feed = _modelled(feed, model_of, _limits(settings), summary.run.is_on_device)
-            found.append(replace(feed, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
+            feeder = Feeder(loader, None, None, None, None, evidence.training_s, exposed)
+            feeder = _modelled(feeder, model_of, _limits(settings), summary.run.is_on_device)
+            found.append(replace(feeder, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
         return found
 
     in_training = _exposed_share(summary, evidence.training, LOADER_KEYS, "loader_s")
@@ -385,22 +385,22 @@ def _costliest(loaders: list[Loader]) -> list[Loader]:
 
 
 def _modelled(
-    feed: Feed,
+    feeder: Feeder,
     model_of: Callable[[int], LoaderModel | None],
     limits: Limits,
     on_device: bool,
-) -> Feed:
+) -> Feeder:
     """Returns a loader with what the pipeline model says of it, where it costs enough to ask."""
-    loader, training_s = feed.loader, feed.training_s
-    is_cheap = feed.cost_s < _LOOKED_AT_FROM_SHARE * training_s
+    loader, training_s = feeder.loader, feeder.training_s
+    is_cheap = feeder.cost_s < _LOOKED_AT_FROM_SHARE * training_s
     if is_cheap and not (_may_crowd(loader, training_s) or _may_be_hidden(loader, training_s)):
-        return feed
+        return feeder
     model = model_of(loader.id)
     if model is None:
-        return feed
-    felt = feed.exposed if on_device else None
-    cause = cause_of(loader, model.inputs, model.now, feed.wait_share, limits, felt=felt)
-    return replace(feed, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
+        return feeder
+    felt = feeder.exposed if on_device else None
+    cause = cause_of(loader, model.inputs, model.now, feeder.wait_share, limits, felt=felt)
+    return replace(feeder, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
 
 
 def _may_crowd(loader: Loader, training_s: float) -> bool:

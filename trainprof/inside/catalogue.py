@@ -14,11 +14,10 @@ from trainprof.inside.limits.own_updates import OwnUpdatesProbe
 from trainprof.inside.model.gradient_use import GradientUseProbe
 from trainprof.inside.model.torch_settings import TorchSettingsProbe
 from trainprof.inside.patching.warning_place import WarningPlaceProbe
-from trainprof.inside.process.process_group import ProcessGroupProbe
 from trainprof.inside.session import Probe
 from trainprof.inside.spans.backward import BackwardProbe
 from trainprof.inside.spans.checkpoint import CheckpointProbe
-from trainprof.inside.spans.collective import CollectiveProbe
+from trainprof.inside.spans.collective import CollectiveProbe, ProcessGroupProbe
 from trainprof.inside.spans.compilation import CompilationProbe
 from trainprof.inside.spans.cuda_sync import SynchronizeProbe
 from trainprof.inside.spans.delivery import DeliveryProbe

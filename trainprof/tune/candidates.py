@@ -20,7 +20,7 @@ from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.gain import FASTER_REST, times_without
 from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
@@ -180,7 +180,7 @@ def _of_numerics(context: RunContext) -> list[Candidate]:
     return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
 
 
-def _ceiling(context: RunContext, feeder: Feed, others: Sequence[Feed] = ()) -> Interval | None:
+def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:
     """Returns what training makes of batches that cost nothing.
 
     The rest of a step may be what it was, or faster by what waiting between had made it slower:
@@ -215,7 +215,7 @@ def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
-def _may_be_waking(context: RunContext, feeder: Feed) -> bool:
+def _may_be_waking(context: RunContext, feeder: Feeder) -> bool:
     """Whether what is left of a step without the wait may mostly be waking up from it."""
     if feeder.measured is None or context.is_on_device or _asleep_share(feeder) < _MOSTLY:
         return False
@@ -224,7 +224,7 @@ def _may_be_waking(context: RunContext, feeder: Feed) -> bool:
     return rest_s < min(alone if context.torch.threads == 1 else threads, feeder.measured.wait_s)
 
 
-def _asleep_share(feeder: Feed) -> float:
+def _asleep_share(feeder: Feeder) -> float:
     """Returns the share of the wait in which the training thread was on no core."""
     fetch = feeder.loader.fetch
     if feeder.loader.num_workers:
@@ -234,7 +234,7 @@ def _asleep_share(feeder: Feed) -> float:
     return min(fetch.asleep_s / (fetch.wall_s.mean * fetch.n), 1.0)
 
 
-def _alone(feeder: Feed) -> Interval | None:
+def _alone(feeder: Feeder) -> Interval | None:
     """Returns how many times as many batches the loader could give as training takes now."""
     if feeder.inputs is None or feeder.measured is None:
         return None
@@ -251,7 +251,7 @@ def _fewest_alone(loader: Loader) -> int:
     return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
 
 
-def _pass_batches(feeder: Feed) -> int | None:
+def _pass_batches(feeder: Feeder) -> int | None:
     """Returns the length of a pass where it takes one that went on to its end to know it.
 
     A loop that leaves its passes before leaves those over free data, too.

@@ -22,7 +22,7 @@ from trainprof.findings.loading.loader_forecast import (
     on_the_cores,
 )
 from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, fewest_of
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import (
     copied_share,
     keeps_multiplicity,
@@ -98,7 +98,7 @@ def steps_of_a_pass(context: RunContext) -> float | None:
     return max(steps, default=None)
 
 
-def _next_start_tells(feeder: Feed, batches: float) -> bool:
+def _next_start_tells(feeder: Feeder, batches: float) -> bool:
     """Whether training is visibly slower for starts of passes, or may be with workers.
 
     Args:
@@ -131,11 +131,13 @@ def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[C
         ]
         if speed is None or not changed:
             continue
-        changes = {loader.feed.loader.site: with_workers(loader.feed, x) for loader, x in changed}
+        changes = {
+            loader.feeder.loader.site: with_workers(loader.feeder, x) for loader, x in changed
+        }
         cautions = [
             said
             for loader, x in changed
-            for said in cautions_of(loader.feed, with_workers(loader.feed, x))
+            for said in cautions_of(loader.feeder, with_workers(loader.feeder, x))
         ]
         candidate = Candidate(
             WORKERS,
@@ -174,7 +176,7 @@ def _fewest_workers(
 
 
 def _settings(modelled_loader: Modelled) -> list[Setting]:
-    loader, now = modelled_loader.feed.loader, modelled_loader.feed.loader.num_workers or 0
+    loader, now = modelled_loader.feeder.loader, modelled_loader.feeder.loader.num_workers or 0
     # Workers that are there already stay as they are from pass to pass: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
@@ -182,7 +184,7 @@ def _settings(modelled_loader: Modelled) -> list[Setting]:
             modelled_loader.inputs.setting, workers=workers, is_persistent=stays and workers > 0
         )
         for workers in (0, *TRIED_WORKERS)
-        if may_have_workers(modelled_loader.feed, workers)
+        if may_have_workers(modelled_loader.feeder, workers)
     ]
 
 
@@ -194,10 +196,10 @@ def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> li
     """Returns the settings with one for each line: what it builds cannot be told apart."""
     by_line: dict[str, Setting] = {}
     for value, setting in zip(loaders, chosen, strict=True):
-        known = by_line.get(value.feed.loader.site)
+        known = by_line.get(value.feeder.loader.site)
         if known is None or setting.workers > known.workers:
-            by_line[value.feed.loader.site] = setting
-    return [by_line[value.feed.loader.site] for value in loaders]
+            by_line[value.feeder.loader.site] = setting
+    return [by_line[value.feeder.loader.site] for value in loaders]
 
 
 def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
     """More batches ahead: what helps where some take far longer than others."""
     now = forecast.speedup([loader.inputs.setting for loader in loaders])
     for factor in TRIED_PREFETCH:
-        changed = [loader for loader in loaders if may_have_ahead(loader.feed, factor)]
+        changed = [loader for loader in loaders if may_have_ahead(loader.feeder, factor)]
         settings = [
             replace(loader.inputs.setting, prefetch=factor)
             if loader in changed
@@ -232,7 +234,7 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
                     PREFETCHING,
                     {"prefetch_factor": factor},
                     (speed.low, speed.high),
-                    sites=_lines([loader.feed for loader in changed]),
+                    sites=_lines([loader.feeder for loader in changed]),
                 )
             ]
     return []
@@ -246,7 +248,7 @@ def _of_persistence(context: RunContext, starts: float) -> list[Candidate]:
     if of_training > 0 and context.summary.run.exit.was_limited:
         times = max(starts / (1 + starts) / of_training, 1.0)
 
-    def predicted(chosen: Sequence[Feed]) -> Interval:
+    def predicted(chosen: Sequence[Feeder]) -> Interval:
         return up_to(times * sum(restart_share(context, feeder) for feeder in chosen))
 
     restarting = [
@@ -281,5 +283,5 @@ def _of_pinning(context: RunContext) -> list[Candidate]:
     return [Candidate("pinned memory", {"pin_memory": True}, predicted, sites=_lines(pageable))]
 
 
-def _lines(feeding: Sequence[Feed]) -> tuple[str, ...]:
+def _lines(feeding: Sequence[Feeder]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(feeder.loader.site for feeder in feeding))

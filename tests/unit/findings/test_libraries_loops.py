@@ -65,8 +65,8 @@ def test_which_settings_a_librarys_loop_has() -> None:
     context = fitted(BY_LIBRARY, replace(BY_LIBRARY, part="optimizer"))
     assert "no progress bar, logging less often, fewer callbacks" in only(context).advice
     assert only(context).cautions == []
-    [feed] = context.feeding
-    by_trainer = replace(feed, loader=replace(feed.loader, built_by="transformers"))
+    [feeder] = context.feeding
+    by_trainer = replace(feeder, loader=replace(feeder.loader, built_by="transformers"))
     advice = only(replace(context, feeding=[by_trainer], torch=LIGHTNING)).advice
     assert "disable_tqdm=True, a larger logging_steps of TrainingArguments" in advice
     assert "its Trainer" not in advice
@@ -112,8 +112,8 @@ def test_where_no_look_met_the_model_a_library_is_known_by_the_loader_that_it_ma
     built_at: str, built_by: str | None, is_librarys: bool
 ) -> None:
     context = fitted()
-    [feed] = context.feeding
-    made = replace(feed, loader=replace(feed.loader, site=built_at, built_by=built_by))
+    [feeder] = context.feeding
+    made = replace(feeder, loader=replace(feeder.loader, site=built_at, built_by=built_by))
     summary = replace(context.summary, part_lines=[BY_LIBRARY])
     finding = only(replace(context, summary=summary, feeding=[made]))
     assert finding.site == "train.py:50"

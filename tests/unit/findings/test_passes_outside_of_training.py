@@ -68,7 +68,7 @@ def epochs(script: Script, count: int = 2) -> None:
         script.evaluate()
 
 
-def feed(parent: Path, *parts: Callable[[Script], None]) -> Loader:
+def feeder(parent: Path, *parts: Callable[[Script], None]) -> Loader:
     parent.mkdir()
     script = Script()
     for part in parts:
@@ -81,12 +81,12 @@ def feed(parent: Path, *parts: Callable[[Script], None]) -> Loader:
 def test_a_loader_has_the_figures_of_its_passes_in_training_alone(
     tmp_path: Path, trained: Callable[[Script], None]
 ) -> None:
-    plain = feed(tmp_path / "plain", trained)
+    plain = feeder(tmp_path / "plain", trained)
     for number, ahead in enumerate((Script.statistics, Script.evaluate)):
-        told = feed(tmp_path / f"{number}", ahead, trained)
+        told = feeder(tmp_path / f"{number}", ahead, trained)
         assert (told.begun_ahead, replace(told, begun_ahead=False)) == (True, plain)
     for number, behind in enumerate((Script.statistics, Script.evaluate)):
-        assert feed(tmp_path / f"{number} behind", Script.train, behind) == feed(
+        assert feeder(tmp_path / f"{number} behind", Script.train, behind) == feeder(
             tmp_path / f"{number} alone", Script.train
         )
 
@@ -110,7 +110,7 @@ def test_what_is_told_of_training_and_what_its_run_gains(tmp_path: Path) -> None
 
 
 def test_a_pass_without_a_model_between_epochs_is_waited_for_in_training(tmp_path: Path) -> None:
-    found = feed(tmp_path / "run", Script.train, Script.statistics, Script.train)
+    found = feeder(tmp_path / "run", Script.train, Script.statistics, Script.train)
     assert (found.passes, found.iterations) == (3, 3 * BATCHES)
     assert found.wait_total_s == pytest.approx(3 * (BATCHES - 1) * 0.02001)
 

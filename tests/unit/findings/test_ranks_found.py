@@ -57,8 +57,8 @@ def test_a_rank_that_evaluates_alone(called_at: str | None) -> None:
         )
         for site, spent_s in sites.items()
     ]
-    [feed] = context.feeding
-    context = replace(context, evaluating=[replace(feed, loader=one) for one in loaders])
+    [feeder] = context.feeding
+    context = replace(context, evaluating=[replace(feeder, loader=one) for one in loaders])
     finding = next(one for one in diagnose(context).findings if one.id == "slow_rank")
     assert finding.site == (called_at or "train.py:51")
     assert finding.advice.startswith("let all ranks share it")

@@ -26,7 +26,7 @@ def zipped(one: Planted, other: Planted, step_s: float) -> RunContext:
         context,
         summary=replace(context.summary, training=training, run=run),
         training_s=training_s,
-        feeding=[replace(feed, training_s=training_s) for feed in context.feeding],
+        feeding=[replace(feeder, training_s=training_s) for feeder in context.feeding],
     )
 
 

@@ -10,7 +10,7 @@ from support import summaries
 from support.cases import Planted
 
 from trainprof.findings.loading.loader_cautions import one_iterator
-from trainprof.findings.run_context import Feed
+from trainprof.findings.run_context import Feeder
 
 
 def built_anew(planted: Planted, **facts: Any) -> Planted:
@@ -50,8 +50,8 @@ def test_the_only_batch_of_each_pass_is_waited_for_too() -> None:
         wait_s=None,
         wait_total_s=0.0,
     )
-    assert Feed(whole, None, None, None, None, 0.05 * loader.iterations).wait_share == (
+    assert Feeder(whole, None, None, None, None, 0.05 * loader.iterations).wait_share == (
         pytest.approx(0.8)
     )
     workers = replace(whole, num_workers=2)
-    assert Feed(workers, None, None, None, None, 1.0).wait_share == 0.0
+    assert Feeder(workers, None, None, None, None, 1.0).wait_share == 0.0

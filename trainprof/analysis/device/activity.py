@@ -168,21 +168,16 @@ def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
 def activity_of(
     details: npt.NDArray[np.void], events: Events, thread: int, window: tuple[int, int]
 ) -> list[Activity]:
-    """Works out what each device did that the training thread put marks on.
-
-    Args:
-        details: Of the training process.
-        events: Of the training thread.
-        thread: Its number.
-        window: Start and end of the run, ns.
-    """
+    """Works out what each device did that the training thread put marks on."""
     marks = details[details["kind"] == Kind.DEVICE_MARK]
-    found = []
+    activities = []
     for device in np.unique(marks["site"][marks["thread"] == thread]).tolist():
         threads = np.unique(marks["thread"][marks["site"] == device]).tolist()
-        others = tuple(marks_of(marks, one, device) for one in threads if one != thread)
-        found.append(_activity(device, marks_of(marks, thread, device), others, events, window))
-    return found
+        others = tuple(marks_of(marks, other, device) for other in threads if other != thread)
+        activities.append(
+            _activity(device, marks_of(marks, thread, device), others, events, window)
+        )
+    return activities
 
 
 def _activity(

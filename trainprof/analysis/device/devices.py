@@ -32,16 +32,12 @@ def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap
     """Returns what the device did during the training thread's time.
 
     None where one alone did not tell it.
-
-    Args:
-        details: Of the training process.
-        timeline: Of its training thread.
     """
     if several_devices(details, timeline):
         return None
     window = (timeline.window.start, timeline.window.end)
-    told = activity_of(details, timeline.events, timeline.thread, window)
-    most = max(told, key=lambda activity: len(activity.marks), default=None)
+    activities = activity_of(details, timeline.events, timeline.thread, window)
+    most = max(activities, key=lambda activity: len(activity.marks), default=None)
     if most is None or len(most.marks) < MIN_MARKS:
         return None
     return Overlap.of(most, timeline)
@@ -58,11 +54,7 @@ def device_of(
     """Returns an entry of the summary's `devices[]`.
 
     Args:
-        overlap: What the device did.
-        attribution: Of the training thread's time.
-        steady: Which steps are.
         device: Its name as the script has it, such as "cuda:0".
-        compiling: When the training thread compiled in its loop.
         driver: For how long a kernel ran there, once warm-up was over.
     """
     activity, timeline = overlap.activity, overlap.timeline

@@ -70,8 +70,6 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     """Works it out for each sync from a time on.
 
     Args:
-        overlap: What the device did.
-        details: Of the training process.
         begin: That time, ns.
     """
     timeline = overlap.timeline
@@ -108,14 +106,14 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     lasts_until = np.maximum(np.append(start[1:], window.loop_end), end)
     steps = max(int((timeline.steps.ends > begin).sum()), 1)
     most_ns = round(_MOST_STEPS * (window.loop_end - begin) / steps)
-    found = [
+    bounds = [
         _filled(waits, worked[index] * waits, took_ns, _idle(covered, end, lasts_until), most_ns)
         for worked, covered in (
             (overlap.least_ns, most),
             (overlap.most_ns, overlap.least),
         )
     ]
-    least, most_of_all = found
+    least, most_of_all = bounds
     return HeldBack(index[waits], least, np.maximum(least, most_of_all))
 
 
@@ -143,28 +141,22 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
             lead = max(lead - took, 0)
         filled[last] += min(lead, idle)
         lead -= min(lead, idle)
-    found: Int64 = filled[waits]
-    return found
+    of_waits: Int64 = filled[waits]
+    return of_waits
 
 
 def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Transfer]:
-    """Returns the copies of each line and direction, dearest first: in exposed time if it is known.
-
-    Args:
-        events: Of the training thread.
-        sites: Names of lines.
-        overlap: What the device did, where that is known.
-    """
+    """Returns the copies of each line and direction, slowest first: in exposed time if known."""
     copies = np.flatnonzero(events.is_kind(Kind.TRANSFER))
     copied = events.where(copies)
-    told = None if overlap is None else _Told.of(overlap)
-    found = []
+    timed = None if overlap is None else _Timed.of(overlap)
+    lines = []
     for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
         of_direction = (copied.flags & flag) > 0
         for site in np.unique(copied.site[of_direction]).tolist():
             is_one = of_direction & (copied.site == site)
             index, rows = copies[is_one], copied.where(is_one)
-            one = Transfer(
+            line = Transfer(
                 site=sites[site],
                 direction=flag.name.lower(),
                 count=len(rows),
@@ -177,11 +169,13 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
                 by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
                 is_made_there=bool((rows.flags & TransferFlag.MADE_THERE).any()),
             )
-            found.append(one if told is None else told.added_to(one, index, rows))
-    return sorted(found, key=lambda one: -(one.host_s if one.exposed_s is None else one.exposed_s))
+            lines.append(line if timed is None else timed.added_to(line, index, rows))
+    return sorted(
+        lines, key=lambda line: -(line.host_s if line.exposed_s is None else line.exposed_s)
+    )
 
 
-class _Told:
+class _Timed:
     """What the device tells of copies, by event; columns of shape (n_events,)."""
 
     def __init__(
@@ -191,7 +185,7 @@ class _Told:
         self._is_beside, self._known, self._in_loop = is_beside, known, in_loop
 
     @classmethod
-    def of(cls, overlap: Overlap) -> _Told:
+    def of(cls, overlap: Overlap) -> _Timed:
         copies, count = overlap.activity.copies, len(overlap.timeline.events)
         device_ns = np.zeros(count, dtype=np.int64)
         is_beside, known = np.zeros((2, count), dtype=bool)
@@ -200,14 +194,14 @@ class _Told:
         exposed_ns = overlap.exposed_ns() + device_ns
         return cls(device_ns, exposed_ns, is_beside, known, _in_loop(overlap.timeline))
 
-    def added_to(self, one: Transfer, index: Int64, rows: Events) -> Transfer:
+    def added_to(self, line: Transfer, index: Int64, rows: Events) -> Transfer:
         known, device_ns = self._known[index], self._device_ns[index]
         timed = device_ns > 0
         in_loop = index[self._in_loop[index]]
         took_s = float(device_ns.sum() / 1e9)
         moved = int(rows.value[timed].sum())
         return replace(
-            one,
+            line,
             device_s=took_s if timed.any() else None,
             gb_per_s=moved / took_s / 1e9 if took_s > 0 else None,
             timed=int(timed.sum()),
@@ -258,12 +252,12 @@ def idle_for_s(point: SyncPoint) -> float:
 def placements(events: Events, sites: Sites) -> list[Placement]:
     """Returns the lines that move models or convert them, longest first."""
     mine = events.where(events.is_kind(Kind.PLACEMENT))
-    found = []
+    lines = []
     for site in np.unique(mine.site).tolist():
         rows = mine.where(mine.site == site)
         spent_s = float((rows.end - rows.start).sum() / 1e9)
-        found.append(Placement(sites[site], len(rows), spent_s))
-    return sorted(found, key=lambda one: -one.host_s)
+        lines.append(Placement(sites[site], len(rows), spent_s))
+    return sorted(lines, key=lambda line: -line.host_s)
 
 
 def sync_points(
@@ -276,9 +270,6 @@ def sync_points(
     """Returns the sync points of each line and kind, dearest first: in exposed time if known.
 
     Args:
-        events: Of the training thread.
-        sites: Names of lines.
-        overlap: What the device did, where that is known.
         counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
         held: What the device idles after them, where that is known.
     """
@@ -294,13 +285,13 @@ def sync_points(
     on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
     which = mine.flags & _WHICH_CALL
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
-    found = []
+    points = []
     of_call = events.site.astype(np.int64) << 8 | (events.flags & _WHICH_CALL)
     keys = np.unique(of_call[is_sync])
     for key in keys.tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)
         waits = rows & ~on_cpu
-        one = SyncPoint(
+        point = SyncPoint(
             site=sites[key >> 8],
             kind=names.get(key & 0xFF, "unknown"),
             count=int(rows.sum()),
@@ -310,8 +301,8 @@ def sync_points(
             counted_until_s=until.get(key & 0xFF) if (rows & on_cpu).any() else None,
         )
         if exposed is not None and waits.any():
-            one = replace(
-                one,
+            point = replace(
+                point,
                 exposed_s=float(exposed[waits].sum() / 1e9),
                 exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
                 in_training=int((waits & trains).sum()),
@@ -319,8 +310,8 @@ def sync_points(
                 needed_s=float(exposed[waits & trains & is_needed].sum() / 1e9),
                 held_back_s=None if held is None else held.seconds(of_call[held.index] == key),
             )
-        found.append(one)
-    return sorted(found, key=SyncPoint.dearest_first)
+        points.append(point)
+    return sorted(points, key=SyncPoint.dearest_first)
 
 
 def emptied_caches(
@@ -333,10 +324,6 @@ def emptied_caches(
     """Returns the lines of the training loop that did, evaluation left out, dearest first.
 
     Args:
-        details: Of the training process.
-        timeline: Of its training thread, or a part of it.
-        attribution: Of that thread's time.
-        sites: Names of its places.
         worked: When the device did, at most.
     """
     rows = details[(details["kind"] == Kind.CACHE_EMPTIED) & (details["thread"] == timeline.thread)]
@@ -349,21 +336,16 @@ def emptied_caches(
     tops = timeline.events.start[attribution.top], timeline.events.end[attribution.top]
     is_between = ~within(np.stack(tops, axis=1), start)
     names = np.array([sites[number] for number in rows["site"].tolist()], dtype=object)
-    found = []
+    lines = []
     for name in dict.fromkeys(names[inside].tolist()):
         here = inside & (names == name)
         took_ns = (end - start)[here], idle[here], idle[here & is_between]
-        found.append(EmptiedCache(name, int(here.sum()), *(int(ns.sum()) / 1e9 for ns in took_ns)))
-    return sorted(found, key=lambda one: (-one.idle_s, -one.seconds))
+        lines.append(EmptiedCache(name, int(here.sum()), *(int(ns.sum()) / 1e9 for ns in took_ns)))
+    return sorted(lines, key=lambda line: (-line.idle_s, -line.seconds))
 
 
 def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | None:
-    """Returns the calls by line, None where torch's sync debug mode was never on.
-
-    Args:
-        details: Of the training process.
-        sites: Names of its places.
-    """
+    """Returns the calls by line, None where torch's sync debug mode was never on."""
     windows = details[details["kind"] == Kind.SYNC_WINDOW]
     if len(windows) == 0:
         return None
@@ -382,7 +364,7 @@ def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | 
     )
 
 
-def why_none_found(metadata: Metadata, found: FoundSyncs | None) -> str | None:
+def why_none_found(metadata: Metadata, syncs: FoundSyncs | None) -> str | None:
     """Returns why --find-syncs found nothing, or not all; None where it did as asked."""
-    told = metadata.environment_text("no_found_syncs")
-    return told or (TOO_FEW_STEPS if found is None else None)
+    reason = metadata.environment_text("no_found_syncs")
+    return reason or (TOO_FEW_STEPS if syncs is None else None)

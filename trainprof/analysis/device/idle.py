@@ -91,8 +91,6 @@ def idle_of(
     """Works out a device's idle time in the training phase.
 
     Args:
-        overlap: What it did during the training thread's time.
-        attribution: Of that time.
         once: What of it comes but once.
         driver: For how long a kernel ran, by its driver, once warm-up was over.
     """
@@ -103,7 +101,8 @@ def idle_of(
     no_work_s = copied_s + startup_s
     length_s = (end - start) / 1e9
     low_s, high_s = (
-        max(_inside_s(one, start, end) - no_work_s, 0.0) for one in (overlap.least, overlap.most)
+        max(_inside_s(at_work, start, end) - no_work_s, 0.0)
+        for at_work in (overlap.least, overlap.most)
     )
     sure = _left_s(overlap.most, overlap.most_ns, overlap.timeline, attribution)
     maybe = _left_s(overlap.least, overlap.least_ns, overlap.timeline, attribution)
@@ -160,10 +159,7 @@ def _within_driver(
     The driver is asked of a part of training; of the time before that the marks tell.
 
     Args:
-        because: Seconds by cause.
         low_s: It worked at least.
-        overlap: What it did.
-        driver: What its driver tells.
         warmup_s: Of warm-up, which is in neither.
     """
     activity, window = overlap.activity, overlap.timeline.window
@@ -172,8 +168,8 @@ def _within_driver(
     untold_s = max(min(activity.first_ns, begin) - window.loop_start, 0) / 1e9
     copied_s = _inside_s(activity.copying, window.loop_start, begin)
     least_s, most_s = (
-        max(_inside_s(one, window.loop_start, begin) - copied_s - untold_s - warmup_s, 0.0)
-        for one in (overlap.least, overlap.most)
+        max(_inside_s(at_work, window.loop_start, begin) - copied_s - untold_s - warmup_s, 0.0)
+        for at_work in (overlap.least, overlap.most)
     )
     if driver.high * length_s < low_s - most_s - _DRIVER_OFF * length_s:
         return 0.0  # it is another device
@@ -199,24 +195,21 @@ def _left_s(
     between all those is left out.
 
     Args:
-        covered: The time to leave out.
         covered_ns: How much of that lies in each event's own time, shape (n,).
-        timeline: Of the training thread.
-        attribution: Of its time.
     """
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
     gives = gives_work(timeline) & in_loop
-    found = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
+    left_s = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
     in_evaluation = within(timeline.segments, events.start)
     for key in _CAUSES:
         mine = in_loop & ~gives & ~in_evaluation & (attribution.key == KEY[key])
-        found[key] = float(left[mine].sum() / 1e9)
+        left_s[key] = float(left[mine].sum() / 1e9)
     segments = Coverage.of(timeline.segments, (window.loop_start, window.loop_end))
     evaluating = segments.total_ns() - int(covered.inside_ns(segments.starts, segments.ends).sum())
-    found["evaluation"] = max(evaluating - int(left[gives & in_evaluation].sum()), 0) / 1e9
-    return found
+    left_s["evaluation"] = max(evaluating - int(left[gives & in_evaluation].sum()), 0) / 1e9
+    return left_s
 
 
 def _part_of_step(events: Events, nesting: Nesting) -> Bool:
@@ -234,7 +227,7 @@ def _part_of_step(events: Events, nesting: Nesting) -> Bool:
 
 
 def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
-    events, found = timeline.events, {}
+    events, shares = timeline.events, {}
     trains = ~within(timeline.segments, events.start)
     trains &= _part_of_step(events, timeline.nesting)
     for name, kind in KEEPS_UP_IN.items():
@@ -243,8 +236,8 @@ def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
         left = (activity.reached_ns[last] - activity.marks.put_ns[last])[known]
         took = (phase.end - phase.start)[known]
         if len(left):
-            found[name] = float((left <= np.maximum(_LEFT_SHARE * took, _LEFT_NS)).mean())
-    return found
+            shares[name] = float((left <= np.maximum(_LEFT_SHARE * took, _LEFT_NS)).mean())
+    return shares
 
 
 def _inside_s(covered: Coverage, start: int, end: int) -> float:
@@ -269,13 +262,7 @@ class Once:
 
 
 def once_of(overlap: Overlap, compiling: Coverage, steady: Steady) -> Once:
-    """Returns what of training is apart from its steps as they come.
-
-    Args:
-        overlap: What the device did.
-        compiling: When the host compiled in training.
-        steady: Which steps are, and how many come before.
-    """
+    """Returns what of training is apart from its steps as they come."""
     unknown_s, again_s = _once_s(overlap, compiling, steady)
     return Once(unknown_s, _worked_once_s(overlap, steady), again_s)
 

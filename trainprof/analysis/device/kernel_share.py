@@ -82,7 +82,6 @@ def kernel_share(
 
     Args:
         gpu_lines: Samples of all GPUs, in order of time.
-        gpus: All of them.
         index: Of the device, as the script has it.
         span: Start and end of the part, ns.
         first_used_ns: When the script first gave it something.
@@ -96,8 +95,8 @@ def kernel_share(
         for device in entries(line, "gpus")
         if number(device.get("index")) == gpu.index
     ]
-    told = [(number(one.get("t_ns")), number(one.get(_ASKED))) for one in of_it]
-    known = [(int(at), busy / 100) for at, busy in told if at is not None and busy is not None]
+    readings = [(number(sample.get("t_ns")), number(sample.get(_ASKED))) for sample in of_it]
+    known = [(int(at), busy / 100) for at, busy in readings if at is not None and busy is not None]
     if len(known) <= _LEAST_READINGS:
         return None
     at_ns, share = np.array([at for at, _ in known]), np.array([share for _, share in known])
@@ -116,19 +115,19 @@ def kernel_share(
 
 def _of_script(gpus: Sequence[Gpu], index: int) -> Gpu | None:
     """Returns the GPU that the script numbers so, None where that is not sure or it is a part."""
-    found = [gpu for gpu in gpus if gpu.logical_index == index]
-    if len(found) != 1 or found[0].mig is not None:
+    numbered = [gpu for gpu in gpus if gpu.logical_index == index]
+    if len(numbered) != 1 or numbered[0].mig is not None:
         return None
     # In some virtual machines the driver lists no process at all.
-    if found[0].is_used is False and found[0].processes:
+    if numbered[0].is_used is False and numbered[0].processes:
         return None
     used = [gpu for gpu in gpus if gpu.is_used]
-    if found[0].is_number_assumed and len(gpus) > 1:
-        return found[0] if used == found else None
-    return found[0]
+    if numbered[0].is_number_assumed and len(gpus) > 1:
+        return numbered[0] if used == numbered else None
+    return numbered[0]
 
 
 def _is_ours_alone(gpu: Gpu) -> bool:
     """Whether no second process is known to be there; in a container none may be known at all."""
-    told = gpu.processes or []
-    return len(told) <= 1 and all(process.get("role") != "other" for process in told)
+    processes = gpu.processes or []
+    return len(processes) <= 1 and all(process.get("role") != "other" for process in processes)

@@ -71,11 +71,11 @@ def readings_of(details: npt.NDArray[np.void], device: int) -> Readings:
     count = int(is_reading.sum())
     figures = {}
     for figure in MemoryFigure:
-        told = (flags == figure) & (number >= 0)
+        has_figure = (flags == figure) & (number >= 0)
         latest = np.full(count, _UNKNOWN, dtype=np.int64)
-        latest[number[told]] = np.arange(int(told.sum()))
+        latest[number[has_figure]] = np.arange(int(has_figure.sum()))
         latest = np.maximum.accumulate(latest) if count else latest
-        values = np.append(rows["value"][told].astype(np.int64), _UNKNOWN)
+        values = np.append(rows["value"][has_figure].astype(np.int64), _UNKNOWN)
         values[(values < 0) | (values >= MAX_NUMBER)] = _UNKNOWN
         figures[figure] = values[latest]
     own = rows[is_reading]
@@ -95,10 +95,7 @@ def with_memory(
 
     Args:
         devices: As known so far.
-        details: Of the training process.
-        timeline: Of the training thread.
         kind: Of the devices, such as "cuda".
-        warmup: Steps to leave out where growth is looked for.
         is_part: Only a part of the run is shown: readings in the timeline's window count.
     """
     rows = {device.index: device for device in devices or ()}
@@ -129,13 +126,7 @@ def with_memory(
 
 
 def device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
-    """Works out one device's memory.
-
-    Args:
-        readings: At least one.
-        timeline: Of the training thread.
-        warmup: Steps to leave out where growth is looked for.
-    """
+    """Works out one device's memory."""
     missing: dict[str, str] = {}
     peaks = readings.of(MemoryFigure.PEAK_ALLOCATED)
     of_reserved = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED
@@ -168,9 +159,9 @@ def _counted(column: Int64 | None) -> int | None:
     """Returns how far a count went up in all; the script may set it back to 0."""
     if column is None:
         return None
-    told = column[column >= 0]
-    up = np.diff(told, prepend=0)
-    return int(np.where(up < 0, told, up).sum())
+    counts = column[column >= 0]
+    up = np.diff(counts, prepend=0)
+    return int(np.where(up < 0, counts, up).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +206,13 @@ def _growth(readings: Readings, timeline: Timeline, warmup: int) -> _Growth | No
 
 def out_of_memory_of(metadata: Metadata, cwd: Any) -> OutOfMemory | None:
     """Returns what is known of the error by which a process ended, None where there was none."""
-    for told in metadata.texts[Topic.OUT_OF_MEMORY].values():
-        if not isinstance(told, dict):
+    for note in metadata.texts[Topic.OUT_OF_MEMORY].values():
+        if not isinstance(note, dict):
             continue
-        index, kind = integer(told.get("device")), told.get("kind")
+        index, kind = integer(note.get("device")), note.get("kind")
         kind = kind if isinstance(kind, str) else "GPU"
-        place = told.get("place")
-        sizes = {name: _size(told.get(name)) for name in _SIZES}
+        place = note.get("place")
+        sizes = {name: _size(note.get(name)) for name in _SIZES}
         return OutOfMemory(
             device=kind if index is None else f"{kind}:{index}",
             site=site_name(place, cwd if isinstance(cwd, str) else None) if place else None,

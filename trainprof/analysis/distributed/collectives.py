@@ -77,14 +77,7 @@ class Collectives:
 def collectives_of(
     details: npt.NDArray[np.void], timeline: Timeline, attribution: Attribution, sites: Sites
 ) -> Collectives:
-    """Returns the calls of the training loop.
-
-    Args:
-        details: Of the training process.
-        timeline: Of its training thread, or a part of it.
-        attribution: Of that thread's time.
-        sites: Names of its places.
-    """
+    """Returns the calls of the training loop."""
     rows = details[(details["kind"] == Kind.COLLECTIVE) & (details["thread"] == timeline.thread)]
     if len(rows) == 0:
         nothing = np.zeros(len(timeline.steps.ends), dtype=np.int64)
@@ -131,8 +124,8 @@ def _by_line(rows: npt.NDArray[np.void], took_ns: Int64, sites: Sites) -> list[C
         name = COLLECTIVES[number] if number < len(COLLECTIVES) else _UNKNOWN
         count, sum_ns = totals.get((sites[site], name), (0, 0))
         totals[sites[site], name] = count + 1, sum_ns + ns
-    found = [Collective(*key, count, ns / 1e9) for key, (count, ns) in totals.items()]
-    return sorted(found, key=lambda one: -one.seconds)
+    lines = [Collective(*key, count, ns / 1e9) for key, (count, ns) in totals.items()]
+    return sorted(lines, key=lambda line: -line.seconds)
 
 
 def python_ns(per_step: Mapping[str, Int64], collectives: Collectives) -> Int64:
@@ -186,34 +179,34 @@ def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
     steps = min(map(len, ranks), default=0)
     if len(ranks) < 2 or steps < _FEWEST_STEPS:
         return []
-    walls = np.array([_sum(one, tuple(one.spent), steps) for one in ranks])
+    walls = np.array([_sum(rank, tuple(rank.spent), steps) for rank in ranks])
     whole_ns = walls.sum(axis=1)
     if whole_ns.min() < (1 - _MOST_APART) * whole_ns.max():
         return []
     least_ns = _LATE_SHARE * float(np.median(walls))
-    last, behind = _last([_sum(one, _OWN, steps) for one in ranks])
-    last_between, between = _last([_sum(one, _BETWEEN, steps) for one in ranks])
+    last, behind = _last([_sum(rank, _OWN, steps) for rank in ranks])
+    last_between, between = _last([_sum(rank, _BETWEEN, steps) for rank in ranks])
     # Who waits there for others, in a way that is not seen, is as late as one of them elsewhere.
     is_between = between >= _CLEARLY * behind
     is_between &= _is_waited_for(ranks, _MEETING, last_between, between)
-    told = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
-    told += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
-    told += _computing(ranks, steps, least_ns)
+    late = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
+    late += _rows(ranks, _OWN, last, _from(least_ns, behind, ~is_between))
+    late += _computing(ranks, steps, least_ns)
     least_s = _TOLD_FROM_TIME * float(whole_ns.max()) / 1e9
-    kept = [x for x in told if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
-    return sorted(kept, key=lambda one: -one.seconds)
+    kept = [x for x in late if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
+    return sorted(kept, key=lambda rank: -rank.seconds)
 
 
-def to_jsonable(found: Sequence[Straggler]) -> list[dict[str, Any]]:
+def to_jsonable(late: Sequence[Straggler]) -> list[dict[str, Any]]:
     """Returns rows as the summary has them."""
     return [
         {
-            "rank": one.rank,
-            "phase": one.phase,
-            "share_of_steps": one.share_of_steps,
-            "seconds": one.seconds,
+            "rank": straggler.rank,
+            "phase": straggler.phase,
+            "share_of_steps": straggler.share_of_steps,
+            "seconds": straggler.seconds,
         }
-        for one in found
+        for straggler in late
     ]
 
 
@@ -243,8 +236,8 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
     A forward in which a rank waits for one that comes late to it is as long as that is late: by all
     that comes ahead of backward it is no later than the other.
     """
-    last, longer = _last([_sum(one, _COMPUTING, steps) for one in ranks])
-    ahead = np.array([_sum(one, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for one in ranks])
+    last, longer = _last([_sum(rank, _COMPUTING, steps) for rank in ranks])
+    ahead = np.array([_sum(rank, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for rank in ranks])
     later = ahead[last, np.arange(steps)] - _most_of_others(ahead, last)
     is_last = (later >= longer / 2) & _is_waited_for(ranks, _MEETING_BEHIND, last, longer)
     longer = _from(least_ns, np.minimum(longer, later), is_last)
@@ -258,13 +251,13 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
     chance = in_turn + _SURELY * math.sqrt(in_turn * (1 - in_turn) / all_steps)
     if counted[slowest] < max(_MOSTLY, chance) * all_steps:
         return []
-    one, is_counted = ranks[slowest], (last == slowest) & (longer > 0)
+    rank, is_counted = ranks[slowest], (last == slowest) & (longer > 0)
     forward_ns, backward_ns = (
-        float(_sum(one, (key,), steps)[is_counted].sum()) for key in ("forward", "backward")
+        float(_sum(rank, (key,), steps)[is_counted].sum()) for key in ("forward", "backward")
     )
     with_backward = 1 + min(backward_ns / max(forward_ns, 1.0), _BACKWARD_TIMES)
     seconds = float(longer[is_counted].sum()) * with_backward / 1e9
-    return [Straggler(one.rank, "forward", float(is_counted.mean()), seconds)]
+    return [Straggler(rank.rank, "forward", float(is_counted.mean()), seconds)]
 
 
 def _most_of_others(table: Int64, position: Int64) -> Int64:
@@ -282,7 +275,7 @@ def _is_waited_for(
 
     Else nobody waits for the one that is last in `other`, or it is the one that waits there.
     """
-    meeting = np.array([_sum(one, where, len(last)) for one in ranks])
+    meeting = np.array([_sum(rank, where, len(last)) for rank in ranks])
     own = meeting[last, np.arange(len(last))]
     ordered = np.sort(meeting, axis=0)
     shortest_of_others = np.where(own <= ordered[0], ordered[1], ordered[0])
@@ -294,8 +287,8 @@ def _rows(
     ranks: Sequence[RankSteps], keys: Sequence[str], last: Int64, behind: Int64
 ) -> list[Straggler]:
     """Returns who was last by which key, where `behind` is not 0."""
-    told = []
-    columns = {key: np.array([_sum(one, (key,), len(last)) for one in ranks]) for key in keys}
+    rows = []
+    columns = {key: np.array([_sum(of, (key,), len(last)) for of in ranks]) for key in keys}
     for position, rank in enumerate(ranks):
         is_last = (last == position) & (behind > 0)
         if not is_last.any():
@@ -310,5 +303,5 @@ def _rows(
             is_by = is_last & (by == index)
             if is_by.any():
                 share, seconds = float(is_by.mean()), float(behind[is_by].sum()) / 1e9
-                told.append(Straggler(rank.rank, name, share, seconds))
-    return told
+                rows.append(Straggler(rank.rank, name, share, seconds))
+    return rows

@@ -41,7 +41,9 @@ def read_line_profile(directory: RunDirectory) -> LineProfile:
     recordings = [] if directory.manifest.exists() else rank_recordings(directory)
     recordings = recordings or [read_recording(directory)]
     processes = [
-        pair for one in recordings for pair in zip(process_names(one.logs), one.logs, strict=True)
+        pair
+        for recording in recordings
+        for pair in zip(process_names(recording.logs), recording.logs, strict=True)
     ]
     cwd = recordings[0].manifest.get("cwd")
     lines = recordings[0].section("options").get("lines")
@@ -49,10 +51,14 @@ def read_line_profile(directory: RunDirectory) -> LineProfile:
     return line_profile(
         # The script's own first, whose order of functions is then that of all.
         sorted(processes, key=lambda pair: pair[0].order),
-        {name: source for one in recordings for name, source in _saved_sources(one).items()},
+        {
+            name: source
+            for recording in recordings
+            for name, source in _saved_sources(recording).items()
+        },
         only=only if isinstance(only, str) else None,
         cwd=cwd if isinstance(cwd, str) else None,
-        damage=[fault for one in recordings for fault in _faults(one)],
+        damage=[fault for recording in recordings for fault in _faults(recording)],
     )
 
 
@@ -73,7 +79,7 @@ def _faults(recording: Recording) -> list[str]:
     """Returns what is missing of the recording, and why lines were not timed."""
     times = recording.section("times")
     faults = faults_of(recording, integer(times.get("spawned_ns")) or 0)
-    return [one for one in faults if one in recording.damage or one.startswith(_OF_LINES)]
+    return [fault for fault in faults if fault in recording.damage or fault.startswith(_OF_LINES)]
 
 
 def _saved_sources(recording: Recording) -> dict[str, Source]:
@@ -82,9 +88,9 @@ def _saved_sources(recording: Recording) -> dict[str, Source]:
     Only plain names: nothing outside of sources/ is read.
     """
     files = {
-        source_name(one) or "": one["file"]
+        source_name(function) or "": function["file"]
         for log in recording.logs
-        for one in timed_functions(log).values()
+        for function in timed_functions(log).values()
     }
     room = MAX_SOURCES_BYTES
     texts: dict[str, Source] = {}

@@ -115,8 +115,10 @@ class LineProfile:
     def timings(self) -> dict[Place, list[tuple[int, int, int]]]:
         """Returns the rows as line_profiler keeps them, which knows one text of each file."""
         summed: dict[Place, _Pairs] = {}
-        for one in self.functions:
-            _add(summed.setdefault((one.file, one.line, one.name), {}), one.rows)
+        for function in self.functions:
+            _add(
+                summed.setdefault((function.file, function.line, function.name), {}), function.rows
+            )
         return {
             place: [(line, *times) for line, times in sorted(pairs.items())]
             for place, pairs in summed.items()
@@ -145,10 +147,8 @@ def line_profile(
     The same function of two processes is counted as one, unless its file changed between them.
 
     Args:
-        processes: With their logs, the script's own first.
         sources: By the name of the file in the run's sources/.
         only: "workers" or "main" where the others were not to be timed, or None.
-        cwd: Where the run was started, or None.
         damage: What is lost of it.
     """
     functions: dict[tuple[Place, str | None], _Function] = {}
@@ -180,7 +180,7 @@ def line_cost(logs: Sequence[ProcessLog]) -> LineCost | None:
     timed = [log for log in logs if has_timed_functions(log)]
     if not timed:
         return None
-    functions = {_place(one) for log in timed for one in timed_functions(log).values()}
+    functions = {_place(function) for log in timed for function in timed_functions(log).values()}
     hits = [
         sum(count for pairs in last_rows(log).values() for count, _ in pairs.values())
         for log in timed
@@ -239,7 +239,6 @@ def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = N
     """Returns some of the functions, or all in another order.
 
     Args:
-        profile: The run's.
         by_time: The slowest comes last, as kernprof sorts.
         top: Only the N slowest.
     """

@@ -48,7 +48,6 @@ def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
     that binds its ranks, of a script that binds itself.
 
     Args:
-        host: Of the manifest.
         process: That trains. One that did not tell has its supervisor's.
     """
     seen = Cores(
@@ -80,27 +79,27 @@ def _physical(host: Mapping[str, Any], own: Collection[int]) -> int | None:
     if len(numbers) != len(cores):
         return None
     core_of = dict(zip(numbers, cores, strict=True))
-    return len({core_of[one] for one in own}) if core_of.keys() >= {*own} else None
+    return len({core_of[number] for number in own}) if core_of.keys() >= {*own} else None
 
 
 def _told(environments: Iterable[Any]) -> set[int]:
     """Returns the processors that a process told last; none where it did not."""
-    told = [x["cores"] for x in environments if isinstance(x, dict) and "cores" in x]
-    return _numbers(told[-1]) if told and isinstance(told[-1], str) else set()
+    lists = [x["cores"] for x in environments if isinstance(x, dict) and "cores" in x]
+    return _numbers(lists[-1]) if lists and isinstance(lists[-1], str) else set()
 
 
 def _numbers(text: str) -> set[int]:
     """Returns those of a list as the kernel writes it, such as 0-3,8."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
-        told = _RANGE.fullmatch(part)
-        if told is None:
+        bounds = _RANGE.fullmatch(part)
+        if bounds is None:
             return set()
-        first, last = int(told[1]), int(told[2] or told[1])
+        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if last >= _MOST_PROCESSORS:
             return set()
-        found.update(range(first, last + 1))
-    return found
+        numbers.update(range(first, last + 1))
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def are_ranks(processes: Sequence[TrainingProcess]) -> bool:
     Args:
         processes: As `training_processes` returns them.
     """
-    return len(processes) > 1 and all(one.rank is not None for one in processes[:2])
+    return len(processes) > 1 and all(process.rank is not None for process in processes[:2])
 
 
 def parts_of_recordings(
@@ -142,17 +141,17 @@ def parts_of_recordings(
     hosts = [recording.section("host").get("name") for recording, _ in pairs]
     cores = [cores_of(recording.section("host"), process) for recording, process in pairs]
     used = [_used_percent(recording) for recording, _ in pairs] if len(pairs) > 1 else [None]
-    found = []
+    parts = []
     for own, (recording, _) in enumerate(pairs):
         here = [at for at, host in enumerate(hosts) if host == hosts[own]]
         # A launcher may bind each rank to cores of its own.
         sharing = [at for at in here if cores[at].may_share(cores[own])]
-        told = integer(recording.manifest.get("local_world_size")) or 1
-        at_work = max(told if told <= _MOST_RANKS else 1, len(here))
+        launched = integer(recording.manifest.get("local_world_size")) or 1
+        at_work = max(launched if launched <= _MOST_RANKS else 1, len(here))
         beside = [used[at] for at in sharing if at != own]
         known = [percent for percent in beside if percent is not None]
         are_known = len(known) == len(beside) and at_work == len(here)
-        found.append(
+        parts.append(
             HostPart(
                 cores=cores[own],
                 ranks=max(round(at_work * len(sharing) / len(here)), 1),
@@ -160,7 +159,7 @@ def parts_of_recordings(
                 others_percent=fsum(known) if are_known else None,
             )
         )
-    return found
+    return parts
 
 
 def parts_of_processes(
@@ -170,17 +169,20 @@ def parts_of_processes(
 
     Args:
         recording: Of one trainprof.
-        processes: That trained, of this recording.
     """
     alone = parts_of_recordings([(recording, processes[0])])[0]
     cores = [cores_of(recording.section("host"), process) for process in processes]
-    is_known = all(one.numbers for one in cores)
-    on = {number for one in cores for number in one.numbers} if is_known else set[int]()
+    is_known = all(own_cores.numbers for own_cores in cores)
+    on = {number for own_cores in cores for number in own_cores.numbers} if is_known else set[int]()
     parts = [replace(alone, cores=own, recorded_on=tuple(sorted(on))) for own in cores]
     if not are_ranks(processes):
         return parts
     return [
-        replace(part, ranks=sum(one.may_share(part.cores) for one in cores), others_percent=0.0)
+        replace(
+            part,
+            ranks=sum(own_cores.may_share(part.cores) for own_cores in cores),
+            others_percent=0.0,
+        )
         for part in parts
     ]
 

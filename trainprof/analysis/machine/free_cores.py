@@ -76,8 +76,8 @@ def _own_part(percents: list[Any], numbers: object) -> list[float]:
     """Returns how busy each core is that the run may be on; [] where that is all, or not known."""
     if not isinstance(numbers, Sequence) or not 0 < len(numbers) < len(percents):
         return []
-    told = [percents[at] for at in numbers if isinstance(at, int) and 0 <= at < len(percents)]
-    busy = [percent for percent in told if isinstance(percent, (int, float))]
+    own = [percents[at] for at in numbers if isinstance(at, int) and 0 <= at < len(percents)]
+    busy = [percent for percent in own if isinstance(percent, (int, float))]
     return busy if len(busy) == len(numbers) else []
 
 

@@ -46,8 +46,6 @@ def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]
     """Returns every device seen, by index.
 
     Args:
-        gpu_lines: In time order.
-        window: What of the run is looked at.
         own_pids: Of the script's process tree.
     """
     seen: dict[tuple[int, str], list[Line]] = defaultdict(list)
@@ -66,7 +64,6 @@ def energy_of(gpus: Sequence[Gpu], samples: int | None) -> Energy | None:
     """Returns what the script's GPUs used together, or None where it is not known of one of them.
 
     Args:
-        gpus: All devices.
         samples: Trained on, None where not known.
     """
     used = [gpu for gpu in gpus if gpu.is_used]

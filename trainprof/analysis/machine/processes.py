@@ -66,8 +66,8 @@ class Tick:
         """Memory with shared pages counted once; None unless all living processes told it."""
         living = [p for p in self.processes.values() if _rss_bytes(p) is not None]
         sizes = [number(process.get("pss_bytes")) for process in living]
-        told = [size for size in sizes if size is not None]
-        return sum(told) if told and len(told) == len(living) else None
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known and len(known) == len(living) else None
 
 
 def ticks_of(process_lines: Sequence[Line]) -> list[Tick]:
@@ -86,9 +86,9 @@ def ticks_of(process_lines: Sequence[Line]) -> list[Tick]:
 
 def entries(line: Line, name: str) -> Iterator[Line]:
     """Yields the objects in a line's list `name`, if it is one."""
-    told = line.get(name)
-    if isinstance(told, list):
-        yield from (entry for entry in told if isinstance(entry, dict))
+    values = line.get(name)
+    if isinstance(values, list):
+        yield from (entry for entry in values if isinstance(entry, dict))
 
 
 def tree_percent(ticks: list[Tick], window: Window) -> Spans:
@@ -203,12 +203,12 @@ def _percent(used_ns: Floats, times_ns: Times, window: Window) -> Spans:
 
 def samples_by_pid(ticks: list[Tick], pids: Collection[int]) -> dict[int, Samples]:
     """Returns the samples of some processes, in order of time."""
-    found: dict[int, Samples] = {pid: [] for pid in pids}
+    samples: dict[int, Samples] = {pid: [] for pid in pids}
     for tick in ticks:
         for (pid, _), process in tick.processes.items():
-            if pid in found:
-                found[pid].append((tick.t_ns, process))
-    return found
+            if pid in samples:
+                samples[pid].append((tick.t_ns, process))
+    return samples
 
 
 def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -220,19 +220,19 @@ def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]
     samples = samples[begin : bisect_right(samples, end_ns, key=_time)]
     if not samples:
         return {}
-    told: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
     for key in ("rss_bytes", "pss_bytes", "threads"):
         values = [value for _, p in samples if (value := number(p.get(key))) is not None]
-        told[key] = int(max(values)) if values else None
+        resources[key] = int(max(values)) if values else None
     passed_s = (samples[-1][0] - samples[0][0]) / NS_PER_S
     if passed_s > 0:
         for key in ("voluntary_switches", "involuntary_switches", "read_bytes", "read_calls"):
             first, last = (number(samples[at][1].get(key)) for at in (0, -1))
             if first is not None and last is not None:
-                told[f"{key}_per_s"] = max(0.0, last - first) / passed_s
+                resources[f"{key}_per_s"] = max(0.0, last - first) / passed_s
         used_ns = _own_cpu_ns(samples[-1][1]) - _own_cpu_ns(samples[0][1])
-        told["cpu_percent"] = max(0.0, used_ns) / NS_PER_S / passed_s * 100
-    return told
+        resources["cpu_percent"] = max(0.0, used_ns) / NS_PER_S / passed_s * 100
+    return resources
 
 
 def _time(sample: tuple[int, Line]) -> int:
@@ -283,12 +283,12 @@ def _growth(last: float, early: list[float]) -> float | None:
 
 def _host_available(host_lines: Sequence[Line], t_ns: int) -> float | None:
     """Returns the host's available bytes at the sample nearest to `t_ns`."""
-    told = [
+    sizes = [
         (abs(line["t_ns"] - t_ns), size)
         for line in host_lines
         if (size := number(line.get("memory_available_bytes"))) is not None
     ]
-    return min(told)[1] if told else None
+    return min(sizes)[1] if sizes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +314,6 @@ def memory_growth(
     None where it does not, or not evenly: what is loaded once, or fills a cache, comes to an end.
 
     Args:
-        ticks: Samples of the process tree.
-        pid: Of the process that trains.
         step_ends: Of all steps, ns, in order.
         warmup: So many of the first steps do not count.
         room_bytes: Of memory, left at the end.

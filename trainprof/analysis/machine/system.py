@@ -186,8 +186,8 @@ def _memory(
 
 def _last(host_lines: Sequence[Line], name: str) -> float | None:
     """Returns what the last sample that tells it says."""
-    told = (number(line.get(name)) for line in reversed(host_lines))
-    return next((value for value in told if value), None)
+    values = (number(line.get(name)) for line in reversed(host_lines))
+    return next((value for value in values if value), None)
 
 
 def _host_gauge(host_lines: Sequence[Line], name: str, window: Window) -> dict[str, float] | None:
@@ -228,14 +228,14 @@ def _pids(ticks: list[Tick], main_pid: int | None) -> set[int]:
 
 def _cost(host_lines: Sequence[Line]) -> dict[str, Any]:
     """Returns the sampler's own CPU time per second, from its first sample to its last."""
-    told = [
+    samples = [
         (line["t_ns"], cpu_ns)
         for line in host_lines
         if (cpu_ns := number(line.get("sampler_cpu_ns"))) is not None
     ]
     share = None
-    if told and told[-1][0] > told[0][0]:
-        share = (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])
+    if samples and samples[-1][0] > samples[0][0]:
+        share = (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
     return {"share_of_core": share, "samples": len(host_lines)}
 
 
@@ -244,10 +244,10 @@ def _cpu_shares(host_lines: Sequence[Line], window: Window) -> tuple[Spans, Span
 
     Both are shares of the kernel's own total, so its ticks need not agree with the clock.
     """
-    told = [_cpu_times(line) for line in host_lines]
+    modes = [_cpu_times(line) for line in host_lines]
     # The kernel's iowait may step back by a tick.
     busy, iowait, idle = (
-        np.maximum(np.diff(column(None if times is None else times[mode] for times in told)), 0)
+        np.maximum(np.diff(column(None if times is None else times[mode] for times in modes)), 0)
         for mode in range(3)
     )
     total = busy + iowait + idle
@@ -281,8 +281,8 @@ def _per_core_percent(host_lines: Sequence[Line], window: Window) -> list[float 
 
 def _core_percent(lines: Sequence[Line], core: int) -> float | None:
     def busy_ns(line: Line) -> float | None:
-        told = _cores(line)
-        return number(told[core]) if core < len(told) else None
+        cores = _cores(line)
+        return number(cores[core]) if core < len(cores) else None
 
     first = next((line for line in lines if busy_ns(line) is not None), None)
     last = next((line for line in reversed(lines) if busy_ns(line) is not None), None)
@@ -297,8 +297,8 @@ def _core_percent(lines: Sequence[Line], core: int) -> float | None:
 
 
 def _cores(line: Line) -> list[Any]:
-    told = line.get("cores_busy_ns")
-    return told if isinstance(told, list) else []
+    cores = line.get("cores_busy_ns")
+    return cores if isinstance(cores, list) else []
 
 
 def _stolen_share(host_lines: Sequence[Line], window: Window) -> float | None:

@@ -29,9 +29,6 @@ def compilations_of(
     """Returns them by line, most time first.
 
     Args:
-        details: Of the training process.
-        timeline: Of its training thread, or a part of it.
-        sites: Names of its places.
         worked: When a device surely did; None without one.
     """
     rows = _rows(details, timeline)
@@ -40,10 +37,10 @@ def compilations_of(
     is_first_part = (rows["flags"] & CompileFlag.LATER_PART) == 0
     is_again = _in_training(starts, timeline) & _are_again(rows)
     names = np.array([sites[number] for number in rows["site"].tolist()], dtype=object)
-    found = []
+    lines = []
     for name in dict.fromkeys(names.tolist()):
         here = names == name
-        found.append(
+        lines.append(
             Compilation(
                 site=name,
                 count=int((here & is_first_part).sum()),
@@ -55,7 +52,7 @@ def compilations_of(
                 again_idle_s=None if worked is None else int(idle_ns[here & is_again].sum()) / 1e9,
             )
         )
-    return sorted(found, key=lambda one: -one.seconds)
+    return sorted(lines, key=lambda line: -line.seconds)
 
 
 def _are_again(rows: npt.NDArray[np.void]) -> Bool:
@@ -90,8 +87,8 @@ def _rows(details: npt.NDArray[np.void], timeline: Timeline) -> npt.NDArray[np.v
     """Returns what the training thread compiled in the run, in order."""
     rows = details[(details["kind"] == Kind.COMPILE) & (details["thread"] == timeline.thread)]
     rows = rows[(rows["end"] > timeline.window.start) & (rows["start"] < timeline.window.end)]
-    found: npt.NDArray[np.void] = rows[np.argsort(rows["start"], kind="stable")]
-    return found
+    in_order: npt.NDArray[np.void] = rows[np.argsort(rows["start"], kind="stable")]
+    return in_order
 
 
 def _starts_and_lengths(rows: npt.NDArray[np.void]) -> tuple[Int64, Int64]:

@@ -51,8 +51,8 @@ class Analysed:
 
     def wait_threshold_s(self) -> float:
         options = self.recording.section("options")
-        told = number(options.get("wait_threshold_s"), DEFAULT_WAIT_THRESHOLD_S)
-        return told if 0 <= told <= LONGEST_THRESHOLD_S else DEFAULT_WAIT_THRESHOLD_S
+        threshold_s = number(options.get("wait_threshold_s"), DEFAULT_WAIT_THRESHOLD_S)
+        return threshold_s if 0 <= threshold_s <= LONGEST_THRESHOLD_S else DEFAULT_WAIT_THRESHOLD_S
 
     def device_timing(self) -> str:
         """Returns how the device was timed, as Run has it."""
@@ -63,10 +63,10 @@ class Analysed:
     def synchronized(self) -> tuple[int, float] | None:
         """Returns how often --cuda-sync waited for a device, and for how many seconds."""
         details = self.process.details
-        told = details[details["kind"] == Kind.SYNCHRONIZED]
-        if len(told) == 0:
+        rows = details[details["kind"] == Kind.SYNCHRONIZED]
+        if len(rows) == 0:
             return None
-        last = told[int(told["value"].argmax())]
+        last = rows[int(rows["value"].argmax())]
         return int(last["value"]), (int(last["end"]) - int(last["start"])) / 1e9
 
     def has_timed_lines(self) -> bool:
@@ -86,7 +86,6 @@ def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | Non
     An epoch reaches to the beginning of the next one, with the evaluation between them.
 
     Args:
-        timeline: Of the run.
         epoch: 0-based index of a training epoch; with `steps` those of them that lie in it.
         steps: 0-based, the end excluded.
 

@@ -60,7 +60,6 @@ def ending_of_run(recording: Recording, logs: list[ProcessLog], shown: list[Proc
     itself, and its parent comes to an end of its own.
 
     Args:
-        recording: The run.
         logs: Of the script's own process.
         shown: Of the training process whose figures are told: its limit comes first.
     """
@@ -91,7 +90,6 @@ def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
     """Returns the end of the script's own process, unless what it started trains on.
 
     Args:
-        recording: The run.
         logs: Of the script's own process.
     """
     end = _of_script(recording, logs)
@@ -123,11 +121,11 @@ def _has_end(log: ProcessLog) -> bool:
 
 
 def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
-    told = recording.section("exit")
-    status = integer(told.get("status"))
-    number = integer(told.get("signal"))
-    reason = str(told.get("reason", "unknown"))
-    detail = told.get("detail") if isinstance(told.get("detail"), str) else None
+    end = recording.section("exit")
+    status = integer(end.get("status"))
+    number = integer(end.get("signal"))
+    reason = str(end.get("reason", "unknown"))
+    detail = end.get("detail") if isinstance(end.get("detail"), str) else None
     limit = _limit(logs)
     exception = _exception(logs)
     has_end = any(_has_end(log) for log in logs)

@@ -29,8 +29,8 @@ class Metadata:
 
     def loader(self, number: int) -> Mapping[str, Any]:
         """Returns a loader's metadata (inside/loading/loader_metadata.py), {} where lost."""
-        told = self.texts[Topic.LOADER].get(number)
-        return told if isinstance(told, dict) else {}
+        record = self.texts[Topic.LOADER].get(number)
+        return record if isinstance(record, dict) else {}
 
     def loaders_with_workers(self) -> list[int]:
         return [n for n in self.texts[Topic.LOADER] if integer(self.loader(n).get("num_workers"))]
@@ -44,25 +44,24 @@ class Metadata:
 
     def changed_attributes(self, loader: int) -> list[str]:
         """Returns the attributes of a loader's dataset that training changes between passes."""
-        told = [x.get("changed_dataset") for x in self.environment()]
-        own = [x for x in told if isinstance(x, dict) and x.get("loader") == loader]
+        changes = [x.get("changed_dataset") for x in self.environment()]
+        own = [x for x in changes if isinstance(x, dict) and x.get("loader") == loader]
         return words([x.get("attribute") for x in own])
 
     def loaders_of_device_batches(self) -> set[int]:
         """Returns the loaders that give batches which are on a device."""
-        told = (integer(x.get("batch_on_device")) for x in self.environment())
-        return {number for number in told if number is not None}
+        numbers = (integer(x.get("batch_on_device")) for x in self.environment())
+        return {number for number in numbers if number is not None}
 
     def device(self) -> str | None:
         """Returns the first accelerator that was seen in use, with its number if known, or None."""
-        told = [x["device"] for x in self.environment() if isinstance(x.get("device"), str)]
-        numbered = [name for name in told if name.startswith(f"{told[0]}:")]
-        return next(iter(numbered or told), None)
+        names = [x["device"] for x in self.environment() if isinstance(x.get("device"), str)]
+        numbered = [name for name in names if name.startswith(f"{names[0]}:")]
+        return next(iter(numbered or names), None)
 
     def launch_blocking(self) -> bool:
         """Whether the script ran under CUDA_LAUNCH_BLOCKING=1."""
-        told = self.texts[Topic.ENVIRONMENT].values()
-        return any(isinstance(x, dict) and x.get("launch_blocking") is True for x in told)
+        return any(x.get("launch_blocking") is True for x in self.environment())
 
     def environment(self) -> list[dict[str, Any]]:
         """Returns all that the process said of its environment."""
@@ -70,35 +69,23 @@ class Metadata:
 
     def environment_text(self, key: str) -> str | None:
         """Returns what the process said under a key of its environment, if it did."""
-        told = self.texts[Topic.ENVIRONMENT].values()
-        found = (x.get(key) for x in told if isinstance(x, dict))
-        return next((text for text in found if isinstance(text, str)), None)
+        values = (x.get(key) for x in self.environment())
+        return next((text for text in values if isinstance(text, str)), None)
 
     def looked_s(self) -> float | None:
         """Returns what probes took for closer looks at loaders and calls; None where untold."""
-        told = (integer(x.get("looked_ns")) for x in self.environment())
-        return next((ns / 1e9 for ns in told if ns is not None), None)
+        spent_ns = (integer(x.get("looked_ns")) for x in self.environment())
+        return next((ns / 1e9 for ns in spent_ns if ns is not None), None)
 
     def reads_counted_until(self) -> dict[int, int]:
         """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
-        found: dict[int, int] = {}
-        for metadata in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(metadata, dict):
-                flag, until = (
-                    integer(metadata.get("flag")),
-                    integer(metadata.get("reads_counted_until")),
-                )
-                if flag is not None and until is not None:
-                    found[flag] = until
-        return found
+        limits = ((x.get("flag"), x.get("reads_counted_until")) for x in self.environment())
+        known = ((integer(flag), integer(until)) for flag, until in limits)
+        return {flag: until for flag, until in known if flag is not None and until is not None}
 
     def versions(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for metadata in self.texts[Topic.ENVIRONMENT].values():
-            if isinstance(metadata, dict):
-                told = {k: v for k, v in metadata.items() if k in ("torch", "cuda", "hip") and v}
-                found.update({k: str(v) for k, v in told.items()})
-        return found
+        names = ("torch", "cuda", "hip")
+        return {k: str(v) for x in self.environment() for k, v in x.items() if k in names and v}
 
     def graph_classes(self) -> list[int]:
         """Returns ids of module classes that torch.compile made."""
@@ -114,13 +101,13 @@ class Metadata:
 
 def words(value: Any) -> list[str]:
     """Returns those of a list that are words."""
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
 def integers(value: Any) -> list[int]:
     """Returns the integers of a list, [] if it is none."""
-    told = value if isinstance(value, list) else []
-    return [one for item in told if (one := integer(item)) is not None]
+    values = value if isinstance(value, list) else []
+    return [number for item in values if (number := integer(item)) is not None]
 
 
 def integer(value: Any) -> int | None:
@@ -136,19 +123,19 @@ def share_in(value: object) -> float:
 
 def dicts_in(value: object) -> list[dict[str, Any]]:
     """Returns the dicts of a list, none where it is no list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
 
 
-def last_note(told: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+def last_note(records: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
     """Returns the note of a key that was written last; an empty one where there is none."""
-    notes = [note for note in told if key in note]
+    notes = [note for note in records if key in note]
     return max(notes, key=lambda note: integer(note.get("number")) or 0, default={})
 
 
 def number(value: Any, default: float) -> float:
     """Returns `value` if it is a number that something can have measured, else the default."""
-    found = known(value)
-    return default if found is None else float(found)
+    known_value = known(value)
+    return default if known_value is None else float(known_value)
 
 
 def known(value: Any) -> float | None:
@@ -162,12 +149,12 @@ def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
 
     The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
     """
-    found: Any = mapping
+    value: Any = mapping
     for key in path:
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             return None
-        found = found.get(key)
-    return known(found)
+        value = value.get(key)
+    return known(value)
 
 
 class Sites:

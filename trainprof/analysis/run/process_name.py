@@ -33,8 +33,8 @@ class ProcessName:
     @property
     def label(self) -> str:
         parts = (("rank", self.rank), ("worker", self.worker), ("process", self.pid))
-        told = [f"{kind} {number}" for kind, number in parts if number is not None]
-        return " ".join(told) or "main"
+        words = [f"{kind} {number}" for kind, number in parts if number is not None]
+        return " ".join(words) or "main"
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -53,7 +53,7 @@ def process_names(logs: Sequence[ProcessLog]) -> list[ProcessName]:
 def _name(log: ProcessLog, by_pid: Mapping[int, ProcessLog]) -> ProcessName:
     above = [by_pid[pid] for pid in ancestors_of(log) if pid in by_pid and by_pid[pid] is not log]
     own = _rank(log)
-    rank = next((found for found in (own, *map(_rank, above)) if found is not None), None)
+    rank = next((known for known in (own, *map(_rank, above)) if known is not None), None)
     worker = _worker(log)
     if worker is not None:
         return ProcessName(rank, worker)
@@ -77,9 +77,9 @@ def _rank(log: ProcessLog) -> int | None:
 
 def ancestors_of(log: ProcessLog) -> list[int]:
     """Returns the pids above a process, the nearest first."""
-    told = log.header.get("ancestors")
+    ancestors = log.header.get("ancestors")
     line = [log.header.get("forked_from"), log.header.get("ppid")]
-    line += told if isinstance(told, list) else []
+    line += ancestors if isinstance(ancestors, list) else []
     return [pid for pid in map(integer, line) if pid is not None]
 
 
@@ -90,12 +90,11 @@ def rank_and_size(
 
     Args:
         environments: Texts of Topic.ENVIRONMENT, as they were noted.
-        logs: Of the process.
     """
-    for told in reversed(list(environments)):
-        rank = integer(told.get("rank")) if isinstance(told, dict) else None
+    for note in reversed(list(environments)):
+        rank = integer(note.get("rank")) if isinstance(note, dict) else None
         if rank is not None:
-            return rank, integer(told.get("world_size"))
+            return rank, integer(note.get("world_size"))
     for log in logs:
         text = log.header.get("rank")
         if isinstance(text, str) and text.isdecimal() and len(text) <= MAX_RANK_DIGITS:

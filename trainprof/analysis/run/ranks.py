@@ -45,13 +45,7 @@ def rank_recordings(directory: RunDirectory) -> list[Recording]:
 
 
 def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording) -> dict[str, Any]:
-    """Returns a training process's own figures: {rank, host, pid, steps, step_s, ledger, exit}.
-
-    Args:
-        summary: Of this process alone.
-        process: It.
-        recording: Where it was recorded.
-    """
+    """Returns a training process's own figures: {rank, host, pid, steps, step_s, ledger, exit}."""
     step = summary.training.step_s
     is_script = process.pid == recording.manifest.get("script_pid")
     end = ending(recording, process.logs) if is_script else _own_ending(process)

@@ -262,12 +262,12 @@ def inner_runs(directory: RunDirectory) -> list[str]:
         lines = read_run_file(directory.inner_runs, MAX_BYTES).splitlines()
     except (OSError, ValueError):
         return []
-    found = []
+    paths = []
     for line in lines:
         try:
             path = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(path, str):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths

@@ -87,8 +87,8 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     return replace(known, per_step_us=per_step_us, share=share)
 
 
-def _first_known(told: int | None, otherwise: int | None) -> int | None:
-    return otherwise if told is None else told
+def _first_known(first: int | None, otherwise: int | None) -> int | None:
+    return otherwise if first is None else first
 
 
 def _exit(run: Analysed) -> Exit:
@@ -115,10 +115,7 @@ def training_of(
     """Returns what was trained and how fast.
 
     Args:
-        timeline: Of the process that trains.
-        steps: Its.
         samples: As `trained_samples` counts them; in steps that no loader feeds nobody does.
-        metadata: Its.
         free: What was free; nobody counts the samples of batches that are not made.
     """
     iterations = _iterations(timeline, _feeding(timeline))

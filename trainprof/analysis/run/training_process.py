@@ -108,12 +108,12 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     trainers = trainers or [logs for (_, backwards, *_), logs in weighed if backwards]
     trainers = trainers or [weighed[0][1]]
     workers = _workers(recording.logs, trainers)
-    found = [_joined(logs, helpers) for logs, helpers in zip(trainers, workers, strict=True)]
+    joined = [_joined(logs, helpers) for logs, helpers in zip(trainers, workers, strict=True)]
     of_rank: dict[int, TrainingProcess] = {}
-    for process in found:
+    for process in joined:
         if process.rank is not None:
             of_rank.setdefault(process.rank, process)
-    return [of_rank[rank] for rank in sorted(of_rank)] if len(of_rank) > 1 else found
+    return [of_rank[rank] for rank in sorted(of_rank)] if len(of_rank) > 1 else joined
 
 
 def _by_process(logs: list[ProcessLog]) -> list[list[ProcessLog]]:
@@ -154,15 +154,15 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
         tables.append(_renumbered(log, ids, threads, main_thread))
         details.append(_details_renumbered(log, ids, threads, main_thread))
         for topic in Topic:
-            for number, told in log.texts_of(topic).items():
-                if topic is Topic.LOADER and ids and isinstance(told, dict):
-                    site = told.get("site")
-                    told = {**told, "site": site + ids if isinstance(site, int) else None}
-                if topic is Topic.ENVIRONMENT and ids and isinstance(told, dict):
-                    told = _with_shifted_optimizer(told, ids)
-                if topic is Topic.STACK and ids and isinstance(told, list):
-                    told = [site + ids if site else 0 for site in told if isinstance(site, int)]
-                texts[topic][number + ids] = told
+            for number, text in log.texts_of(topic).items():
+                if topic is Topic.LOADER and ids and isinstance(text, dict):
+                    site = text.get("site")
+                    text = {**text, "site": site + ids if isinstance(site, int) else None}
+                if topic is Topic.ENVIRONMENT and ids and isinstance(text, dict):
+                    text = _with_shifted_optimizer(text, ids)
+                if topic is Topic.STACK and ids and isinstance(text, list):
+                    text = [site + ids if site else 0 for site in text if isinstance(site, int)]
+                texts[topic][number + ids] = text
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
     metadata = Metadata(texts)
@@ -173,10 +173,10 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
     )
 
 
-def _with_shifted_optimizer(told: dict[str, Any], ids: int) -> dict[str, Any]:
+def _with_shifted_optimizer(note: dict[str, Any], ids: int) -> dict[str, Any]:
     """Returns what a later log tells of an optimizer, with its number as its records have it."""
-    number = told.get("optimizer")
-    return {**told, "optimizer": number + ids} if isinstance(number, int) else told
+    number = note.get("optimizer")
+    return {**note, "optimizer": number + ids} if isinstance(number, int) else note
 
 
 def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None) -> Events:

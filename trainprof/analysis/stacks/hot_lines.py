@@ -76,22 +76,18 @@ def hottest_lines(
     line that called them; backward for the line of its call, but for Python hooks in it.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         step_s: Seconds of a steady step by ledger key.
-        names: Of what was seen.
-        fetches: Of the workers, by loader.
         settled_ns: When warm-up was over.
     """
     samples = samples.where(samples.wanted_ns >= settled_ns)
     wanted, taken = parts.at(samples.wanted_ns), parts.at(samples.taken_ns)
     asked = {key: int(np.count_nonzero(wanted == KEY[key])) for key in step_s}
     whole_s = sum(step_s.values())
-    found: list[HottestLine] = []
+    lines: list[HottestLine] = []
     for part, seconds in _with_device_waits(step_s, asked).items():
         if seconds > 0:
             here = samples.where((taken == KEY[part]) & samples.is_known)
-            found += lines_of_part(
+            lines += lines_of_part(
                 names.stacks(here.stack),
                 asked[part],
                 part,
@@ -101,10 +97,10 @@ def hottest_lines(
             )
     for of in fetches:
         met = of.samples
-        found += lines_of_part(
+        lines += lines_of_part(
             met.stacks, met.asked, FETCH, WORKER_THREAD, of.busy_share, independent=met.distinct
         )
-    return sorted(found, key=lambda line: -sum(line.share))[:_MOST_LINES]
+    return sorted(lines, key=lambda line: -sum(line.share))[:_MOST_LINES]
 
 
 def _with_device_waits(step_s: Mapping[str, float], asked: Mapping[str, int]) -> dict[str, float]:
@@ -168,10 +164,7 @@ def lines_of_training(
     """Returns the lines that the parts of the training loop go to, part by part.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
-        names: Of what was seen.
         steps: How many there were.
         once: What of "other" does not come again: its lines are those of the rest.
     """
@@ -180,7 +173,7 @@ def lines_of_training(
         _lasting(parts.at(times), times, once)
         for times in (samples.taken_ns, samples.wanted_ns[in_order])
     )
-    found: list[HotLine] = []
+    shown: list[HotLine] = []
     for name, key in KEY.items():
         asked = int(np.count_nonzero(wanted == key))
         met = samples.stack[(taken == key) & samples.is_known]
@@ -192,8 +185,8 @@ def lines_of_training(
                 here = samples.where(in_order[wanted == key])
                 lines = _where_it_ends(name, here, names)
             lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
-        found += lines
-    return found
+        shown += lines
+    return shown
 
 
 def _lasting(keys: Int64, times: Int64, once: Coverage) -> Int64:
@@ -262,7 +255,6 @@ def _where_it_ends(part: str, samples: StackSamples, names: LineNames) -> list[H
     Args:
         part: Ledger key.
         samples: That were wanted in it.
-        names: Of what was seen.
     """
     lines = lines_met(part, names.stacks(samples.stack), len(samples), None)
     if not lines or lines[0].share < _ENDS_SHARE:
@@ -278,8 +270,6 @@ def fetch_lines(
     """Returns the lines that the making of one loader's batches goes to.
 
     Args:
-        fetches: Of all loaders.
-        loader: Its id.
         samples_by_thread: Looks, and the names of what was seen, by pid and thread.
     """
     met = fetch_samples(fetches, loader, samples_by_thread)
@@ -324,8 +314,8 @@ def fetch_samples(
 
         def is_fetching(times: Int64, start: Int64 = start, end: Int64 = end) -> Bool:
             place = np.searchsorted(start, times, side="right") - 1
-            found: Bool = (place >= 0) & (times < end[np.maximum(place, 0)])
-            return found
+            inside: Bool = (place >= 0) & (times < end[np.maximum(place, 0)])
+            return inside
 
         asked += int(np.count_nonzero(is_fetching(samples.wanted_ns)))
         is_met = is_fetching(samples.taken_ns)
@@ -341,7 +331,6 @@ def lines_met(
 
     Args:
         part: Ledger key, or another name of what the looks were at.
-        stacks: That they met.
         asked: How many looks were wanted; none is returned where too few of them could be taken.
         seconds: Of the part, None where that is not known.
     """
@@ -359,14 +348,14 @@ def lines_met(
         key = function_of(site, function)
         by_function.setdefault(key, Counter())[site] += count
         callers.setdefault(key, Counter())[tuple(of for of, _ in outer)] += count
-    found = []
+    shown = []
     for key, lines in by_function.items():
         met = lines.total()
         share = met / counted
         if share >= SHOWN_FROM_SHARE:
             (site, here), *others = lines.most_common(2)
             [(called_from, _)] = callers[key].most_common(1)
-            found.append(
+            shown.append(
                 HotLine(
                     part=part,
                     site=site,
@@ -380,12 +369,12 @@ def lines_met(
                     is_line_known=is_more(here, sum(count for _, count in others)),
                 )
             )
-    return sorted(found, key=lambda line: -line.share)[:_SHOWN_LINES]
+    return sorted(shown, key=lambda line: -line.share)[:_SHOWN_LINES]
 
 
 def hottest(
     lines: Sequence[HotLine], part: str, leaving_out: Collection[str] = ()
 ) -> HotLine | None:
     """Returns the line that most of a part goes to, of those that are not left out."""
-    told = (line for line in lines if line.part == part and line.site not in leaving_out)
-    return next(told, None)
+    of_part = (line for line in lines if line.part == part and line.site not in leaving_out)
+    return next(of_part, None)

@@ -64,10 +64,7 @@ def torch_in_loop(
     torch's as a whole.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
-        names: Of what was seen.
         lines: Of the parts, as `lines_of_training` has them.
         counted_until: When reads of a kind were counted no longer, ns.
     """
@@ -83,7 +80,7 @@ def torch_in_loop(
     is_torch, is_known = _by_line(is_torch, here, names, until_ns)
     asked -= int(np.count_nonzero(~is_known))
     is_loss = is_torch & gaps.is_models
-    found = []
+    shared = []
     for line in lines:
         if line.part == "other":
             is_there = is_met_at(line, here, names) & is_known
@@ -92,12 +89,12 @@ def torch_in_loop(
                 torch_share=_share(is_torch[is_there]),
                 loss_share=_share(is_loss[is_there]),
             )
-        found.append(line)
+        shared.append(line)
     if asked < MIN_SAMPLES:
-        return TorchInLoop(found, None)
+        return TorchInLoop(shared, None)
     each_s = seconds.get("other", 0.0) / max(asked, int(np.count_nonzero(is_loss)))
     places = Counter(gaps.place[is_loss].tolist())
-    return TorchInLoop(found, {name: count * each_s for name, count in places.items()})
+    return TorchInLoop(shared, {name: count * each_s for name, count in places.items()})
 
 
 def _by_line(
@@ -111,7 +108,6 @@ def _by_line(
     Args:
         is_torch: Which looks met torch as far as reads were counted, shape (n,).
         samples: Those.
-        names: Of what was seen.
         until_ns: When reads of some kind were counted no longer.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
@@ -170,8 +166,6 @@ def python_once(
     """Returns what of the loop's own code comes but once.
 
     Args:
-        parts: Of the training thread.
-        compiling: When torch.compile did in the loop, evaluation left out.
         own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
         step_ends: Of the steps, ns, shape (n_steps,).
         warmup: So many steps lead up to steady ones.
@@ -202,8 +196,8 @@ def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
     inner_ns = [own_ns[a:b].sum() for a, b in zip(first.tolist(), behind.tolist(), strict=True)]
     left = compiling.ends - compiling.starts - np.array(inner_ns, dtype=np.int64)
     is_between = parts.at(compiling.starts) == KEY["other"]
-    found: Int64 = np.where(is_between, np.maximum(left, 0), 0)
-    return found
+    between_ns: Int64 = np.where(is_between, np.maximum(left, 0), 0)
+    return between_ns
 
 
 def _first_steps(own_ns: Int64, warmup: int) -> int:

@@ -54,21 +54,22 @@ def python_in_model(
     And where another thread of the process runs Python code now and then.
 
     Args:
-        samples: At the training thread.
-        parts: Its.
         seconds: Of each part inside the loop, by ledger key.
-        names: Of what was seen.
         settled_ns: When warm-up was over: a first forward imports and compiles.
     """
-    told = samples.where(samples.wanted_ns >= settled_ns)
-    told = told.where(np.argsort(told.wanted_ns, kind="stable"))
-    part, is_held = parts.at(told.wanted_ns), _is_other_code(told)
+    settled = samples.where(samples.wanted_ns >= settled_ns)
+    settled = settled.where(np.argsort(settled.wanted_ns, kind="stable"))
+    part, is_held = parts.at(settled.wanted_ns), _is_other_code(settled)
     in_model = np.isin(part, [KEY[name] for name in PARTS])
-    if np.count_nonzero(in_model & ~told.is_alone) > _CROWDED_SHARE * np.count_nonzero(in_model):
+    if np.count_nonzero(in_model & ~settled.is_alone) > _CROWDED_SHARE * np.count_nonzero(in_model):
         return None
-    told, part, is_held = told.where(told.is_alone), part[told.is_alone], is_held[told.is_alone]
+    settled, part, is_held = (
+        settled.where(settled.is_alone),
+        part[settled.is_alone],
+        is_held[settled.is_alone],
+    )
     of_part: dict[str, float] = {}
-    is_counted = np.zeros(len(told), dtype=bool)
+    is_counted = np.zeros(len(settled), dtype=bool)
     for name in PARTS:
         here = part == KEY[name]
         if np.count_nonzero(here) >= MIN_SAMPLES:
@@ -78,7 +79,7 @@ def python_in_model(
     if held < MIN_HELD:
         return None
     most = max(of_part, key=lambda name: of_part[name])
-    lines, behind = _lines(most, told.where(is_counted), names, sum(of_part.values()))
+    lines, behind = _lines(most, settled.where(is_counted), names, sum(of_part.values()))
     return PythonInModel(int(np.count_nonzero(is_counted)), held, of_part, lines, behind)
 
 
@@ -109,8 +110,8 @@ def _is_other_code(samples: StackSamples) -> Bool:
     Python that lets nobody else run, or arrays (SciPy's, say), which let others run meanwhile, in
     such a library's own code: in the user's they look like an operator of torch's.
     """
-    found: Bool = (samples.held_ns >= HELD_NS) | samples.of_arrays
-    return found
+    is_other: Bool = (samples.held_ns >= HELD_NS) | samples.of_arrays
+    return is_other
 
 
 def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
@@ -134,15 +135,18 @@ def element_reads(
     Args:
         parts: Of the training thread's loop.
         seconds: Of each part inside it, by ledger key.
-        sites: Names of lines.
         counted_until: When reads of a kind were counted no longer, ns.
         settled_ns: When warm-up was over.
     """
     until_ns = min(counted_until.values(), default=_NEVER_NS)
-    found = (
+    of_parts = (
         _of_part(name, parts, seconds, sites, settled_ns, until_ns) for name in ("forward", "loss")
     )
-    return max((one for one in found if one is not None), key=lambda one: one.seconds, default=None)
+    return max(
+        (reads for reads in of_parts if reads is not None),
+        key=lambda reads: reads.seconds,
+        default=None,
+    )
 
 
 def _of_part(

@@ -71,8 +71,8 @@ def thread_samples(details: Details, thread: int) -> StackSamples:
     rows = rows[np.argsort(rows["end"], kind="stable")]
 
     def has(flag: LookFlag) -> Bool:
-        found: Bool = (rows["flags"] & flag) > 0
-        return found
+        is_set: Bool = (rows["flags"] & flag) > 0
+        return is_set
 
     return StackSamples(
         wanted_ns=rows["start"].astype(np.int64),
@@ -120,8 +120,10 @@ class LineNames:
         return counted
 
     def _frames(self, stack: int, *, of_dataset: bool) -> Stack:
-        told = self._stacks.get(stack)
-        numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
+        frame_ids = self._stacks.get(stack)
+        numbers = (
+            [n for n in frame_ids if isinstance(n, int)] if isinstance(frame_ids, list) else []
+        )
         if of_dataset and (FETCHED not in numbers or numbers[0] == FETCHED):
             return ()
         frames = [(self._sites[n], self._function(n)) for n in numbers if n != FETCHED]
@@ -142,11 +144,7 @@ def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
 
 
 def line_names(log: ProcessLog, cwd: Any) -> LineNames:
-    """Returns the names in a process's log.
-
-    Args:
-        cwd: Where the run was started.
-    """
+    """Returns the names in a process's log."""
     texts = {topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)}
     return LineNames(texts, Sites(texts[Topic.SITE], cwd if isinstance(cwd, str) else None))
 

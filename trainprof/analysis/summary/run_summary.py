@@ -161,7 +161,7 @@ class RunSummary:
     @property
     def time_of_devices(self) -> str:
         """What shares of a device's time are of, in words."""
-        return AFTER_WARMUP if any(one.warmup_s for one in self.devices or ()) else "training"
+        return AFTER_WARMUP if any(device.warmup_s for device in self.devices or ()) else "training"
 
     @property
     def without_evaluation_s(self) -> float:

@@ -105,7 +105,7 @@ def _advice(
     context: RunContext, worst: Transfer, spent_s: float
 ) -> tuple[str, float, dict[str, Any]]:
     """Returns what to do about copies, what that saves at most, s, and what to patch."""
-    in_loader = any(feed.loader.touches_device for feed in context.feeding)
+    in_loader = any(feeder.loader.touches_device for feeder in context.feeding)
     if worst.direction == "d2h":
         advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
         return advice, spent_s, {}
@@ -197,7 +197,7 @@ def _pinned(context: RunContext, loaders: list[Loader]) -> str:
         return _BY_ITSELF
     if all(one.pin_memory for one in loaders):
         return f"a pin_memory() method for the batch's own class, or {_BY_ITSELF},"
-    builders = {feed.loader.built_by for feed in context.feeding}
+    builders = {feeder.loader.built_by for feeder in context.feeding}
     if len(builders) != 1 or None in builders:
         return "DataLoader(..., pin_memory=True)"
     return call_with(context.feeding[0].loader, {"pin_memory": True})

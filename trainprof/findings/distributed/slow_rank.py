@@ -164,7 +164,9 @@ def _place(context: RunContext, cause: str) -> tuple[str | None, str]:
 def _evaluated_at(context: RunContext) -> str | None:
     """Returns the line that calls for evaluation; where nobody knows it, that of its loader."""
     loaders = [
-        feed.loader for feed in (*context.evaluating, *context.feeding) if feed.loader.evaluation_s
+        feeder.loader
+        for feeder in (*context.evaluating, *context.feeding)
+        if feeder.loader.evaluation_s
     ]
     longest = max(loaders, key=lambda one: one.evaluation_s, default=None)
     if longest is None:

@@ -33,7 +33,7 @@ from trainprof.findings.loading.waiting import (
 )
 from trainprof.findings.loading.worker_restart import WITHOUT
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import place, share_of, span, waited_of_batch
 
 _BY_SAMPLE: Final = "sample_by_sample"
@@ -49,25 +49,26 @@ _HAS_NOW: Final = {"BatchSampler(sampler,": "sampler", "generator=...": "generat
 
 
 def _sample_by_sample(context: RunContext) -> Finding | None:
-    feed = of_cause(context, _BY_SAMPLE, SAMPLE_BY_SAMPLE)
-    if feed is None or feed.measured is None:
+    feeder = of_cause(context, _BY_SAMPLE, SAMPLE_BY_SAMPLE)
+    if feeder is None or feeder.measured is None:
         return None
-    loader, fetch = feed.loader, feed.loader.fetch
+    loader, fetch = feeder.loader, feeder.loader.fetch
     if fetch is None or fetch.wall_s is None or not fetch.samples or not loader.whole_batches:
         return None
     each_s = fetch.wall_s.mean * fetch.n / fetch.samples
     alters = WITHOUT if loader.num_workers else {}
     first = "".join(f"{one}, then " for one in needed_first(loader, alters))
-    started_s = feed.starts_s if loader.num_workers else 0.0
+    started_s = feeder.starts_s if loader.num_workers else 0.0
     return finding(
         context,
         # What is advised is for it alone.
-        replace(feed, loader=replace(loader, also_builds=[])),
+        replace(feeder, loader=replace(loader, also_builds=[])),
         _BY_SAMPLE,
         f"each batch is put together from {loader.batch_size} samples, asked for one by one, "
-        f"{span(each_s)} each: training waits {waited_of_batch(feed.measured, feed.wait_share)}, "
-        f"{percent(feed.wait_share)} of training",
-        outside_steps(context, feed.wait_share * context.training_s + started_s),
+        f"{span(each_s)} each: training waits "
+        f"{waited_of_batch(feeder.measured, feeder.wait_share)}, "
+        f"{percent(feeder.wait_share)} of training",
+        outside_steps(context, feeder.wait_share * context.training_s + started_s),
         advice=f"{first}{call_for_whole_batches(loader)}",
         alters=alters,
         cautions=cautions_of_whole_batches(loader),
@@ -124,20 +125,20 @@ def cautions_of_whole_batches(loader: Loader) -> list[str]:
 
 
 def _slow_sampler(context: RunContext) -> Finding | None:
-    feed = of_cause(context, _SLOW_SAMPLER, SAMPLING)
-    if feed is None or feed.inputs is None or feed.measured is None:
+    feeder = of_cause(context, _SLOW_SAMPLER, SAMPLING)
+    if feeder is None or feeder.inputs is None or feeder.measured is None:
         return None
-    gain = of_inputs(context, feed, drawn_at_once(feed.inputs))
+    gain = of_inputs(context, feeder, drawn_at_once(feeder.inputs))
     if gain is None:
         return None
-    drawn_s, line = feed.inputs.sampler_s, context.hot_line("data_wait")
+    drawn_s, line = feeder.inputs.sampler_s, context.hot_line("data_wait")
     where = "" if line is None else f"; {place(line)} takes {share_of(line)} of the wait for data"
     return finding(
         context,
-        feed,
+        feeder,
         _SLOW_SAMPLER,
-        f"drawing the indices of a batch takes {span(drawn_s)} of {span(feed.measured.step_s)} in "
-        f"the training process; training waits {percent(feed.wait_share)} of its time",
+        f"drawing the indices of a batch takes {span(drawn_s)} of {span(feeder.measured.step_s)} "
+        f"in the training process; training waits {percent(feeder.wait_share)} of its time",
         gain,
         advice=f"a sampler that works out beforehand what it needs; workers do not draw{where}",
         cautions=[DRAWN_ANEW],
@@ -148,40 +149,46 @@ def _slow_sampler(context: RunContext) -> Finding | None:
 
 
 def _slow_collate(context: RunContext) -> Finding | None:
-    feed = of_cause(context, _SLOW_COLLATE, COLLATING)
-    if feed is None or feed.inputs is None or feed.measured is None or feed.loader.fetch is None:
+    feeder = of_cause(context, _SLOW_COLLATE, COLLATING)
+    if (
+        feeder is None
+        or feeder.inputs is None
+        or feeder.measured is None
+        or feeder.loader.fetch is None
+    ):
         return None
     part, made, worked_s = (
-        collate_share(feed.loader.fetch),
-        feed.loader.fetch.wall_s,
-        feed.loader.receive_cpu_s,
+        collate_share(feeder.loader.fetch),
+        feeder.loader.fetch.wall_s,
+        feeder.loader.receive_cpu_s,
     )
-    received_s = None if worked_s is None else worked_s / max(feed.loader.iterations, 1)
-    gain = of_inputs(context, feed, without_collate(feed.inputs, part, received_s))
+    received_s = None if worked_s is None else worked_s / max(feeder.loader.iterations, 1)
+    gain = of_inputs(context, feeder, without_collate(feeder.inputs, part, received_s))
     if gain is None or made is None:
         return None
     return finding(
         context,
-        feed,
+        feeder,
         _SLOW_COLLATE,
         f"putting samples together takes {span(part * made.mean)} of the {span(made.mean)} that a "
-        f"batch is made in, {percent(part)}; training waits {percent(feed.wait_share)} of its time",
+        f"batch is made in, {percent(part)}; training waits {percent(feeder.wait_share)} "
+        "of its time",
         gain,
         advice="a collate function that works on whole arrays",
         evidence={"collate_share": part, "collate_per_batch_s": part * made.mean},
-        site=_site_of_collate(feed),
+        site=_site_of_collate(feeder),
     )
 
 
-def _site_of_collate(feed: Feed) -> str | None:
+def _site_of_collate(feeder: Feeder) -> str | None:
     """Returns the line of the collate function that was met most, else where it begins."""
-    begins, line = feed.loader.collate_site, feed.hot_line()
+    begins, line = feeder.loader.collate_site, feeder.hot_line()
     if line is None or begins is None:
         return begins
     file = begins.rpartition(":")[0]
     is_inside = any(one.rpartition(":")[0] == file for one in (line.site, *line.called_from))
     # Who takes more than is left for the dataset is the collate function, or called by it.
-    is_its_own = line.share > 1 - collate_share(feed.loader.fetch)
+    is_its_own = line.share > 1 - collate_share(feeder.loader.fetch)
     return line.site if is_inside and is_its_own else begins
 
 

@@ -35,8 +35,8 @@ THRESHOLDS: Final = {
 
 def find(context: RunContext) -> Finding | None:
     least = RULE.threshold(context.settings, "equal_workers")
-    for feed in context.feeding:
-        loader = feed.loader
+    for feeder in context.feeding:
+        loader = feeder.loader
         equal = loader.equal_workers or 1
         if not loader.repeats_samples or equal < least:
             continue

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import OTHER
-from trainprof.findings.run_context import Feed
+from trainprof.findings.run_context import Feeder
 
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Where indices are to be worked out beforehand.
@@ -27,18 +27,18 @@ OFF_DEVICE: Final = "move .to(device) out of the dataset or collate function int
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
 
-def cautions_of(feed: Feed, change: Mapping[str, Any]) -> list[str]:
+def cautions_of(feeder: Feeder, change: Mapping[str, Any]) -> list[str]:
     """Returns what a change of a loader's arguments alters.
 
     Args:
-        feed: The loader.
+        feeder: The loader.
         change: Its arguments, by name.
     """
-    loader, now = feed.loader, feed.loader.num_workers or 0
+    loader, now = feeder.loader, feeder.loader.num_workers or 0
     workers, is_kept = change.get("num_workers", now), bool(change.get("persistent_workers"))
     cautions = []
     if workers > now:
-        cautions += [*_of_stream(feed, workers), *_of_open_files(loader)]
+        cautions += [*_of_stream(feeder, workers), *_of_open_files(loader)]
         cautions += [] if now else _of_new_python(loader)
     elif now and not workers:
         cautions.append(
@@ -117,23 +117,23 @@ def others_of_line(loader: Loader) -> str:
     )
 
 
-def ranks_of(feed: Feed) -> int:
+def ranks_of(feeder: Feeder) -> int:
     """Returns how many ranks share the cores, and the memory, of a loader's host; 1 of no ranks."""
-    return 1 if feed.inputs is None else feed.inputs.ranks
+    return 1 if feeder.inputs is None else feeder.inputs.ranks
 
 
-def shards_of(feed: Feed) -> int | None:
+def shards_of(feeder: Feeder) -> int | None:
     """Returns how many workers get any of a loader's data; None where all of them do."""
-    return None if feed.inputs is None else feed.inputs.shards
+    return None if feeder.inputs is None else feeder.inputs.shards
 
 
 def _changed(loader: Loader) -> str:
     return f"the dataset's {' and '.join(loader.changed_between_passes)}"
 
 
-def _of_stream(feed: Feed, workers: int) -> list[str]:
-    loader = feed.loader
-    if workers < 2 or loader.shares_stream or shards_of(feed) is not None:
+def _of_stream(feeder: Feeder, workers: int) -> list[str]:
+    loader = feeder.loader
+    if workers < 2 or loader.shares_stream or shards_of(feeder) is not None:
         return []
     if loader.shares_stream is False:
         return [

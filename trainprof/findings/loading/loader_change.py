@@ -20,7 +20,7 @@ from trainprof.findings.loading.waiting import (
     WAIT_SHARE,
     collate_share,
 )
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import (
     around,
     place,
@@ -36,37 +36,39 @@ WAITED_FROM: Final = {
 }
 
 
-def of_cause(context: RunContext, rule: str, cause: str) -> Feed | None:
+def of_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
     least = context.settings.get(f"{rule}.wait_share", WAIT_SHARE)
     return next(
         (
-            feed
-            for feed in context.feeding
-            if feed.cause is not None and feed.cause.name == cause and feed.wait_share >= least
+            feeder
+            for feeder in context.feeding
+            if feeder.cause is not None
+            and feeder.cause.name == cause
+            and feeder.wait_share >= least
         ),
         None,
     )
 
 
-def gain_of_cause(context: RunContext, feed: Feed) -> Gain | None:
+def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
     """Returns what the setting that a loader's cause names would give; None without one."""
-    cause = feed.cause
+    cause = feeder.cause
     if cause is None or cause.setting is None or cause.found is None:
         return None
     return of_setting(
-        context, feed, cause.setting, _no_faster_than_others(context, feed, cause.found)
+        context, feeder, cause.setting, _no_faster_than_others(context, feeder, cause.found)
     )
 
 
-def _no_faster_than_others(context: RunContext, feed: Feed, found: Prediction) -> Prediction:
+def _no_faster_than_others(context: RunContext, feeder: Feeder, found: Prediction) -> Prediction:
     """Returns steps no shorter than the workers of others take that are asked in the same steps.
 
     While training waits for this loader they make their batches: a wait hides another's.
     """
-    if feed.steps_share < 1:
+    if feeder.steps_share < 1:
         return found
-    others = [x for x in context.feeding if x is not feed and x.steps_share == 1 and x.inputs]
+    others = [x for x in context.feeding if x is not feeder and x.steps_share == 1 and x.inputs]
     made_s = [
         float(x.inputs.fetch_s.mean()) / x.inputs.setting.workers
         for x in others
@@ -76,17 +78,17 @@ def _no_faster_than_others(context: RunContext, feed: Feed, found: Prediction) -
     return replace(found, step_s=Interval(*(max(s, least_s) for s in found.step_s.ends())))
 
 
-def with_workers(feed: Feed, setting: Setting) -> dict[str, Any]:
+def with_workers(feeder: Feeder, setting: Setting) -> dict[str, Any]:
     """Returns the arguments that make a loader's workers those of a setting."""
     change: dict[str, Any] = {"num_workers": setting.workers}
-    if setting.is_persistent and not feed.loader.persistent_workers:
+    if setting.is_persistent and not feeder.loader.persistent_workers:
         change["persistent_workers"] = True
     return change
 
 
 def finding(
     context: RunContext,
-    feed: Feed,
+    feeder: Feeder,
     rule: str,
     title: str,
     gain: Gain,
@@ -106,7 +108,7 @@ def finding(
 
     Args:
         context: The run.
-        feed: The loader.
+        feeder: The loader.
         rule: Who finds it.
         title: What was measured.
         gain: What the change would give.
@@ -119,11 +121,11 @@ def finding(
         site: Where it is, if not at the loader.
         is_of_making: It is about the making of batches.
     """
-    measured, loader, altered = feed.measured, feed.loader, alters or change or {}
+    measured, loader, altered = feeder.measured, feeder.loader, alters or change or {}
     numbers = {
         LOADER_ID: loader.id,
         "built_by": loader.built_by,
-        "wait_share": feed.wait_share,
+        "wait_share": feeder.wait_share,
         "wait_total_s": loader.wait_total_s,
         "wait_per_batch_s": None if measured is None else measured.wait_s,
         "batch_s": None if measured is None else measured.step_s,
@@ -142,10 +144,10 @@ def finding(
         advice=advice,
         evidence=numbers,
         change=change,
-        cautions=[*(cautions or []), *cautions_of(feed, altered)],
+        cautions=[*(cautions or []), *cautions_of(feeder, altered)],
         also=[
             *(also or []),
-            *(_where_it_goes(feed) if is_of_making else []),
+            *(_where_it_goes(feeder) if is_of_making else []),
         ],
     )
 
@@ -176,9 +178,13 @@ def arguments(change: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def _where_it_goes(feed: Feed) -> list[str]:
+def _where_it_goes(feeder: Feeder) -> list[str]:
     """Returns which line the making of batches goes to."""
-    line, fetch, share = feed.hot_line(), feed.loader.fetch, 1 - collate_share(feed.loader.fetch)
+    line, fetch, share = (
+        feeder.hot_line(),
+        feeder.loader.fetch,
+        1 - collate_share(feeder.loader.fetch),
+    )
     if line is not None:
         return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:

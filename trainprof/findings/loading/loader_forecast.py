@@ -26,7 +26,7 @@ from trainprof.analysis.pipeline.bounds import (
 )
 from trainprof.findings.gain import of_faster_steps
 from trainprof.findings.loading.waiting import most_workers
-from trainprof.findings.run_context import Feed, RunContext, times_of_part
+from trainprof.findings.run_context import Feeder, RunContext, times_of_part
 
 # Batches of loaders that take turns are so many times a training's, those of loaders side by side
 # as many times as there are loaders.
@@ -44,13 +44,13 @@ class Modelled:
         batches: That training took of it.
     """
 
-    feed: Feed
+    feeder: Feeder
     inputs: PipelineInputs
     measured: Rates
     batches: int
 
 
-def modelled(feeding: Sequence[Feed]) -> list[Modelled]:
+def modelled(feeding: Sequence[Feeder]) -> list[Modelled]:
     """Returns the loaders to which the model applies, in the same order."""
     return [
         Modelled(one, one.inputs, one.measured, max(one.loader.iterations, 1))
@@ -104,13 +104,13 @@ class LoaderForecast:
             return None
         steps = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
         if self._faster is None:
-            waits = sum(x.feed.wait_share for x in self._loaders)
+            waits = sum(x.feeder.wait_share for x in self._loaders)
             steps = of_faster_steps(self._case, steps, waits)
         return self._of_all_steps(self._with_starts(steps, settings))
 
     def _of_all_steps(self, speedup: Interval) -> Interval:
         """Returns how many times as fast all is if these loaders feed a part of the steps."""
-        shares = [one.feed.steps_share for one in self._loaders]
+        shares = [one.feeder.steps_share for one in self._loaders]
         share = min(sum(shares), 1.0) if self._take_turns else max(shares)
         if share >= NEARLY_ALL:
             return speedup
@@ -118,7 +118,7 @@ class LoaderForecast:
 
     def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
         """Returns how many times as fast training will be whose steps are so many times as fast."""
-        now = [one.feed.now for one in self._loaders]
+        now = [one.feeder.now for one in self._loaders]
         before_s = [
             Interval.exactly(0.0) if x is None else self._starts(k, x) for k, x in enumerate(now)
         ]
@@ -172,7 +172,7 @@ class LoaderForecast:
         Batches that workers had made ahead take less than others: that is taken off.
         """
         one = self._loaders[index]
-        played, batches = one.inputs.batches, one.feed.loader.length or one.inputs.batches
+        played, batches = one.inputs.batches, one.feeder.loader.length or one.inputs.batches
         pairs = zip(found.epoch_s.ends(), found.step_s.ends(), strict=True)
         added = [(epoch_s - played * step_s) / max(batches, played) for epoch_s, step_s in pairs]
         return Interval(min(added), added[1], max(added))

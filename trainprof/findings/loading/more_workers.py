@@ -29,7 +29,7 @@ from trainprof.findings.loading.waiting import (
     reading_share,
 )
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import rerun_words
 from trainprof.findings.wording import place
 
@@ -47,7 +47,7 @@ _HALF: Final = 0.5
 _OF_COLUMNS: Final = "Dataset"
 
 
-def more_workers(context: RunContext, feed: Feed, rule: Rule, title: str) -> Finding | None:
+def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) -> Finding | None:
     """Returns the finding that a loader should have the workers that its cause names.
 
     Where they may as well lose, and do not promise enough to be told, or little where one function
@@ -55,25 +55,25 @@ def more_workers(context: RunContext, feed: Feed, rule: Rule, title: str) -> Fin
 
     Args:
         context: The run.
-        feed: The loader.
+        feeder: The loader.
         rule: Who finds it.
         title: What was measured.
     """
-    assert feed.cause is not None
-    setting, gain = feed.cause.setting, gain_of_cause(context, feed)
+    assert feeder.cause is not None
+    setting, gain = feeder.cause.setting, gain_of_cause(context, feeder)
     if setting is None or gain is None:
         return None
-    fetch = feed.loader.fetch
+    fetch = feeder.loader.fetch
     if reading_share(fetch) >= _READING_SHARE or asleep_share(fetch) >= ASLEEP_SHARE:
         # Nobody knows what it gives to more of them at once: one disk, a lock, a rate limit.
         gain = replace(
             gain, training=(1.0, gain.training[1]), run=(1.0, gain.run[1]), is_at_most=True
         )
-    wanted = with_workers(feed, setting)
-    workers, change = advised(feed.loader, wanted)
+    wanted = with_workers(feeder, setting)
+    workers, change = advised(feeder.loader, wanted)
     found = finding(
         context,
-        feed,
+        feeder,
         rule.id,
         title,
         gain,
@@ -85,42 +85,42 @@ def more_workers(context: RunContext, feed: Feed, rule: Rule, title: str) -> Fin
     if not is_unsure(found):
         return found
     is_little = passed_over_for(found, rule, context) is not None
-    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(feed)
+    is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(feeder)
     return (
-        _by_cheaper_samples(context, feed, rule.id, title, setting) if is_little else None
+        _by_cheaper_samples(context, feeder, rule.id, title, setting) if is_little else None
     ) or found
 
 
 def _by_cheaper_samples(
-    context: RunContext, feed: Feed, rule: str, title: str, setting: Setting
+    context: RunContext, feeder: Feeder, rule: str, title: str, setting: Setting
 ) -> Finding | None:
-    gain = gain_of_cheaper_samples(context, feed)
+    gain = gain_of_cheaper_samples(context, feeder)
     if gain is None:
         return None
-    workers = call_with(feed.loader, with_workers(feed, setting))
-    rerun = rerun_words(context, feed, setting.workers)
-    more = "more workers" if feed.loader.num_workers else "workers"
-    line, site, built = feed.hot_line(), None, list[str]()
+    workers = call_with(feeder.loader, with_workers(feeder, setting))
+    rerun = rerun_words(context, feeder, setting.workers)
+    more = "more workers" if feeder.loader.num_workers else "workers"
+    line, site, built = feeder.hot_line(), None, list[str]()
     if line is not None and own_share(line) >= _MOST:
-        site, built = line.site, [f"the loader is built at {feed.loader.site}"]
+        site, built = line.site, [f"the loader is built at {feeder.loader.site}"]
     return finding(
         context,
-        feed,
+        feeder,
         rule,
         f"{title}; {more} may take as much from training as they give",
         gain,
-        advice=cheaper_samples(line, feed.loader),
+        advice=cheaper_samples(line, feeder.loader),
         also=[*built, f"whether {workers} helps only a rerun tells: {rerun}"],
         site=site,
     )
 
 
-def _is_one_function(feed: Feed) -> bool:
+def _is_one_function(feeder: Feeder) -> bool:
     """Whether nearly all of making batches is the computing of one function."""
-    line = feed.hot_line()
+    line = feeder.hot_line()
     if line is None or line.share < _NEARLY_ALL:
         return False
-    return asleep_share(feed.loader.fetch) <= _HARDLY_ASLEEP
+    return asleep_share(feeder.loader.fetch) <= _HARDLY_ASLEEP
 
 
 def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
@@ -143,21 +143,27 @@ def own_share(line: HotLine) -> float:
     return line.share if line.line_share is None else line.line_share
 
 
-def gain_of_cheaper_samples(context: RunContext, feed: Feed) -> Gain | None:
+def gain_of_cheaper_samples(context: RunContext, feeder: Feeder) -> Gain | None:
     """Returns what it would give at most if batches cost nothing to make.
 
     With what computing takes longer beside workers, which then have nothing to do. None where that
     is neither a line of the user's nor a library's dataset, or it is not known.
     """
-    if feed.inputs is None or (feed.hot_line() is None and not _is_made_by_library(context, feed)):
+    if feeder.inputs is None or (
+        feeder.hot_line() is None and not _is_made_by_library(context, feeder)
+    ):
         return None
-    return None if feed.inputs is None else of_inputs(context, feed, without_part(feed.inputs, 1.0))
+    return (
+        None
+        if feeder.inputs is None
+        else of_inputs(context, feeder, without_part(feeder.inputs, 1.0))
+    )
 
 
-def _is_made_by_library(context: RunContext, feed: Feed) -> bool:
+def _is_made_by_library(context: RunContext, feeder: Feeder) -> bool:
     """Whether training waits in its own thread for what a library's dataset computes."""
-    if feed.loader.num_workers or feed.loader.holds_tensors:
+    if feeder.loader.num_workers or feeder.loader.holds_tensors:
         return False
     waiting = (line for line in context.summary.part_lines if line.part == "data_wait")
     is_seen = any(line.share >= _HALF for line in waiting)
-    return is_seen and collate_share(feed.loader.fetch) < _HALF
+    return is_seen and collate_share(feeder.loader.fetch) < _HALF

@@ -38,7 +38,7 @@ from trainprof.findings.loading.model_inputs import without_running
 from trainprof.findings.loading.more_workers import cheaper_samples
 from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import number_of, waited_of_batch
 
 ID: Final = "saturated_cpu"
@@ -60,50 +60,52 @@ _SPREAD: Final = 0.5
 
 
 def find(context: RunContext) -> Finding | None:
-    feed = of_cause(context, ID, CPU)
+    feeder = of_cause(context, ID, CPU)
     least = RULE.threshold(context.settings, "wait_share")
-    if feed is not None and feed.wait_share >= least:
-        return _of_waits(context, feed)
+    if feeder is not None and feeder.wait_share >= least:
+        return _of_waits(context, feeder)
     # A device computes on no core.
     fed_by = () if context.is_on_device else context.feeding
     return next((found for one in fed_by if (found := _of_computing(context, one))), None)
 
 
-def _of_waits(context: RunContext, feed: Feed) -> Finding | None:
-    if feed.inputs is None or feed.measured is None:
+def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
+    if feeder.inputs is None or feeder.measured is None:
         return None
     # Receiving and computing are slow for the same reason: the whole wait may go, and what
     # computing takes longer beside workers.
-    crowding = None if context.is_on_device else crowding_of(feed.inputs)
+    crowding = None if context.is_on_device else crowding_of(feeder.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
-    gain = outside_steps(context, feed.wait_share * context.training_s)
+    gain = outside_steps(context, feeder.wait_share * context.training_s)
     for one in (
-        of_inputs(context, feed, without_running(feed.inputs)),
-        of_batches(context, feed, feed.measured.wait_s + beside_s),
+        of_inputs(context, feeder, without_running(feeder.inputs)),
+        of_batches(context, feeder, feeder.measured.wait_s + beside_s),
     ):
         gain = gain if one is None else larger(gain, one)
-    who = "workers" if feed.loader.num_workers else "the training process, which makes them itself"
+    who = (
+        "workers" if feeder.loader.num_workers else "the training process, which makes them itself"
+    )
     title = (
         f"making batches needs more of the CPU than there is{_cores(context)} for {who}: training "
-        f"waits {waited_of_batch(feed.measured, feed.wait_share)}, {percent(feed.wait_share)} of "
-        "training; more workers would not help"
+        f"waits {waited_of_batch(feeder.measured, feeder.wait_share)}, "
+        f"{percent(feeder.wait_share)} of training; more workers would not help"
     )
-    return _told(context, feed, title, gain)
+    return _told(context, feeder, title, gain)
 
 
-def _of_computing(context: RunContext, feed: Feed) -> Finding | None:
+def _of_computing(context: RunContext, feeder: Feeder) -> Finding | None:
     """Returns that workers whose batches are in time take the cores that training computes on."""
-    workers, waits = feed.loader.num_workers or 0, runnable_share(feed.loader.fetch)
-    is_explained = feed.cause is not None and feed.cause.name != UNKNOWN
-    if not workers or is_explained or feed.inputs is None or feed.measured is None:
+    workers, waits = feeder.loader.num_workers or 0, runnable_share(feeder.loader.fetch)
+    is_explained = feeder.cause is not None and feeder.cause.name != UNKNOWN
+    if not workers or is_explained or feeder.inputs is None or feeder.measured is None:
         return None
     if waits < RULE.threshold(context.settings, "runnable_share"):
         return None
-    gain = _gain(context, feed, waits)
+    gain = _gain(context, feeder, waits)
     least = RULE.threshold(context.settings, "share")
     if gain is None or 1 - 1 / gain.likely < least:
         return None
-    crowding = crowding_of(feed.inputs)
+    crowding = crowding_of(feeder.inputs)
     title = (
         f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(context)}, "
         f"and a batch waits for one {percent(waits)} of its making"
@@ -113,31 +115,35 @@ def _of_computing(context: RunContext, feed: Feed) -> Finding | None:
         "alone_s": None if crowding is None else crowding.alone_s,
         "beside_s": None if crowding is None else crowding.beside_s,
     }
-    return _told(context, feed, title, gain, evidence)
+    return _told(context, feeder, title, gain, evidence)
 
 
-def _gain(context: RunContext, feed: Feed, waits: float) -> Gain | None:
-    assert feed.inputs is not None
-    crowding = crowding_of(feed.inputs)
+def _gain(context: RunContext, feeder: Feeder, waits: float) -> Gain | None:
+    assert feeder.inputs is not None
+    crowding = crowding_of(feeder.inputs)
     if crowding is not None:
-        return of_batches(context, feed, crowding.saved_s)
+        return of_batches(context, feeder, crowding.saved_s)
     cpu = shared_cpu(context.summary.system.cpu) if context.summary.system else None
     if waits < RUNNABLE_SHARE or cpu is None or cpu.others_share > _OTHERS_SHARE:
         return None
-    return of_inputs(context, feed, without_running(feed.inputs))
+    return of_inputs(context, feeder, without_running(feeder.inputs))
 
 
 def _told(
-    context: RunContext, feed: Feed, title: str, gain: Gain, evidence: dict[str, Any] | None = None
+    context: RunContext,
+    feeder: Feeder,
+    title: str,
+    gain: Gain,
+    evidence: dict[str, Any] | None = None,
 ) -> Finding:
-    line = feed.hot_line()
+    line = feeder.hot_line()
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         title,
         gain,
-        advice=cheaper_samples(line, feed.loader),
+        advice=cheaper_samples(line, feeder.loader),
         evidence=evidence,
         site=line.site if line is not None else None,
     )

@@ -61,15 +61,15 @@ THRESHOLDS: Final = WAITED_FROM
 
 
 def find(context: RunContext) -> Finding | None:
-    feed = of_cause(context, ID, SERIAL)
-    if feed is None or feed.measured is None:
+    feeder = of_cause(context, ID, SERIAL)
+    if feeder is None or feeder.measured is None:
         return None
     title = (
         f"the training process makes its batches itself (num_workers=0) and waits "
-        f"{waited_of_batch(feed.measured, feed.wait_share)} for it, "
-        f"{percent(feed.wait_share)} of training"
+        f"{waited_of_batch(feeder.measured, feeder.wait_share)} for it, "
+        f"{percent(feeder.wait_share)} of training"
     )
-    return more_workers(context, feed, RULE, title)
+    return more_workers(context, feeder, RULE, title)
 
 
 RULE: Final = Rule(

@@ -49,11 +49,11 @@ THRESHOLDS: Final = {
 
 
 def find(context: RunContext) -> Finding | None:
-    feed = of_cause(context, ID, RECEIVING)
-    if feed is None or feed.inputs is None or feed.measured is None:
+    feeder = of_cause(context, ID, RECEIVING)
+    if feeder is None or feeder.inputs is None or feeder.measured is None:
         return None
-    gain = of_inputs(context, feed, received_at_once(feed.inputs))
-    loader = feed.loader
+    gain = of_inputs(context, feeder, received_at_once(feeder.inputs))
+    loader = feeder.loader
     if gain is None or not loader.receive_s or loader.wait_s is None:
         return None
     each_s, worked_s = loader.receive_s / max(loader.wait_s.n, 1), loader.receive_cpu_s
@@ -64,11 +64,11 @@ def find(context: RunContext) -> Finding | None:
         why += ", which is asked for each tensor"
     title = (
         f"taking a batch over from its worker takes {span(each_s)} of "
-        f"{span(feed.measured.step_s)}{why}; more workers would not help"
+        f"{span(feeder.measured.step_s)}{why}; more workers would not help"
     )
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         title,
         gain,

@@ -63,51 +63,56 @@ def find(context: RunContext) -> Finding | None:
 
 def _of_batches(context: RunContext) -> Finding | None:
     """Returns that more batches ahead would bridge the long ones."""
-    feed = of_cause(context, ID, UNEVEN)
-    gain = None if feed is None else gain_of_cause(context, feed)
-    if feed is None or feed.inputs is None or feed.cause is None or gain is None:
+    feeder = of_cause(context, ID, UNEVEN)
+    gain = None if feeder is None else gain_of_cause(context, feeder)
+    if feeder is None or feeder.inputs is None or feeder.cause is None or gain is None:
         return None
-    assert feed.cause.setting is not None
-    usual_s, long_s = np.quantile(feed.inputs.fetch_s, (0.5, 0.95)).tolist()
-    change = {"prefetch_factor": feed.cause.setting.prefetch}
+    assert feeder.cause.setting is not None
+    usual_s, long_s = np.quantile(feeder.inputs.fetch_s, (0.5, 0.95)).tolist()
+    change = {"prefetch_factor": feeder.cause.setting.prefetch}
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         f"batches take unevenly long to make (half of them under {span(usual_s)}, one in twenty "
         f"over {span(long_s)}), and those kept ready run out: training waits "
-        f"{percent(feed.wait_share)} of its time",
+        f"{percent(feeder.wait_share)} of its time",
         gain,
-        advice=call_with(feed.loader, change),
+        advice=call_with(feeder.loader, change),
         change=change,
         evidence={"usual_batch_s": usual_s, "long_batch_s": long_s},
     )
 
 
 def _of_samples(context: RunContext) -> Finding | None:
-    feed = of_cause(context, ID, SLOW_SAMPLES)
-    if feed is None or feed.inputs is None or feed.measured is None or feed.loader.fetch is None:
+    feeder = of_cause(context, ID, SLOW_SAMPLES)
+    if (
+        feeder is None
+        or feeder.inputs is None
+        or feeder.measured is None
+        or feeder.loader.fetch is None
+    ):
         return None
-    gain = of_inputs(context, feed, like_the_usual(feed.inputs))
-    slow, typical_s = unusual_samples(feed.loader.fetch), feed.loader.fetch.typical_sample_s
+    gain = of_inputs(context, feeder, like_the_usual(feeder.inputs))
+    slow, typical_s = unusual_samples(feeder.loader.fetch), feeder.loader.fetch.typical_sample_s
     if gain is None or not slow or not typical_s:
         return None
     index, slowest_s = known(slow[0].get("index")), known(slow[0].get("seconds")) or 0.0
     name = "one" if index is None else f"dataset[{index:.0f}]"
     title = (
         f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
-        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(feed.wait_share)} "
+        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(feeder.wait_share)} "
         "of its time"
     )
     indices = [known(sample.get("index")) for sample in slow]
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         title,
         gain,
         advice="mend or leave out the slow samples: "
-        f"trainprof report {_name_of(context)} --loader {feed.loader.id} lists them",
+        f"trainprof report {_name_of(context)} --loader {feeder.loader.id} lists them",
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,

@@ -38,16 +38,16 @@ _SMALL_READ_BYTES: Final = 64 << 10
 
 
 def find(context: RunContext) -> Finding | None:
-    feed = of_cause(context, ID, STORAGE)
-    fetch = None if feed is None else feed.loader.fetch
-    if feed is None or feed.inputs is None or feed.measured is None or fetch is None:
+    feeder = of_cause(context, ID, STORAGE)
+    fetch = None if feeder is None else feeder.loader.fetch
+    if feeder is None or feeder.inputs is None or feeder.measured is None or fetch is None:
         return None
-    gain = of_inputs(context, feed, not_read(feed.inputs))
+    gain = of_inputs(context, feeder, not_read(feeder.inputs))
     if gain is None or fetch.wall_s is None or not fetch.reading_s:
         return None
-    reading, line = reading_share(fetch), feed.hot_line()
+    reading, line = reading_share(fetch), feeder.hot_line()
     batch_bytes = (fetch.read_bytes or 0) / fetch.n
-    rate = size(batch_bytes / feed.measured.step_s)
+    rate = size(batch_bytes / feeder.measured.step_s)
     each = _bytes_a_read(fetch)
     advice = "the data in memory, on a faster disk, or smaller (another encoding)"
     if each is not None and each <= _SMALL_READ_BYTES:
@@ -56,11 +56,12 @@ def find(context: RunContext) -> Finding | None:
     title = (
         f"{percent(reading)} of making a batch is reading from disk, {size(batch_bytes)} a batch, "
         f"{rate}/s in all: training waits "
-        f"{waited_of_batch(feed.measured, feed.wait_share)}, {percent(feed.wait_share)} of training"
+        f"{waited_of_batch(feeder.measured, feeder.wait_share)}, "
+        f"{percent(feeder.wait_share)} of training"
     )
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         title,
         gain,

@@ -51,18 +51,18 @@ def find(context: RunContext) -> Finding | None:
 
 def _of_shares(context: RunContext) -> Finding | None:
     """Returns that one worker makes nearly all batches of a stream."""
-    feed = of_cause(context, ID, IDLE_WORKERS)
-    gain = None if feed is None else gain_of_cause(context, feed)
-    if feed is None or gain is None:
+    feeder = of_cause(context, ID, IDLE_WORKERS)
+    gain = None if feeder is None else gain_of_cause(context, feeder)
+    if feeder is None or gain is None:
         return None
-    made = batches_by_worker(feed.loader)
+    made = batches_by_worker(feeder.loader)
     most = max(made.values()) / sum(made.values())
     return finding(
         context,
-        feed,
+        feeder,
         ID,
-        f"one of {feed.loader.num_workers} workers makes {percent(most)} of the batches, the "
-        f"dataset gives the others little: training waits {percent(feed.wait_share)} of its time",
+        f"one of {feeder.loader.num_workers} workers makes {percent(most)} of the batches, the "
+        f"dataset gives the others little: training waits {percent(feeder.wait_share)} of its time",
         gain,
         advice="share the data out evenly: as many shards as workers, or every n-th sample, by "
         "get_worker_info()",
@@ -71,17 +71,17 @@ def _of_shares(context: RunContext) -> Finding | None:
 
 
 def _of_workers(context: RunContext) -> Finding | None:
-    feed = of_cause(context, ID, TOO_FEW_WORKERS)
-    if feed is None or feed.measured is None:
+    feeder = of_cause(context, ID, TOO_FEW_WORKERS)
+    if feeder is None or feeder.measured is None:
         return None
-    workers = feed.loader.num_workers
+    workers = feeder.loader.num_workers
     has = "1 worker makes" if workers == 1 else f"{workers} workers make"
     title = (
         f"{has} batches more slowly than training takes them: it waits "
-        f"{waited_of_batch(feed.measured, feed.wait_share)}, "
-        f"{percent(feed.wait_share)} of training"
+        f"{waited_of_batch(feeder.measured, feeder.wait_share)}, "
+        f"{percent(feeder.wait_share)} of training"
     )
-    return more_workers(context, feed, RULE, title)
+    return more_workers(context, feeder, RULE, title)
 
 
 RULE: Final = Rule(

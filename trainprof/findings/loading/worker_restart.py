@@ -47,7 +47,7 @@ from trainprof.findings.loading.loader_change import WAITED_FROM, advised, findi
 from trainprof.findings.loading.model_inputs import like_the_usual
 from trainprof.findings.loading.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import caller, place, share_of, span, waited_of_batch
 
 ID: Final = "worker_restart"
@@ -76,34 +76,36 @@ _BUILD_ONCE: Final = (
 
 def find(context: RunContext) -> Finding | None:
     fed_by = (*context.feeding, *context.evaluating)
-    found = [one for feed in fed_by for one in _of_loader(context, feed) if one is not None]
+    found = [one for feeder in fed_by for one in _of_loader(context, feeder) if one is not None]
     return max(found, key=lambda one: one.recoverable_s or 0.0, default=None)
 
 
-def _of_loader(context: RunContext, feed: Feed) -> list[Finding | None]:
-    cause = None if feed.cause is None else feed.cause.name
+def _of_loader(context: RunContext, feeder: Feeder) -> list[Finding | None]:
+    cause = None if feeder.cause is None else feeder.cause.name
     if cause == NEEDLESS_WORKERS:
-        return [_needless(context, feed), _of_starts(context, feed)]
-    first = _of_first_batch(context, feed) if any(feed is one for one in context.feeding) else None
+        return [_needless(context, feeder), _of_starts(context, feeder)]
+    first = (
+        _of_first_batch(context, feeder) if any(feeder is one for one in context.feeding) else None
+    )
     # Workers that are to go are not to be kept.
-    restart = None if cause == SAMPLE_BY_SAMPLE else _of_restarts(context, feed)
-    return [first, restart, _of_starts(context, feed)]
+    restart = None if cause == SAMPLE_BY_SAMPLE else _of_restarts(context, feeder)
+    return [first, restart, _of_starts(context, feeder)]
 
 
-def _needless(context: RunContext, feed: Feed) -> Finding | None:
-    found, loader = feed.cause.found if feed.cause is not None else None, feed.loader
+def _needless(context: RunContext, feeder: Feeder) -> Finding | None:
+    found, loader = feeder.cause.found if feeder.cause is not None else None, feeder.loader
     made_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else None
-    if found is None or made_s is None or feed.measured is None:
+    if found is None or made_s is None or feeder.measured is None:
         return None
     advice, change = advised(loader, WITHOUT)
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         f"workers cost more than they save: making a batch takes {span(made_s)}, and training "
-        f"waits {waited_of_batch(feed.measured, feed.wait_share)} to be handed one, "
-        f"{percent(feed.wait_share)} of training",
-        _gain_without(context, feed, found),
+        f"waits {waited_of_batch(feeder.measured, feeder.wait_share)} to be handed one, "
+        f"{percent(feeder.wait_share)} of training",
+        _gain_without(context, feeder, found),
         advice=advice,
         change=change,
         alters=WITHOUT,
@@ -111,17 +113,17 @@ def _needless(context: RunContext, feed: Feed) -> Finding | None:
     )
 
 
-def _gain_without(context: RunContext, feed: Feed, found: Prediction) -> Gain:
+def _gain_without(context: RunContext, feeder: Feeder, found: Prediction) -> Gain:
     """Returns what training gains with the starts of workers, and the steps."""
-    assert feed.measured is not None
-    loader, step_s = feed.loader, feed.measured.step_s
-    around_s = feed.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
+    assert feeder.measured is not None
+    loader, step_s = feeder.loader, feeder.measured.step_s
+    around_s = feeder.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
     # What the sampler takes meanwhile stays, in all passes.
     around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
-    around_s = feed.exposed * max(around_s, 0.0)
+    around_s = feeder.exposed * max(around_s, 0.0)
     low, mid, high = (
         outside_steps(context, max(loader.iterations * (step_s - one) + around_s, 0.0))
-        for one in (found.step_s.high, found.step_s.mid, _shortest_step_s(context, feed, found))
+        for one in (found.step_s.high, found.step_s.mid, _shortest_step_s(context, feeder, found))
     )
     gain = replace(
         mid,
@@ -129,19 +131,19 @@ def _gain_without(context: RunContext, feed: Feed, found: Prediction) -> Gain:
         run=(low.run[1], high.run[1]),
         is_at_most=False,
     )
-    return as_a_device_lets(context, feed, gain)
+    return as_a_device_lets(context, feeder, gain)
 
 
-def _shortest_step_s(context: RunContext, feed: Feed, found: Prediction) -> float:
+def _shortest_step_s(context: RunContext, feeder: Feeder, found: Prediction) -> float:
     """Returns what a step takes at the least, where batches are quick and the cores were full.
 
     No recording has by how much workers slowed computing: at most by as many as shared its core.
     """
-    cores, inputs = context.cores(), feed.inputs
+    cores, inputs = context.cores(), feeder.inputs
     if inputs is None or cores is None or context.is_on_device:
         return found.step_s.low
     cores = min(cores, inputs.cores / inputs.ranks_per_core)
-    sharing = max(((feed.loader.num_workers or 0) + 1) / cores, 1.0)
+    sharing = max(((feeder.loader.num_workers or 0) + 1) / cores, 1.0)
     making_s = float(running_of(inputs, "mid").mean())
     if making_s >= QUICK_BATCH_S * sharing:
         return found.step_s.low
@@ -149,28 +151,28 @@ def _shortest_step_s(context: RunContext, feed: Feed, found: Prediction) -> floa
     return min(found.step_s.low, alone_s)
 
 
-def _of_restarts(context: RunContext, feed: Feed) -> Finding | None:
-    loader, later = feed.loader, feed.loader.later_passes
-    spent_s = _worth(context, feed, lost_s(feed))
+def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
+    loader, later = feeder.loader, feeder.loader.later_passes
+    spent_s = _worth(context, feeder, lost_s(feeder))
     if spent_s is None:
         return None
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
     when = f"each of {later} later passes" if later > 1 else "a later pass"
-    each_s = _later_s(feed) / later
+    each_s = _later_s(feeder) / later
     advice, change = _to_keep_them(loader)
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         f"{who} started again for {'each batch' if loader.is_each_step else when}, {span(each_s)} "
         f"each time: {percent(spent_s / context.training_s)} of training",
-        as_a_device_lets(context, feed, outside_steps(context, spent_s)),
+        as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
         advice=advice,
         change=change,
         alters={} if loader.is_each_step else KEPT,
         evidence={
-            "starts_s": feed.starts_s,
-            "later_starts_s": feed.later_starts_s,
+            "starts_s": feeder.starts_s,
+            "later_starts_s": feeder.later_starts_s,
             "passes": loader.passes,
         },
         is_of_making=False,
@@ -187,56 +189,59 @@ def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
     return f"{first}{_BUILD_ONCE}", {}
 
 
-def lost_s(feed: Feed) -> float:
+def lost_s(feeder: Feeder) -> float:
     """Returns what starting workers again took, beyond what a pass begins with anyway."""
-    loader = feed.loader
+    loader = feeder.loader
     if not loader.num_workers or _live_on(loader) or not loader.later_passes:
         return 0.0
     wall_s = loader.fetch.wall_s if loader.fetch else None
     each_s = wall_s.min if wall_s is not None else 0.0
     if loader.is_each_step:
         each_s = wall_s.mean / loader.num_workers if wall_s is not None else 0.0
-    elif feed.inputs is not None:
+    elif feeder.inputs is not None:
         # At least: what is gained is the most that it may be.
-        kept = predict(feed.inputs, replace(feed.inputs.setting, is_persistent=True))
+        kept = predict(feeder.inputs, replace(feeder.inputs.setting, is_persistent=True))
         each_s = kept.first_batch_s.low + kept.reset_s.low
-    return max(_later_s(feed) - loader.later_passes * each_s, 0.0)
+    return max(_later_s(feeder) - loader.later_passes * each_s, 0.0)
 
 
-def _later_s(feed: Feed) -> float:
+def _later_s(feeder: Feeder) -> float:
     """Returns what all passes but the first took to begin, and workers to end; not a sampler."""
-    loader = feed.loader
+    loader = feeder.loader
     ends_s = loader.end_s * loader.later_passes / loader.passes
     sampler_s = 0.0 if loader.is_each_step else loader.later_share * (loader.sampler_starts_s or 0)
-    return max(feed.later_starts_s + ends_s - sampler_s, 0.0)
+    return max(feeder.later_starts_s + ends_s - sampler_s, 0.0)
 
 
 def _live_on(loader: Loader) -> bool:
     return bool(loader.persistent_workers) and not loader.is_rebuilt
 
 
-def _of_starts(context: RunContext, feed: Feed) -> Finding | None:
+def _of_starts(context: RunContext, feeder: Feeder) -> Finding | None:
     """Returns that passes take long to begin, and not for their workers."""
-    loader, took_s = feed.loader, _slow_starts_s(feed)
-    spent_s = _worth(context, feed, took_s)
+    loader, took_s = feeder.loader, _slow_starts_s(feeder)
+    spent_s = _worth(context, feeder, took_s)
     if spent_s is None:
         return None
     is_of_sampler = (loader.sampler_starts_s or 0.0) >= _MOST * took_s
-    line, is_each = _line_of_starts(context, feed, is_of_sampler=is_of_sampler), loader.is_each_step
+    line, is_each = (
+        _line_of_starts(context, feeder, is_of_sampler=is_of_sampler),
+        loader.is_each_step,
+    )
     what = "what the sampler needs" if is_of_sampler else "what each of them begins with"
     where = [] if line is None or is_each else [f"{share_of(line)} of it goes to {place(line)}"]
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         f"each of {loader.passes} passes takes {span(took_s / (loader.passes - 1))} longer to "
         f"begin than a usual batch takes, {percent(spent_s / context.training_s)} of training",
-        as_a_device_lets(context, feed, outside_steps(context, spent_s)),
+        as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
         advice=one_iterator(loader) if is_each else f"work out once, ahead of all passes, {what}",
         cautions=[] if is_each or loader.draws_in_order else [DRAWN_ANEW],
         also=["; ".join([*where, *caller(line)])] if line is not None and where else [],
         evidence={
-            "starts_s": feed.starts_s,
+            "starts_s": feeder.starts_s,
             "passes": loader.passes,
             "lost_s": spent_s,
             "sampler_at_starts_s": loader.sampler_starts_s,
@@ -246,9 +251,9 @@ def _of_starts(context: RunContext, feed: Feed) -> Finding | None:
     )
 
 
-def _slow_starts_s(feed: Feed) -> float:
+def _slow_starts_s(feeder: Feeder) -> float:
     """Returns what the beginnings of all passes but the first take beyond a usual batch."""
-    loader, fetch = feed.loader, feed.loader.fetch
+    loader, fetch = feeder.loader, feeder.loader.fetch
     if loader.passes < 2:
         return 0.0
     sampler_s = loader.sampler_starts_s or 0.0
@@ -259,18 +264,18 @@ def _slow_starts_s(feed: Feed) -> float:
     usual_s = fetch.wall_s.mean
     if loader.num_workers:
         usual_s = _AT_ONCE * usual_s + (loader.receive_s or 0.0) / max(loader.iterations, 1)
-        if feed.inputs is not None:
+        if feeder.inputs is not None:
             # Many on few cores take longer for their first, all at once, than twice a usual one.
-            first = predict(like_the_usual(feed.inputs)).first_batch_s
-            usual_s = max(usual_s, first.high + feed.inputs.reset_s)
+            first = predict(like_the_usual(feeder.inputs)).first_batch_s
+            usual_s = max(usual_s, first.high + feeder.inputs.reset_s)
     return max(loader.later_starts_s - (loader.passes - 1) * usual_s, 0.0)
 
 
-def _line_of_starts(context: RunContext, feed: Feed, *, is_of_sampler: bool) -> HotLine | None:
+def _line_of_starts(context: RunContext, feeder: Feeder, *, is_of_sampler: bool) -> HotLine | None:
     """Returns the line that most of the beginnings goes to, if it is much."""
-    if feed.loader.num_workers and not is_of_sampler:
-        return feed.hot_line()  # the training thread only waits
-    if feed.loader.role == EVALUATION:
+    if feeder.loader.num_workers and not is_of_sampler:
+        return feeder.hot_line()  # the training thread only waits
+    if feeder.loader.role == EVALUATION:
         return None
     known = [
         line
@@ -280,15 +285,15 @@ def _line_of_starts(context: RunContext, feed: Feed, *, is_of_sampler: bool) -> 
     return max(known, key=lambda one: one.seconds or 0.0, default=None)
 
 
-def _of_first_batch(context: RunContext, feed: Feed) -> Finding | None:
-    loader, first_s = feed.loader, feed.loader.first_start_s
+def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:
+    loader, first_s = feeder.loader, feeder.loader.first_start_s
     if first_s is None and loader.passes == 1:
-        first_s = feed.starts_s
+        first_s = feeder.starts_s
     # A part does not tell what comes once in the whole run.
     if first_s is None or context.summary.run.part is not None:
         return None
-    usual_s = feed.measured.step_s if feed.measured is not None else 0.0
-    later_s = max(feed.starts_s - first_s, 0.0) / max(loader.passes - 1, 1)
+    usual_s = feeder.measured.step_s if feeder.measured is not None else 0.0
+    later_s = max(feeder.starts_s - first_s, 0.0) / max(loader.passes - 1, 1)
     # A stream that shuffles saves later on for what it read ahead.
     back_s = (loader.first_given_back_s or 0.0) if loader.is_iterable else 0.0
     spent_s = first_s - max(usual_s, later_s) - back_s
@@ -300,7 +305,7 @@ def _of_first_batch(context: RunContext, feed: Feed) -> Finding | None:
     is_of_making = made is not None and made.max >= _MOST * first_s
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         f"the first batch came {span(first_s)} after it was asked for: "
         f"{percent(first_s / context.wall_s)} of the run",
@@ -314,10 +319,10 @@ def _of_first_batch(context: RunContext, feed: Feed) -> Finding | None:
     )
 
 
-def _worth(context: RunContext, feed: Feed, seconds: float) -> float | None:
+def _worth(context: RunContext, feeder: Feeder, seconds: float) -> float | None:
     """Returns what of some seconds of the host's training felt, None where that is too little."""
     least = RULE.threshold(context.settings, "share")
-    spent_s = feed.exposed * seconds
+    spent_s = feeder.exposed * seconds
     return spent_s if spent_s > 0 and spent_s >= least * context.training_s else None
 
 

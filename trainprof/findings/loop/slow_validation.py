@@ -35,7 +35,7 @@ from trainprof.findings.loading.loader_change import advised, finding, with_work
 from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import its_share, number_of, place, span
 
 ID: Final = "slow_validation"
@@ -59,27 +59,27 @@ def find(context: RunContext) -> Finding | None:
     if context.share("evaluation") < least or spent_s <= 0:
         return None
     what = f"evaluation takes {span(spent_s)}, {percent(context.share('evaluation'))} of training"
-    feed = _fed(context, spent_s)
-    if feed is None or feed.loader.evaluation_s <= 0:
+    feeder = _fed(context, spent_s)
+    if feeder is None or feeder.loader.evaluation_s <= 0:
         return _without_loader(context, spent_s, what)
-    passes = max(_passes(context), feed.loader.passes, 1)
-    is_of_what_trains = feed.loader.role == TRAINING
+    passes = max(_passes(context), feeder.loader.passes, 1)
+    is_of_what_trains = feeder.loader.role == TRAINING
     # Where most of it is starting workers, that is what there is to change.
-    if not is_of_what_trains and feed.exposed * lost_s(feed) >= of_loading * spent_s:
+    if not is_of_what_trains and feeder.exposed * lost_s(feeder) >= of_loading * spent_s:
         return None
-    own_s = min(feed.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
+    own_s = min(feeder.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
     # An iterator that is asked again and again may have been so outside of training, too.
-    loading = 0.0 if is_of_what_trains else min(feed.cost_s / spent_s, 1.0)
+    loading = 0.0 if is_of_what_trains else min(feeder.cost_s / spent_s, 1.0)
     is_loading = loading >= of_loading
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     slow = f"; {percent(loading)} of it waiting for its loader" if is_loading else ""
-    changed = _with_workers(context, feed, spent_s) if is_loading else None
+    changed = _with_workers(context, feeder, spent_s) if is_loading else None
     if changed is not None:
         gain, wanted = changed
-        advice, change = advised(feed.loader, wanted)
+        advice, change = advised(feeder.loader, wanted)
         return finding(
             context,
-            feed,
+            feeder,
             ID,
             f"{what}{slow}",
             gain,
@@ -88,25 +88,27 @@ def find(context: RunContext) -> Finding | None:
             alters=wanted,
             evidence=evidence,
         )
-    over = f" over {feed.loader.site}" if feed.loader.called_at else ""
+    over = f" over {feeder.loader.site}" if feeder.loader.called_at else ""
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     counted = ["count while training what is wanted of its samples"] if is_of_what_trains else []
     return finding(
         context,
-        feed,
+        feeder,
         ID,
         f"{what} in {number_of(passes, 'pass', 'passes')}{over}{slow}",
         outside_steps(context, own_s),
-        advice="; ".join([*_no_grad(context), *counted, _less_often(own_s, feed.loader.built_by)]),
+        advice="; ".join(
+            [*_no_grad(context), *counted, _less_often(own_s, feeder.loader.built_by)]
+        ),
         cautions=[_CAUTION],
-        also=_most_of_it(most, feed.loader.called_at),
+        also=_most_of_it(most, feeder.loader.called_at),
         evidence=evidence,
-        site=feed.loader.called_at,
+        site=feeder.loader.called_at,
         is_of_making=is_loading,
     )
 
 
-def _fed(context: RunContext, spent_s: float) -> Feed | None:
+def _fed(context: RunContext, spent_s: float) -> Feeder | None:
     """Returns the loader that evaluation goes over for longest; None where most is over none."""
     if not is_over_loaders(context.loaders, spent_s):
         return None
@@ -155,23 +157,23 @@ def _most_of_it(most: HotLine | None, named: str | None) -> list[str]:
 
 
 def _with_workers(
-    context: RunContext, feed: Feed, spent_s: float
+    context: RunContext, feeder: Feeder, spent_s: float
 ) -> tuple[Gain, dict[str, Any]] | None:
     """Returns what workers for the loader of evaluation would give; None where they do not help."""
-    if feed.inputs is None or feed.now is None or feed.measured is None:
+    if feeder.inputs is None or feeder.now is None or feeder.measured is None:
         return None
-    more = more_workers(feed.inputs, feed.now, stay=feed.loader.may_keep_workers)
+    more = more_workers(feeder.inputs, feeder.now, stay=feeder.loader.may_keep_workers)
     if more is None:
         return None
     setting, found = more
-    passes = max(feed.loader.passes, 1)
+    passes = max(feeder.loader.passes, 1)
     started = 1 if setting.is_persistent else passes
-    if feed.loader.is_of_several and setting.is_persistent:
-        started = passes - feed.loader.later_passes
-    longer_s = start_of_workers(feed.inputs, setting).mid - feed.now.first_batch_s.mid
+    if feeder.loader.is_of_several and setting.is_persistent:
+        started = passes - feeder.loader.later_passes
+    longer_s = start_of_workers(feeder.inputs, setting).mid - feeder.now.first_batch_s.mid
     starts_s = started * max(longer_s, 0.0) + (passes - started) * found.reset_s.mid
     saved_s = [
-        min(max(feed.loader.iterations * (feed.measured.step_s - s) - starts_s, 0.0), spent_s)
+        min(max(feeder.loader.iterations * (feeder.measured.step_s - s) - starts_s, 0.0), spent_s)
         for s in (found.step_s.high, found.step_s.mid, found.step_s.low)
     ]
     if saved_s[1] <= 0:
@@ -180,7 +182,7 @@ def _with_workers(
     run = [context.wall_s / (context.wall_s - s) for s in saved_s]
     of_run = (run[0], run[2])
     gain = Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False)
-    return gain, with_workers(feed, setting)
+    return gain, with_workers(feeder, setting)
 
 
 RULE: Final = Rule(

@@ -39,7 +39,7 @@ from trainprof.findings.gain import of_python, plain_finding, unmeasured_finding
 from trainprof.findings.loading.loader_cautions import ranks_of
 from trainprof.findings.model import growing_backward
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feed, RunContext
+from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import number_of, place, span
 
 ID: Final = "thread_count"
@@ -59,18 +59,18 @@ _NOT_TOLD: Final = WorkerThreads(torch=1)
 
 
 def find(context: RunContext) -> Finding | None:
-    in_workers = (_in_workers(context, feed) for feed in context.feeding)
+    in_workers = (_in_workers(context, feeder) for feeder in context.feeding)
     return next((one for one in in_workers if one), None) or _too_many(context) or _too_few(context)
 
 
-def _in_workers(context: RunContext, feed: Feed) -> Finding | None:
-    fetch, workers, cores = feed.loader.fetch, feed.loader.num_workers or 0, context.cores()
+def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
+    fetch, workers, cores = feeder.loader.fetch, feeder.loader.num_workers or 0, context.cores()
     if not workers or cores is None or fetch is None or fetch.wall_s is None:
         return None
     made_s = fetch.wall_s.mean * fetch.n
     if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or context.training_s <= 0:
         return None
-    told, line = feed.loader.worker_threads or _NOT_TOLD, feed.hot_line()
+    told, line = feeder.loader.worker_threads or _NOT_TOLD, feeder.hot_line()
     # Those of torch's that wait for the others of an operation take no core meanwhile.
     at_work = max(fetch.cpu_s / fetch.running_s, told.torch)
     waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
@@ -83,7 +83,7 @@ def _in_workers(context: RunContext, feed: Feed) -> Finding | None:
         return None
     # Those that wait for a core would work beside those that do.
     wanted = at_work * (1 + waits / max(1 - waits, 0.1))
-    if ranks_of(feed) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
+    if ranks_of(feeder) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
         return None
     who = f"{at_work:.1f} threads are at work"
     advice = (
@@ -94,15 +94,15 @@ def _in_workers(context: RunContext, feed: Feed) -> Finding | None:
         who = f"torch computes with {told.torch} threads"
         at = "" if told.set_at is None else f", in place of {told.set_at}"
         advice = f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn{at}"
-    ranks = f" of {ranks_of(feed)} ranks" if ranks_of(feed) > 1 else ""
+    ranks = f" of {ranks_of(feeder)} ranks" if ranks_of(feeder) > 1 else ""
     return unmeasured_finding(
         ID,
         f"{who} in each of {number_of(workers, 'worker')}{ranks}, on {_cores(cores)}: a batch "
         f"waits for a core for {percent(waits)} of its making",
-        site=(told.set_at if told.torch > 1 else None) or feed.loader.site,
+        site=(told.set_at if told.torch > 1 else None) or feeder.loader.site,
         advice=advice,
         evidence={
-            LOADER_ID: feed.loader.id,
+            LOADER_ID: feeder.loader.id,
             **numbers,
             "workers": workers,
             "cores": cores,
@@ -193,9 +193,9 @@ def _free_cores(context: RunContext, threads: int) -> float | None:
         return None
     cores = min(cores, float(context.torch.cores_allotted or cores))
     working_s = sum(
-        feed.loader.fetch.running_s or 0.0
-        for feed in (*context.feeding, *context.evaluating)
-        if feed.loader.num_workers and feed.loader.fetch is not None
+        feeder.loader.fetch.running_s or 0.0
+        for feeder in (*context.feeding, *context.evaluating)
+        if feeder.loader.num_workers and feeder.loader.fetch is not None
     )
     workers = working_s / context.training_s
     return max(cores - workers - shared.others_share * shared.cores, 0.0)

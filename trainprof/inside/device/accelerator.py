@@ -44,10 +44,7 @@ class Accelerator:
         self.capturing = 0
 
     def saw(self, kind: str, index: int | None) -> None:
-        """Notes a device that the script has copied to or from, of a type such as "cuda".
-
-        Index None is the current one.
-        """
+        """Notes a device (None: the current one) that the script has copied to or from."""
         indices = self._seen.setdefault(kind, set())
         if index is not None:
             indices.add(index)
@@ -79,10 +76,7 @@ class Accelerator:
         return True
 
     def is_capturing(self, kinds: Sequence[str]) -> bool:
-        """Whether a CUDA graph is being captured, given the types of device in use.
-
-        During that no device may be waited for or asked.
-        """
+        """Whether a CUDA graph is being captured: no device may be waited for or asked then."""
         if self.capturing:
             return True
         return "cuda" in kinds and bool(self._torch.cuda.is_current_stream_capturing())

@@ -111,10 +111,7 @@ class DeviceMarksProbe:
         stream.marked_until_ns = self._session.now()
 
     def _mark_wait(self, at: int) -> None:
-        """Marks where this thread has worked on the device: another may only fetch data.
-
-        Its current device may be one that the script does not use.
-        """
+        """Marks where this thread has used its current device; a loader's thread may not have."""
         if self._make_event is not None and (get_ident(), self._current_device()) in self._streams:
             self._mark(at)
 

@@ -149,11 +149,7 @@ class DeviceMemoryProbe:
         self._due_ns = _NEVER
 
     def _read(self, at: int) -> int:
-        """Records what changed on each device in use since the last reading of the burst.
-
-        Returns:
-            What it took, ns.
-        """
+        """Records what changed on each used device since the last reading; returns the cost, ns."""
         assert self._reader is not None
         now, emit, began = self._session.now, self._session.emit, self._session.now()
         for index in self._devices():
@@ -233,17 +229,10 @@ class EmptiedCachesProbe:
 
 
 def find_reader(torch: ModuleType, kind: str) -> Reader | None:
-    """Returns what reads the statistics of devices of a type at the least cost there is.
+    """Returns what reads the statistics of devices of a type; None where torch has none.
 
-    Each call makes a dict of some 200 numbers: what torch offers besides flattens and sorts it
-    for every single figure.
-
-    Args:
-        torch: The script's.
-        kind: Such as "cuda"; the script has begun to use it.
-
-    Returns:
-        None where torch has no statistics of them.
+    At the least cost: each call makes a dict of some 200 numbers, and what torch offers besides
+    flattens and sorts it for every single figure.
     """
     module = getattr(torch, kind, None)
     nested = getattr(module, "memory_stats_as_nested_dict", None)
@@ -293,8 +282,7 @@ def _read_current(
 def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
     """Returns the bytes that this process may take from a device; None where torch doesn't say.
 
-    The device's own size, or the part of it that the script has limited itself to. What other
-    processes hold comes off it.
+    Its size, or the share of it that the script has set; other processes' memory comes off it.
     """
     module = getattr(torch, kind, None)
     properties = getattr(module, "get_device_properties", None)
@@ -312,11 +300,8 @@ def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
 def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | None:
     """Returns {device, place, requested_bytes, ...} of the memory error that ends this process.
 
-    Sizes as torch rounded them in its message, each None where that does not have it; `place` is
-    the user's innermost [file, line, function].
-
-    Returns:
-        None where the process does not end by a device out of memory.
+    None without such an error. Sizes as in torch's message, None where it has none; `place` is the
+    user's innermost [file, line, function].
     """
     error = _last_error()
     for _ in range(_CAUSES):

@@ -236,10 +236,7 @@ class LastStep:
     def is_out_of_reach(self, steps: int, now_ns: int, allowed_ns: int) -> bool:
         """Whether a rank whose time is over is to end by itself; agrees on a step if there is none.
 
-        Args:
-            steps: That it has made.
-            now_ns: The time.
-            allowed_ns: How long the run was to take.
+        `allowed_ns` is how long the run was to take.
         """
         if os.getpid() != self._process:  # a child of a rank is none
             return True

@@ -322,11 +322,7 @@ _MAX_INNER: Final = 16
 
 
 class LoaderFunctions:
-    """Collects the user's functions that one loader runs: dataset, collate, samplers.
-
-    Args:
-        is_user_code: Whether code is the user's, not a library's.
-    """
+    """Collects the user's functions that one loader runs: dataset, collate, samplers."""
 
     def __init__(self, is_user_code: Callable[[CodeType], bool]) -> None:
         self._is_user_code = is_user_code

@@ -8,25 +8,39 @@ a function is timed by its code, known from its file's text before the file runs
 from __future__ import annotations
 
 import ast
+import contextlib
+import hashlib
+import inspect
+import json
 import os
+import re
+import stat
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
+from time import perf_counter_ns
 from types import CodeType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.lines.choice import PROFILE, Choice, LoaderFunctions, choose, functions_in
-from trainprof.inside.lines.recorder import LineRecord, read_source
-from trainprof.inside.lines.timer import LineTimer, overhead_ns, take_over_line_profilers_own
+from trainprof.inside.lines.timer import (
+    Label,
+    LineTimer,
+    label,
+    overhead_ns,
+    take_over_line_profilers_own,
+)
 from trainprof.inside.patching.call_site import CallSites
 from trainprof.inside.patching.patcher import Patcher, called_around, hide_our_frame
-from trainprof.inside.patching.user_texts import names_in
+from trainprof.inside.patching.static_lookup import stored
 from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
+from trainprof.record.names import SOURCES
 from trainprof.record.schema import Topic
 
 Wrapped = Callable[..., Any]
@@ -37,26 +51,28 @@ BY_NAME: Final = "-f"
 ENV_SCRIPT: Final = "TRAINPROF_LINES_SCRIPT"
 ENV_BY_HAND: Final = "TRAINPROF_LINES_BY_HAND"
 _MP_MAIN: Final = "__mp_main__"
+# A killed process loses no more than what came after its last record.
+INTERVAL_NS: Final = 1_000_000_000
+MAX_SOURCE_BYTES: Final = 4 << 20
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_MAX_NAME: Final = 80
 
 
 class Lines:
-    """The timing of lines in one process.
+    """The timing of lines in one process; `profile` is what the script knows by that name.
 
     Args:
         options: `functions` and `only` of launch/options.py.
         log: Of this process.
         directory: The run's.
-        cwd: Where this process was started.
-
-    Attributes:
-        profile: What the script knows as `profile`.
+        cwd: Where this process was started; relative names of files start from it.
     """
 
     def __init__(
         self, options: Mapping[str, Any], log: EventLog, *, directory: str, cwd: str
     ) -> None:
         self._log = log
-        self._cwd = cwd
         self._patterns = [_pattern(text) for text in options.get("functions") or ()]
         self._only = options.get("only")
         self._is_by_hand = bool(os.environ.get(ENV_BY_HAND))
@@ -79,20 +95,37 @@ class Lines:
         self._guard(self._begin)
 
     def around_import(self, spec: ModuleSpec) -> AbstractContextManager[None] | None:
-        """Chooses from a module that is about to be imported.
+        """Chooses from a module that is about to be imported, and returns what to import it in.
 
-        Returns:
-            What the import is to run in: timing lines makes a library's import slower.
+        Timing lines makes a library's import slower: it is paused then.
         """
         self._guard(self._choose_from, spec.name, spec.origin, spec.parent or "")
         is_library = spec.origin is not None and not self._is_users(spec.origin, spec.name)
         return self.profile.paused() if is_library and self.profile.is_on() else None
 
     def reach_into(self, runpy: ModuleType) -> None:
-        """Reaches the script where a child started by spawn or forkserver imports it."""
-        if _is_child_of_multiprocessing():
-            patcher = Patcher("lines", self._failed, lambda _, reason: self._unavailable(reason))
-            _put_profile_into_main_of_children(runpy, patcher, self.profile)
+        """Gives the script `profile` in a child started by spawn or forkserver that imports it."""
+        if not _is_child_of_multiprocessing():
+            return
+
+        def make(original: Wrapped) -> Wrapped:
+            def run_path(
+                path_name: Any,
+                init_globals: dict[str, Any] | None = None,
+                run_name: str | None = None,
+            ) -> Any:
+                if run_name == _MP_MAIN:
+                    init_globals = {"profile": self.profile, **(init_globals or {})}
+                try:
+                    return original(path_name, init_globals, run_name)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return run_path
+
+        patcher = Patcher("lines", self._failed, lambda _, reason: self._unavailable(reason))
+        patcher.around_if_there(make, (runpy, "run_path"))
 
     def write_if_due(self) -> None:
         """Writes what was timed since the last record, about once a second."""
@@ -140,7 +173,7 @@ class Lines:
         if self._patterns:
             for name, module in list(sys.modules.items()):
                 if name != "__main__":
-                    self._choose_from(name, names_in(module).get("__file__"))
+                    self._choose_from(name, stored(module).get("__file__"))
         words = list(getattr(sys, "orig_argv", ()))
         script = sys.argv[0] if getattr(sys, "argv", None) else ""
         if script == "-m" and "-m" in words[:-1]:
@@ -277,6 +310,135 @@ class Lines:
         self._log.note(Topic.PROBE_FAILED, fault)
 
 
+@dataclass(slots=True)
+class _Function:
+    metadata: dict[str, Any]
+    number: int | None = None
+
+
+class LineRecord:
+    """This process's line times in its event log: cumulative, the last record of a line counts."""
+
+    def __init__(self, log: EventLog, directory: str, cwd: str) -> None:
+        self._log = log
+        self._sources = os.path.join(directory, SOURCES)
+        self._cwd = cwd
+        self._functions: dict[Label, _Function] = {}
+        self._saved: dict[str, str | None] = {}
+        # What a forked process has from its parent, which is not its own.
+        self._inherited: dict[Label, dict[int, tuple[int, int]]] = {}
+        self._written: dict[tuple[Label, int], tuple[int, int]] = {}
+        self._next_ns = 0
+
+    def add(self, code: CodeType, why: str, name: str) -> None:
+        """Adds a function that is timed, why it was chosen, and its qualified name."""
+        if label(code) not in self._functions:
+            file = self._path(code.co_filename)
+            metadata = {"file": file, "line": code.co_firstlineno, "name": name, "why": why}
+            self._functions[label(code)] = _Function(metadata | {"source": self._save(file)})
+
+    def forget(self) -> None:
+        """Drops every function that was added: none of them is to be told of from now on."""
+        self._functions.clear()
+
+    def after_fork(self, timer: LineTimer) -> None:
+        """Starts from zero in a forked process."""
+        self._written.clear()
+        self._inherited = {
+            key: {line: (hits, took) for line, hits, took in rows}
+            for key, rows in timer.timings().items()
+        }
+
+    @property
+    def has_lines(self) -> bool:
+        return bool(self._written)
+
+    def is_due(self) -> bool:
+        return perf_counter_ns() >= self._next_ns
+
+    def write(self, timer: LineTimer) -> None:
+        """Writes the lines that have been reached since the last time."""
+        timings = timer.timings()
+        for key, function in self._functions.items():
+            number = function.number or self._name(function)
+            inherited = self._inherited.get(key, {})
+            for line, hits, took in timings.get(key, ()):
+                hits_before, took_before = inherited.get(line, (0, 0))
+                now = (hits - hits_before, took - took_before)
+                if now[0] <= 0 or self._written.get((key, line)) == now:
+                    continue
+                self._written[key, line] = now
+                self._log.emit_line(number, line, round(now[1] * timer.unit_ns), now[0])
+        self._next_ns = perf_counter_ns() + INTERVAL_NS
+
+    def note_compiled(self) -> None:
+        """Says of functions none of whose lines was reached that they have been compiled."""
+        reached = {key for key, _ in self._written}
+        compiled = {label(code) for code in _compiled_code()}
+        for key, function in self._functions.items():
+            if key in compiled and key not in reached:
+                function.metadata["kind"] = "compiled"
+                self._name(function)
+
+    def _name(self, function: _Function) -> int:
+        text = json.dumps(function.metadata, ensure_ascii=True)
+        function.number = self._log.define(Topic.LINE_FUNCTION, text)
+        return function.number
+
+    def _path(self, file: str) -> str:
+        return file if file.startswith("<") else os.path.join(self._cwd, file)
+
+    def _save(self, file: str) -> str | None:
+        """Keeps the text of a file as it is now, and returns its name in the run's sources/."""
+        if file not in self._saved:
+            try:
+                self._saved[file] = self._save_new(file)
+            except (OSError, ValueError):
+                self._saved[file] = None
+        return self._saved[file]
+
+    def _save_new(self, file: str) -> str:
+        text = read_source(file)
+        digest = hashlib.sha256(text).hexdigest()[:12]
+        stem, extension = os.path.splitext(os.path.basename(file))
+        name = f"{_NOT_IN_A_NAME.sub('_', stem)[:_MAX_NAME]}-{digest}"
+        name += _NOT_IN_A_NAME.sub("_", extension)[:_MAX_NAME]
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._sources, 0o700)
+        path = os.path.join(self._sources, name)
+        if os.path.lexists(path):  # another process of the run was first
+            return name
+        temporary = f"{path}.{os.getpid()}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as saved:
+            saved.write(text)
+        os.replace(temporary, path)
+        return name
+
+
+def read_source(file: str) -> bytes:
+    """Returns the text of a plain file; a pipe is not opened, as it can be read only once.
+
+    Raises:
+        OSError, ValueError: If it cannot be read, is not plain, or is too large to keep.
+    """
+    status = os.stat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SOURCE_BYTES:
+        raise ValueError(file)
+    with open(file, "rb") as source:
+        return source.read(MAX_SOURCE_BYTES)
+
+
+def _compiled_code() -> list[CodeType]:
+    """Returns the code that torch.compile and torch.jit.script have taken over."""
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    seen = getattr(getattr(compiler, "input_codes", None), "seen", ())
+    codes = [reference() for reference in list(seen)]
+    scripted = getattr(sys.modules.get("torch.jit._state"), "_jit_caching_layer", ())
+    codes += [getattr(inspect.unwrap(function), "__code__", None) for function in list(scripted)]
+    return [code for code in codes if isinstance(code, CodeType)]
+
+
 class LinesProbe:
     """Passes loaders to `Lines`, and lets it write from time to time."""
 
@@ -293,9 +455,8 @@ class LinesProbe:
         fetch = sys.modules.get(f"{utils}.fetch")
         self._worker: Any = sys.modules.get(f"{utils}.worker")
         base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
-        stream = getattr(fetch, "_IterableDatasetFetcher", None)
-        plain = getattr(fetch, "_MapDatasetFetcher", None)
-        fetcher = getattr(fetch, "_BaseDatasetFetcher", None)
+        names = ("_IterableDatasetFetcher", "_MapDatasetFetcher", "_BaseDatasetFetcher")
+        stream, plain, fetcher = (getattr(fetch, name, None) for name in names)
         name = "_engine_run_backward"
 
         def enter(*_: Any, **__: Any) -> None:
@@ -329,28 +490,6 @@ class LinesProbe:
         self._lines.choose_of_loader(dataset=dataset, collate=collate)
 
 
-def _put_profile_into_main_of_children(
-    runpy: ModuleType, patcher: Patcher, profile: object
-) -> None:
-    """Gives the script's globals a `profile` in a child that imports it anew, as in the script."""
-
-    def make(original: Wrapped) -> Wrapped:
-        def run_path(
-            path_name: Any, init_globals: dict[str, Any] | None = None, run_name: str | None = None
-        ) -> Any:
-            if run_name == _MP_MAIN:
-                init_globals = {"profile": profile, **(init_globals or {})}
-            try:
-                return original(path_name, init_globals, run_name)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return run_path
-
-    patcher.around_if_there(make, (runpy, "run_path"))
-
-
 def _is_child_of_multiprocessing() -> bool:
     return any("multiprocessing" in word for word in getattr(sys, "orig_argv", ()))
 
@@ -362,9 +501,9 @@ def _pattern(text: str) -> tuple[str, str]:
 
 
 def _parsed(text: bytes, path: str) -> tuple[ast.Module, CodeType]:
-    """Parses and compiles a file as Python is about to; what Python warns of, it will say then.
+    """Parses and compiles a file as Python is about to, which will then issue the warnings.
 
-    Changed by the functions of `warnings`, the filters would let warnings be shown once more.
+    Set by the functions of `warnings`, the filters would let warnings be shown once more.
     """
     filters = warnings.filters
     warnings.filters = [("ignore", None, Warning, None, 0)]

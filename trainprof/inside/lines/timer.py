@@ -21,9 +21,8 @@ from trainprof.inside.patching.patcher import hide_our_frame, let_dynamo_skip, u
 
 T = TypeVar("T")
 Wrapped = Callable[..., Any]
-# (file, first line, name) of a function, as line_profiler tells them apart.
+# (file, first line, name) of a function in line_profiler's statistics; (line, hits, time).
 Label = tuple[str, int, str]
-# (line, hits, time) of lines that were reached.
 Rows = list[tuple[int, int, int]]
 
 # Before it, line_profiler traces: whatever runs below an enabled profiler is slower.
@@ -45,9 +44,14 @@ class LineTimer(LineProfiler):
 
     Where the script, a debugger or a coverage tool traces by itself, this one stands down for good.
 
+    Args:
+        added: Called with the code and the qualified name of each function under `@profile`.
+        left: Called when the outermost function that is timed has been left.
+        stood_down: Called once, with the reason.
+
     Attributes:
         is_off: Times nothing any more, or nothing in this process.
-        has_stood_down: Somebody else traces.
+        has_stood_down: Another tracer is active.
         unit_ns: A unit of `timings`, in ns.
     """
 
@@ -61,13 +65,6 @@ class LineTimer(LineProfiler):
         left: Callable[[], None],
         stood_down: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-            added: Called with the code and the qualified name of each function that the script
-                has put under us.
-            left: Called when the outermost function under us has been left.
-            stood_down: Called once, with the reason.
-        """
         super().__init__()
         self._added, self._left, self._stood_down = added, left, stood_down
         self._wrappers: dict[int, Wrapped] = {}
@@ -97,8 +94,7 @@ class LineTimer(LineProfiler):
     def add_code(self, code: CodeType) -> bool:
         """Times all functions of this code, those that run already and those still to be made.
 
-        Returns:
-            False if this line_profiler cannot tell unpadded code.
+        False if this line_profiler cannot tell unpadded code.
         """
         key = (label(code), code.co_code)
         if key in self._known:
@@ -140,7 +136,7 @@ class LineTimer(LineProfiler):
             self._left()
 
     def is_on(self) -> bool:
-        """Tells whether lines are timed on this thread, now."""
+        """Whether lines are timed on this thread, now."""
         return self.enable_count > 0 and not self._tracing.is_lost()
 
     def switch_off(self) -> None:
@@ -169,7 +165,7 @@ class LineTimer(LineProfiler):
             self._tracing.put_back(manager)
 
     def let_dynamo_skip_wrappers(self) -> None:
-        """To be called when torch has been imported."""
+        """Call this when torch has been imported."""
         for wrapper in self._wrappers.values():
             let_dynamo_skip(wrapper)
 
@@ -287,7 +283,7 @@ class _Tracing:
     """The interpreter's tracing, which line_profiler takes for itself before Python 3.12.
 
     Scripts ask `sys.gettrace()` to see whether they are being debugged, and then load their data
-    without workers: while it is us who trace, they are told what they would be told without us.
+    without workers: while we trace, they get the answer that they would get without us.
     """
 
     def __init__(self) -> None:
@@ -299,7 +295,7 @@ class _Tracing:
         return tracer is not None and not _is_line_profilers(tracer)
 
     def is_lost(self) -> bool:
-        """Tells, while line_profiler is enabled, whether it is no longer the one that traces."""
+        """Whether line_profiler, which is enabled, no longer is the tracer."""
         return not USES_MONITORING and not _is_line_profilers(self._get())
 
     def hide(self) -> None:
@@ -345,13 +341,9 @@ class _Tracing:
         # this place is its own. Without that, frames that run already are no longer traced.
         hidden, sys.gettrace = sys.gettrace, self._get
         try:
-            _nothing()
+            (lambda: None)()
         finally:
             sys.gettrace = hidden
-
-
-def _nothing() -> None:
-    """Is called."""
 
 
 def _is_line_profilers(tracer: Any) -> bool:
@@ -364,11 +356,7 @@ def take_over_line_profilers_own(timer: LineTimer) -> None:
 
 
 def overhead_ns() -> float | None:
-    """Measures what line_profiler adds to a line here, in ns; takes about a millisecond.
-
-    Returns:
-        None if somebody traces.
-    """
+    """Returns what line_profiler adds to a line here, in ns; None if somebody traces."""
     if not USES_MONITORING and sys.gettrace() is not None:
         return None
 
@@ -376,18 +364,17 @@ def overhead_ns() -> float | None:
         for _ in range(count):
             pass
 
-    bare = min(_duration(loop) for _ in range(_CALIBRATION_ROUNDS))
+    def duration() -> int:
+        start = perf_counter_ns()
+        loop(_CALIBRATION_LOOPS)
+        return perf_counter_ns() - start
+
+    bare = min(duration() for _ in range(_CALIBRATION_ROUNDS))
     profiler = LineProfiler()
     profiler.add_function(loop)
     profiler.enable_by_count()
     try:
-        timed = min(_duration(loop) for _ in range(_CALIBRATION_ROUNDS))
+        timed = min(duration() for _ in range(_CALIBRATION_ROUNDS))
     finally:
         profiler.disable_by_count()
     return max(timed - bare, 0) / (2 * _CALIBRATION_LOOPS)
-
-
-def _duration(loop: Callable[[int], None]) -> int:
-    start = perf_counter_ns()
-    loop(_CALIBRATION_LOOPS)
-    return perf_counter_ns() - start

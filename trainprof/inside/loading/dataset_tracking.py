@@ -168,9 +168,7 @@ class DatasetNumbers:
     def of_run(self, loader: int, dataset: Any) -> int:
         """Returns a number that no dataset has had before, or this one's.
 
-        Args:
-            loader: Its id: those that are built anew by one line, alike, have the same.
-            dataset: One that cannot be watched is another than the loader's last if its id is.
+        One that cannot be watched is another than the loader's last if its id is.
         """
         key = _key(dataset)
         number = self._of_run.get(key)

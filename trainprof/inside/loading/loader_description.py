@@ -43,13 +43,7 @@ _Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class _Kind:
-    """Loaders that are alike but for their data.
-
-    Attributes:
-        met: How many there were.
-        next_look: When so many were met, one is looked at closer.
-        closer: What was found in the last that was.
-    """
+    """Loaders that are alike but for their data: what was found in the last that was looked at."""
 
     met: int = 0
     next_look: int = 0
@@ -72,14 +66,7 @@ class LoaderDescriptions:
     def of(
         self, loader: Any, place: Birthplace, serial: int, dataset_number: int | None
     ) -> dict[str, Any]:
-        """Returns a loader's metadata.
-
-        Args:
-            loader: Complete.
-            place: Where it was built.
-            serial: Tells loaders of a line apart.
-            dataset_number: Tells datasets of a line apart; None where it is not known.
-        """
+        """Returns the metadata of a complete loader; numbers tell it from others of its line."""
         sites = self._sites
         metadata = describe(loader)
         metadata |= {

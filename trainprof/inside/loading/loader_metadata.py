@@ -54,16 +54,10 @@ def describe(loader: Any) -> dict[str, Any]:
 def look_closer(
     loader: Any, is_own: Callable[[type], bool], *, workers_are_forked: bool
 ) -> dict[str, Any]:
-    """Returns what a dataset is gone through for: that takes longer than all else.
+    """Returns what a dataset is gone through for, which takes longer than all else.
 
-    `open_files`: what it holds that processes cannot share.
-    `unpicklable`: what a worker that is no fork could not be given.
-    `generators`: of random numbers, which workers would have alike.
-
-    Args:
-        loader: A DataLoader, complete.
-        is_own: Whether a class is the user's.
-        workers_are_forked: Its workers are, or would be.
+    `open_files` cannot be shared by processes, `unpicklable` cannot be sent to a worker that is no
+    fork, and of `generators` of random numbers all workers would have the same copy.
     """
     dataset = whole_of(getattr(loader, "dataset", None))
     return {
@@ -77,8 +71,6 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
     """Says how torch asks a dataset for a batch; of torch's Subset, what it is of.
 
     `is_asked_one_by_one`: for each sample by itself, to put them together as it does by default.
-    `refuses_lists`: it would fail if it were given the indices of a batch.
-    `is_stackable`: it is made of rows that a TensorDataset could have.
     `shards`: of a stream, which are given to workers as a whole.
     """
     plain_collate = getattr(sys.modules.get("torch.utils.data"), "default_collate", None)
@@ -189,11 +181,9 @@ def _of_torch(name: str) -> Any:
 def _sampling(loader: Any) -> dict[str, Any]:
     """Says how samples are drawn.
 
-    `sampler_from`: whose class does it: torch's, one of the package that the loader's class is of,
-    which may make it by itself, or another's.
-    `samples_plainly`: by a sampler that is made of the dataset alone.
-    `samples_by_generator`: by one that is made of the dataset and the loader's own generator alone.
-    `sampler_takes_epoch`: training tells it the epoch's number.
+    `sampler_from`: its class is torch's, of the package of the loader's class, which may make it by
+    itself, or another's. `samples_plainly`: by a sampler that is made of the dataset alone,
+    `samples_by_generator`: and of the loader's own generator.
     """
     sampler = getattr(loader, "sampler", None)
     held = getattr(sampler, "__dict__", {})

@@ -29,11 +29,8 @@ _MOST_THREAD_NOTES: Final = 8
 class StreamSamples:
     """Computes a checksum of each of the first samples in a worker.
 
-    Args:
-        torch: The script's.
-        session: Where to note them.
-        base_seed: Of torch's WorkerInfo without the worker's number: equal for workers that one
-            iterator started.
+    `base_seed` is of torch's WorkerInfo without the worker's number: equal for workers that one
+    iterator started.
     """
 
     def __init__(self, torch: ModuleType, session: Session, base_seed: int) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
 
+from trainprof.inside.patching.static_lookup import stored
+
 # Of an object's attributes, and of what is in a list or dict, so many are looked at.
 _MAX_ATTRIBUTES: Final = 64
 _MAX_ITEMS: Final = 8
@@ -69,9 +71,7 @@ def open_files(dataset: Any) -> list[str]:
 def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
     """Returns the attributes of a dataset's own objects that are random generators.
 
-    Args:
-        dataset: Of which nothing is called.
-        is_own: Whether a class is the user's: a library's know about workers.
+    Of the user's own classes: a library's know about workers. Nothing is called.
     """
     held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
     names = (
@@ -85,12 +85,7 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
 
 
 def is_on_device(batch: Any, tensor: Any) -> bool:
-    """Whether one of the first tensors of a batch is not in the host's memory.
-
-    Args:
-        batch: As a loader gives it.
-        tensor: torch's class of them: one of another is not asked, for it may be the script's.
-    """
+    """Whether one of the first tensors of a batch, of torch's own class, is on a device."""
     held = _walk("", batch, _MAX_DEPTH, lambda thing: type(thing) is not tensor)
     return any(type(thing) is tensor and not thing.is_cpu for _, thing in held)
 
@@ -185,11 +180,7 @@ def attributes_of(thing: Any) -> list[tuple[str, Any]]:
     # Of the class: `isinstance` would ask the object for its own.
     if issubclass(type(thing), (type, FunctionType, ModuleType)):
         return []
-    try:
-        held = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return []
-    return list(itertools.islice(held.items(), _MAX_ATTRIBUTES)) if type(held) is dict else []
+    return list(itertools.islice(stored(thing).items(), _MAX_ATTRIBUTES))
 
 
 def _items(thing: Any) -> list[Any]:
@@ -211,11 +202,7 @@ def _is_open(kind: type) -> bool:
 
 
 def start_method(context: Any) -> str:
-    """Returns how a loader's workers are started, or would be.
-
-    Args:
-        context: The loader's own, None without any.
-    """
+    """Returns how a loader's workers are started, or would be; `context` is the loader's own."""
     if context is not None and hasattr(context, "get_start_method"):
         return str(context.get_start_method())
     multiprocessing = sys.modules.get("multiprocessing")

@@ -19,8 +19,8 @@ from trainprof.inside.model.parameters import (
     parameters_of,
     reads_gradients,
 )
+from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.session import BackwardWatch, ModuleCall, Session
 
 # Steps of a window before it is watched, before gradients are compared, and in all.

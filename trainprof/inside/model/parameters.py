@@ -75,10 +75,7 @@ def _named(module: Any, where: str) -> dict[str, Any]:
 
 
 def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Goes through what plain containers hold, with its key where a dictionary has it.
-
-    Other objects are not opened.
-    """
+    """Goes through what plain containers hold, with its key where a dictionary has it."""
     kind = type(given)  # by identity: a class of the script's may have an == of its own
     if not (kind is dict or kind is list or kind is tuple):
         yield name, given

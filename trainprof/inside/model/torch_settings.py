@@ -15,7 +15,7 @@ from trainprof.inside.patching.call_site import Birthplace
 from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.patching.patcher import Patcher, hide_our_frame
 from trainprof.inside.patching.user_texts import any_text, lines_with
-from trainprof.inside.process.affinity import own_cores
+from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
@@ -32,8 +32,7 @@ _MOST_OPTIMIZERS: Final = 8
 _DOUBLE: Final = (
     re.compile(r"\bset_default_(?:dtype|tensor_type)\(.*(?:float64|[dD]ouble)"),
     re.compile(
-        r"^\s*[\w.]*(?:model|net)\w*(?:\s*=\s*.+)?\.(?:double\(\)|to\(.*(?:float64|double))",
-        re.I,
+        r"^\s*[\w.]*(?:model|net)\w*(?:\s*=\s*.+)?\.(?:double\(\)|to\(.*(?:float64|double))", re.I
     ),
 )
 _MOST_LINES: Final = 3
@@ -119,10 +118,7 @@ class TorchSettingsProbe:
         self._session.threads_set_at = 0 if is_none_of_the_users else sites.find(caller)
 
     def _is_called_by_worker(self, frame: FrameType | None) -> bool:
-        """Whether torch's own code of a loader's worker calls, through none of the user's.
-
-        Further up stands whoever forked it.
-        """
+        """Whether torch's own code of a loader's worker calls, not the user's (who forked it)."""
         while frame is not None and not self._session.sites.is_user_code(frame.f_code):
             if frame.f_code is self._worker_code:
                 return True
@@ -157,69 +153,55 @@ class TorchSettingsProbe:
 
     def _noted_of(self, optimizer: Any) -> dict[str, object]:
         """Returns what is noted of an optimizer's tensors and settings."""
-        parameters = [x for group in optimizer.param_groups for x in group["params"]]
+        parameters, groups = _parameters(optimizer), optimizer.param_groups
+        what = {"class": type(optimizer).__qualname__, "tensors": len(parameters)}
         note: dict[str, object] = {}
-        may_be_fused = self._may_be_fused(optimizer)
+        is_plain = self._are_plain(parameters)
+        is_on_host = is_plain and all(x.device.type == "cpu" for x in parameters)
         built = self._built.get(id(optimizer), _NOWHERE)
-        if may_be_fused:
-            note["unfused"] = type(optimizer).__qualname__
-            note["built"] = {
-                "site": built.site,
-                "built_by": built.built_by,
-                "built_at": built.built_at,
-            }
-        is_on_host = may_be_fused and self._is_on_host(optimizer)
-        if is_on_host or (may_be_fused and _is_set_to_loop(optimizer)):
-            note["looped_optimizer"] = {
-                "class": type(optimizer).__qualname__,
-                "tensors": len(parameters),
-                "site": self._session.sites.find(sys._getframe(1)),
-                "built": built.site,
-                "is_plain": not any(
-                    group.get(name)
-                    for group in optimizer.param_groups
-                    for name in ("momentum", "weight_decay")
-                ),
-                "is_told_to": not is_on_host,
-                "has_hooks": _has_step_hooks(optimizer),
-            }
-        begins = self._own_loop(optimizer)
+        if is_plain and self._may_be_fused(optimizer):
+            note["unfused"] = what["class"]
+            keys = ("site", "built_by", "built_at")
+            note["built"] = {key: getattr(built, key) for key in keys}
+            # On any device it then updates one parameter at a time.
+            is_set_to_loop = all(group.get("foreach") is False for group in groups)
+            if is_on_host or is_set_to_loop:
+                more = ("momentum", "weight_decay")
+                note["looped_optimizer"] = {
+                    **what,
+                    "site": self._session.sites.find(sys._getframe(1)),
+                    "built": built.site,
+                    "is_plain": not any(group.get(name) for group in groups for name in more),
+                    "is_told_to": not is_on_host,
+                    "has_hooks": _has_step_hooks(optimizer),
+                }
+        begins = self._own_loop(optimizer) if is_on_host else None
         if begins is not None:
-            note["own_optimizer"] = {
-                "class": type(optimizer).__qualname__,
-                "tensors": len(parameters),
-                "site": begins,
-            }
-        numerics = self._numerics(optimizer)
+            note["own_optimizer"] = {**what, "site": begins}
+        numerics = self._numerics(parameters)
         if numerics is not None:
             note["numerics"] = numerics
             if numerics["parameters"] == "float64":
-                note |= {
-                    "decomposes_in_float64": any_text(
-                        self._session.sites.is_user_file,
-                        lambda text: _DECOMPOSES.search(text) is not None,
-                    ),
-                    "convolves_in_float64": any(
-                        type(parameter) in self._plain_types
-                        and parameter.dtype is self._torch.float64
-                        and parameter.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
-                        for parameter in parameters
-                    ),
-                }
+                is_own = self._session.sites.is_user_file
+                note["decomposes_in_float64"] = any_text(
+                    is_own, lambda text: _DECOMPOSES.search(text) is not None
+                )
+                note["convolves_in_float64"] = any(
+                    type(parameter) in self._plain_types
+                    and parameter.dtype is self._torch.float64
+                    and parameter.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
+                    for parameter in parameters
+                )
         return note
 
-    def _numerics(self, optimizer: Any) -> dict[str, Any] | None:
-        """Returns in what precision the model computes, by its settings; None without parameters.
-
-        Tensors of the script's own classes are not asked for anything.
-        """
+    def _numerics(self, parameters: list[Any]) -> dict[str, Any] | None:
+        """Returns the precision that the model computes in; None without parameters."""
         numbers = Counter[Any]()
         device = "cpu"
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if type(parameter) in self._plain_types:
-                    numbers[parameter.dtype] += parameter.numel()
-                    device = parameter.device.type
+        for parameter in parameters:
+            if type(parameter) in self._plain_types:
+                numbers[parameter.dtype] += parameter.numel()
+                device = parameter.device.type
         if not numbers:
             return None
         dtype = str(numbers.most_common(1)[0][0]).removeprefix("torch.")
@@ -237,28 +219,23 @@ class TorchSettingsProbe:
         return numerics | {"products": precision}
 
     def _may_be_fused(self, optimizer: Any) -> bool:
-        """Whether it is one of torch's that could be fused, and is not.
+        """Whether it is one of torch's, of plain tensors, that could be fused, and is not.
 
-        On the host it then updates one parameter at a time; on a GPU torch takes them together by
-        itself, unless foreach=False. Tensors of the script's own classes are not asked for
-        anything: they would notice.
+        On the host it then updates one parameter at a time; on a GPU torch takes them together,
+        unless foreach=False.
         """
         if not type(optimizer).__module__.startswith("torch.optim."):
             return False
-        groups = optimizer.param_groups
-        if any(group.get(how) for group in groups for how in ("fused", "foreach")):
+        groups, without = optimizer.param_groups, ("fused", "foreach", "differentiable")
+        if any(group.get(name) for group in groups for name in without):
             return False
-        if any(group.get("differentiable") for group in groups):
-            return False
-        if not all("fused" in group for group in groups):
-            return False
-        return self._has_plain_tensors(optimizer) and not self._has_sparse_gradients(optimizer)
+        # torch fuses none with sparse gradients, as of nn.Embedding(sparse=True).
+        gradients = [parameter.grad for parameter in _parameters(optimizer)]
+        is_sparse = any(type(x) in self._plain_types and x.is_sparse for x in gradients)
+        return not is_sparse and all("fused" in group for group in groups)
 
     def _own_loop(self, optimizer: Any) -> int | None:
-        """Returns where the step of an optimizer in the user's code begins, else None.
-
-        None as well where it leaves the update to another class, or updates tensors together.
-        """
+        """Returns where the step of a user's optimizer begins that loops over parameters."""
         step = inspect.getattr_static(type(optimizer), "step", None)
         step = inspect.unwrap(step) if type(step) is FunctionType else None
         sites = self._session.sites
@@ -267,30 +244,11 @@ class TorchSettingsProbe:
         names = step.__code__.co_names
         if _HANDS_ON.intersection(names) or any("_foreach_" in name for name in names):
             return None
-        if not (self._has_plain_tensors(optimizer) and self._is_on_host(optimizer)):
-            return None
         return sites.beginning_of(step.__code__)
 
-    def _has_plain_tensors(self, optimizer: Any) -> bool:
-        """Whether all of its parameters are numbers, in torch's own classes."""
-        return all(
-            type(parameter) in self._plain_types and parameter.is_floating_point()
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-
-    def _is_on_host(self, optimizer: Any) -> bool:
-        """Whether all of its parameters, which have to be plain tensors, are on the host."""
-        return all(
-            parameter.device.type == "cpu"
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-
-    def _has_sparse_gradients(self, optimizer: Any) -> bool:
-        """Whether a gradient is sparse, as with nn.Embedding(sparse=True): torch fuses none."""
-        gradients = (x.grad for group in optimizer.param_groups for x in group["params"])
-        return any(type(grad) in self._plain_types and grad.is_sparse for grad in gradients)
+    def _are_plain(self, parameters: list[Any]) -> bool:
+        """Whether all are numbers, in torch's own classes: others would notice being asked."""
+        return all(type(x) in self._plain_types and x.is_floating_point() for x in parameters)
 
     def _anomalous_backward(self) -> None:
         self._passes += 1
@@ -298,9 +256,8 @@ class TorchSettingsProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
 
 
-def _is_set_to_loop(optimizer: Any) -> bool:
-    """Whether it is to update one parameter at a time on any device."""
-    return all(group.get("foreach") is False for group in optimizer.param_groups)
+def _parameters(optimizer: Any) -> list[Any]:
+    return [x for group in optimizer.param_groups for x in group["params"]]
 
 
 def _has_step_hooks(optimizer: Any) -> bool:

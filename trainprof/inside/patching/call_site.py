@@ -316,27 +316,15 @@ class Birthplace:
 
 @dataclass(slots=True)
 class _Birth:
-    """A loader, and where it was built.
-
-    Attributes:
-        candidates: Of a loader that a library built: the earlier ones of the same dataset, each
-            with its place and what may be taken over from it.
-    """
+    """A loader, where it was built, and if by a library, earlier ones of the same dataset."""
 
     loader: weakref.ref[Any]
     place: Birthplace
     candidates: list[tuple[Birthplace, _Traits]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Traits:
-    """What a rebuilt loader takes over: a sampler, or else all of the others.
-
-    Objects by id, so that none is kept alive: what has been taken over is alive.
-    """
-
-    samplers: frozenset[int]
-    others: tuple[object, ...]
+# What a rebuilt loader takes over, by id so that none is kept alive: a sampler, or all the others.
+_Traits = tuple[frozenset[int], tuple[object, ...]]
 
 
 def _traits(loader: object) -> _Traits:
@@ -344,10 +332,8 @@ def _traits(loader: object) -> _Traits:
     functions = (id(held.get(name)) for name in ("collate_fn", "worker_init_fn"))
     numbers = (held.get(name) for name in ("num_workers", "batch_size"))
     samplers = (held.get(name) for name in ("batch_sampler", "sampler"))
-    return _Traits(
-        frozenset(id(sampler) for sampler in samplers if sampler is not None),
-        (*functions, *(number if type(number) is int else None for number in numbers)),
-    )
+    others = (*functions, *(number if type(number) is int else None for number in numbers))
+    return frozenset(id(sampler) for sampler in samplers if sampler is not None), others
 
 
 def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) -> Birthplace | None:
@@ -355,9 +341,9 @@ def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) ->
     batches = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
     # Lightning's predict makes batches anew, of what the old one's sampler draws.
     samplers = [*batches, *(_with_inner(batch, "sampler")[-1] for batch in batches)]
-    keys, others = {id(sampler) for sampler in samplers}, _traits(loader).others
-    by_sampler = [place for place, traits in candidates if traits.samplers & keys]
-    by_others = [place for place, traits in candidates if traits.others == others]
+    keys, (_, own) = {id(sampler) for sampler in samplers}, _traits(loader)
+    by_sampler = [place for place, (known, _) in candidates if known & keys]
+    by_others = [place for place, (_, others) in candidates if others == own]
     return next(reversed(by_sampler or by_others), None)
 
 

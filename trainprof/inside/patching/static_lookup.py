@@ -36,8 +36,20 @@ def of_object(thing: Any, name: str, default: Any = None) -> Any:
         return inspect.getattr_static(thing, name, default)
     value = of_class(type(thing), name, _ABSENT)
     if value is _ABSENT or not _comes_first(type(value)):
-        value = _own(thing).get(name, value)
+        value = stored(thing).get(name, value)
     return default if value is _ABSENT else value
+
+
+def stored(thing: Any) -> dict[str, Any]:
+    """Returns what an object has of its own, by name; a module that loads itself is not loaded.
+
+    Of what has no such dict, or a class of the script's that hides it, {}.
+    """
+    slot = of_class(type(thing), "__dict__")
+    if type(slot) not in (GetSetDescriptorType, MemberDescriptorType):
+        return {}
+    own = slot.__get__(thing)
+    return own if type(own) is dict else {}
 
 
 def has(thing: Any, name: str) -> bool:
@@ -71,7 +83,7 @@ def own_function(
                 continue
             if is_user_code(function.__code__):
                 return function, owner
-            held += [*_stored(owner), *(value for _, value in closed_over(function))]
+            held += [*stored(owner).values(), *(value for _, value in closed_over(function))]
         here = held[:_MAX_HELD]
     return None
 
@@ -87,22 +99,7 @@ def _called_by(thing: Any) -> tuple[Any, Any]:
     return of_class(type(thing), "__call__"), thing
 
 
-def _stored(owner: Any) -> list[Any]:
-    try:
-        return [*object.__getattribute__(owner, "__dict__").values()]
-    except AttributeError:  # None, or an object with slots
-        return []
-
-
 def _comes_first(kind: type) -> bool:
     """Whether what a class has by a name hides what an object has of its own."""
     is_asked = of_class(kind, "__get__") is not None
     return is_asked and any(of_class(kind, name) is not None for name in ("__set__", "__delete__"))
-
-
-def _own(thing: Any) -> dict[str, Any]:
-    slot = of_class(type(thing), "__dict__")  # a class of the script's may have a property there
-    if type(slot) not in (GetSetDescriptorType, MemberDescriptorType):
-        return {}
-    own = slot.__get__(thing)
-    return own if type(own) is dict else {}

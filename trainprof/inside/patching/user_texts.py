@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from trainprof.inside.patching.static_lookup import stored
 from trainprof.record.plain_file import contents_of
 
 _LARGEST_BYTES: Final = 1 << 20
@@ -14,12 +15,7 @@ _MOST_FILES: Final = 500
 
 
 def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) -> bool:
-    """Whether one of the texts is such; True as well where one cannot be read.
-
-    Args:
-        is_user_file: Of a path.
-        is_it: Of a text.
-    """
+    """Whether one of the user's texts is such; True as well where one cannot be read."""
     own = _paths(is_user_file)
     if len(own) > _MOST_FILES:
         return True
@@ -54,19 +50,7 @@ def text_of(path: str) -> str | None:
     return None if data is None else data.decode(errors="replace")
 
 
-def names_in(module: Any) -> dict[str, Any]:
-    """Returns what a module of `sys.modules` has; one that loads itself at first use is not loaded.
-
-    A script may put there what is no module, such as None to keep one out.
-    """
-    try:
-        names = object.__getattribute__(module, "__dict__")
-    except AttributeError:
-        return {}
-    return names if type(names) is dict else {}
-
-
 def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
     """Returns the user's files, in the order in which they were imported."""
-    files = [names_in(module).get("__file__") for module in [*sys.modules.values()]]
+    files = [stored(module).get("__file__") for module in [*sys.modules.values()]]
     return list(dict.fromkeys(x for x in files if isinstance(x, str) and is_user_file(x)))

@@ -55,8 +55,7 @@ def collect_again() -> None:
 def times_waited() -> Callable[[], int]:
     """Returns what counts how often the thread that calls it had to wait.
 
-    Raises:
-        ImportError: Where the platform does not tell.
+    It raises ImportError where the platform does not tell.
     """
     from trainprof.inside.process.usage import RUSAGE_THREAD, getrusage
 
@@ -67,11 +66,7 @@ def times_waited() -> Callable[[], int]:
 
 
 def run_delay(thread: int | None = None) -> Callable[[], int]:
-    """Returns what tells how long a thread has been kept waiting for a core, in ns.
-
-    Args:
-        thread: Its native id; None: the thread that calls this.
-    """
+    """Returns what reads how long a thread, by native id, or this one has waited for a core, ns."""
     read_times = core_times(thread)
 
     def read_delay() -> int:
@@ -82,12 +77,9 @@ def run_delay(thread: int | None = None) -> Callable[[], int]:
 
 
 def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None]:
-    """Returns what tells how long a thread has been on a core, and waiting for one, in ns.
+    """Returns what reads how long a thread, or this one, has been on a core and waiting, in ns.
 
-    It tells None where that is not known.
-
-    Args:
-        thread: Its native id; None: the thread that calls this.
+    That returns None where it is not known.
     """
     read = _reader(f"/proc/self/task/{thread or get_native_id()}/schedstat")
 
@@ -99,11 +91,7 @@ def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None
 
 
 def has_a_core(thread: int) -> Callable[[], bool]:
-    """Returns what tells whether a thread runs at this moment, or would if it had a core.
-
-    Args:
-        thread: Its native id.
-    """
+    """Returns what asks whether a thread runs at this moment, or would if it had a core."""
     read = _reader(f"/proc/self/task/{thread}/stat")
     # The state stands behind the name in brackets, which may have brackets of its own.
     return lambda: read().rpartition(b") ")[2].startswith(b"R")

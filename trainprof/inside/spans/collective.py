@@ -1,4 +1,4 @@
-"""Records calls of torch.distributed in which a rank waits for others.
+"""Records calls of torch.distributed: joining a process group, and waiting for other ranks.
 
 DistributedDataParallel averages gradients in native code: that is the backward's.
 """
@@ -20,7 +20,7 @@ from trainprof.inside.patching.patcher import (
     let_dynamo_skip,
 )
 from trainprof.inside.session import Session
-from trainprof.record.schema import COLLECTIVES, Kind
+from trainprof.record.schema import COLLECTIVES, Kind, Topic
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
 _WAIT = "wait"
@@ -82,3 +82,45 @@ class CollectiveProbe:
                 record(start, now(), sys._getframe().f_back, number)
 
         return collective
+
+
+class ProcessGroupProbe:
+    """Notes which rank this process is, once it has joined a group: ranks end together.
+
+    torchrun puts it into the environment as well; `torch.multiprocessing.spawn` does not.
+    """
+
+    name = "process_group"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        distributed = torch.distributed
+        if not distributed.is_available():  # a torch built without it
+            return
+        members = distributed.distributed_c10d
+
+        def note() -> None:
+            rank, world_size = members.get_rank(), members.get_world_size()
+            group = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
+            session.log.note(Topic.ENVIRONMENT, group)
+            session.limit.join(world_size)
+
+        guarded = patcher.guarded(note)
+
+        def make(original: Wrapped) -> Wrapped:
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    result = original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+                guarded()
+                return result
+
+            return init_process_group
+
+        # The name that device meshes use was bound when they were imported, with torch.
+        meshes = sys.modules.get("torch.distributed.device_mesh")
+        patcher.around(
+            make,
+            *((owner, "init_process_group") for owner in (members, distributed, meshes) if owner),
+        )

@@ -65,11 +65,7 @@ class CompilationProbe:
 
 
 def _what(arguments: Any) -> tuple[int, int]:
-    """Returns how often this code had been compiled before, and flags.
-
-    Args:
-        told: torch's CallbackArgs: `callback_trigger`, and `compile_id` in words.
-    """
+    """Returns how often this code had been compiled before, and flags, by torch's CallbackArgs."""
     frame_id = _FRAME_ID.match(str(getattr(arguments, "compile_id", "")))
     trigger = getattr(getattr(arguments, "callback_trigger", None), "name", "")
     flags = CompileFlag.LATER_PART if trigger not in ("", "DYNAMO") else 0

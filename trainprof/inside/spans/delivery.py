@@ -171,9 +171,7 @@ class DeliveryProbe:
     def _find_lost(self, iterator: Any, error: BaseException) -> None:
         """Notes the workers that have died, other than those with nothing left to do.
 
-        Args:
-            iterator: Of the workers.
-            error: As torch tells the script: it names by pid those that left with status 0.
+        torch's error names by pid those that left with status 0.
         """
         at, loader = self._session.now(), self._loader.number_of(iterator)
         message = error.args[0] if type(error) is RuntimeError and error.args else ""
@@ -211,11 +209,8 @@ class _Parts:
     """What the present `next` of an iterator has spent so far.
 
     Attributes:
-        iterator: Returns whose `next` it is, while that lives.
-        loader: Id.
         is_pinned: A thread receives and pins; `next` only waits for it.
-        getting_ns: In asking for data, of which `blocked_ns` with nothing there.
-        cpu_ns: What asking for data took of the CPU.
+        getting_ns: In asking for data, of which `blocked_ns` with nothing there, `cpu_ns` on a CPU.
     """
 
     __slots__ = ("blocked_ns", "cpu_ns", "getting_ns", "is_pinned", "iterator", "loader")

@@ -29,7 +29,7 @@ from trainprof.inside.patching.patcher import (
     loaded,
     uncounted,
 )
-from trainprof.inside.process.affinity import own_cores
+from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import Session
 from trainprof.inside.spans.fetch_usage import SHORT_NS, BatchScale, Begun, UsageMeter
 from trainprof.inside.spans.loader import LoaderProbe

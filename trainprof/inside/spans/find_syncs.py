@@ -18,8 +18,8 @@ from trainprof.inside.patching.patcher import (
     hide_our_frame,
     let_dynamo_skip,
 )
+from trainprof.inside.patching.static_lookup import stored
 from trainprof.inside.patching.step_wrapper import StepHook
-from trainprof.inside.patching.user_texts import names_in
 from trainprof.inside.patching.warning_place import REGISTRY
 from trainprof.inside.session import Session
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
@@ -247,7 +247,7 @@ class _SyncText:
     def __init__(self, caught: Callable[[FrameType], None]) -> None:
         self._caught = caught
         self.is_on = True
-        modules = [names_in(module) for module in list(sys.modules.values())]
+        modules = [stored(module) for module in list(sys.modules.values())]
         self._had = {id(names) for names in modules if REGISTRY in names}
 
     def match(self, text: str) -> bool:

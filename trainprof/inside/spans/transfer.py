@@ -10,6 +10,7 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from trainprof.inside.model.parameters import parameters_of
 from trainprof.inside.patching.function_modes import FunctionModes, asked_by
 from trainprof.inside.patching.patcher import (
     Patcher,
@@ -238,7 +239,7 @@ class TransferProbe:
 
     def _note_device_of(self, args: Arguments) -> None:
         """Notes where a model now is, before a mark is left: on the device that it works on."""
-        parameter = _first_parameter(args[0])
+        parameter: Any = next(parameters_of(args[0]), None)
         if type(parameter) in self.plain_types and not self._modes.would_notice():
             with self._modes.unseen():
                 device = parameter.device
@@ -264,18 +265,6 @@ def _end_of_call(line: str, begin: int) -> int:
         if not depth:
             return at + 1
     return len(line)
-
-
-def _first_parameter(module: Any) -> Any:
-    """Returns a parameter of the module's, without running code of the script's; None without."""
-    waiting = [module]
-    while waiting:
-        held = getattr(waiting.pop(), "__dict__", {})
-        for parameter in held.get("_parameters", {}).values():
-            if parameter is not None:
-                return parameter
-        waiting.extend(held.get("_modules", {}).values())
-    return None
 
 
 _TRANSFER, _PLACEMENT = int(Kind.TRANSFER), int(Kind.PLACEMENT)

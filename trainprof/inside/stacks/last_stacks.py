@@ -133,8 +133,7 @@ class LastStacks:
 def _mapped(path: str) -> memoryview:
     """Returns the bytes of a new file, for writing; Python's own mmap would keep a descriptor.
 
-    Raises:
-        ImportError, OSError, AttributeError: If it cannot be mapped.
+    Raises ImportError, OSError or AttributeError where it cannot be mapped.
     """
     import ctypes
 

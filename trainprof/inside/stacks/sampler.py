@@ -72,23 +72,15 @@ _LOOK: Final = int(Kind.LOOK)
 CoreTimes = tuple[int, int] | None
 
 
-def _of_python(*names: str) -> frozenset[str]:
-    return frozenset(os.path.join(os.path.dirname(os.__file__), *name.split("/")) for name in names)
-
-
-# Their own Python code does little but wait for a lock, a pipe, a socket or a child.
-_WAITING_FILES: Final = _of_python(
-    "threading.py",
-    "queue.py",
-    "selectors.py",
-    "socket.py",
-    "ssl.py",
-    "subprocess.py",
-    "concurrent/futures/_base.py",
-    "multiprocessing/connection.py",
-    "multiprocessing/popen_fork.py",
-    "multiprocessing/queues.py",
-    "multiprocessing/synchronize.py",
+# Python's own, whose code does little but wait for a lock, a pipe, a socket or a child.
+_WAITING: Final = (
+    "threading queue selectors socket ssl subprocess concurrent/futures/_base "
+    "multiprocessing/connection multiprocessing/popen_fork multiprocessing/queues "
+    "multiprocessing/synchronize"
+)
+_LIBRARY: Final = os.path.dirname(os.__file__)
+_WAITING_FILES: Final = frozenset(
+    os.path.join(_LIBRARY, *f"{name}.py".split("/")) for name in _WAITING.split()
 )
 
 
@@ -103,11 +95,7 @@ class _KnownThread:
 
 
 class ThreadCpuShares:
-    """For which share of the time threads were on a core, by their idents.
-
-    Attributes:
-        busy: Threads that had much of a core when last asked for.
-    """
+    """The share of the time that threads were on a core, by their idents; `busy` had much of it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], _KnownThread] = {}
@@ -116,8 +104,7 @@ class ThreadCpuShares:
     def shares(self, threads: Iterable[int], now_ns: int) -> dict[int, float | None]:
         """Returns for each thread its share of a core since it was last asked for.
 
-        Only the first few are asked. None where it is not known: the thread is new, was not asked,
-        or the platform does not say.
+        Only the first few are asked. None where it is new, was not asked, or cannot be known.
         """
         shares: dict[int, float | None] = {}
         known, asked = self._known, 0
@@ -158,10 +145,7 @@ def _native_id(ident: int) -> int | None:
 
 
 class TorchUsers:
-    """Which library code may have called torch's operators, by the names that its module has.
-
-    In torch's own code and the user's no name is needed for that.
-    """
+    """Which library code may have called torch's operators, by the names that its module has."""
 
     def __init__(self) -> None:
         # By id, as in CallSites: those judged are kept, so that no id is used again. Whether it
@@ -172,10 +156,7 @@ class TorchUsers:
     def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
         """Whether a code's module has torch, and the code itself no array library.
 
-        Args:
-            code: Of the function in question.
-            names_of: Returns its module's names, where it is not known yet; None if they cannot be
-                had now.
+        `names_of` returns the module's names; None if they cannot be had now.
         """
         known = self._known.get(id(code))
         if known is None:
@@ -258,11 +239,9 @@ class StackSampler:
     was held is recorded too: torch's operators release it all the time. A sample that had to wait
     for longer than the time between two stands for each that was due in between.
 
-    Once a second, and from torch's import on, it also writes down where the main thread and those
-    that are watched are: a run that hangs is explained by that, see record/last_stacks.py.
-
-    The thread is not one of `threading`'s, takes no signals, and does not live while the process
-    forks.
+    From torch's import on it also writes down once a second where the main thread and those that
+    are watched are, to explain a run that hangs: see record/last_stacks.py. It is not one of
+    `threading`'s threads, takes no signals, and does not live while the process forks.
     """
 
     name = "looks"
@@ -489,7 +468,7 @@ def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
 
     Args:
         waited_ns: How long the GIL was waited for.
-        times: How often the wait ended, or began again.
+        times: How often that wait ended, or began again.
         off_ns: How long such a thread may have been kept from a core during that.
     """
     interval_ns = max(sys.getswitchinterval() * 1e9, 1.0)

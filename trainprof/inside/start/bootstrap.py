@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns, time_ns
-from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trainprof.inside.start import profile_shim
 from trainprof.inside.start.import_hook import AfterImport
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
 from trainprof.record.open_files import too_few_open_files
@@ -23,12 +23,64 @@ if TYPE_CHECKING:
 
 # Runs none of the script's code.
 HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
-
 # Of multiprocessing's finalizers, the one with the lowest priority comes last.
 AFTER_ALL_OTHERS: Final = -(1 << 30)
 
-Callback = Callable[[ModuleType, int, int], None]
-Callbacks = dict[str, Callback]
+T = TypeVar("T")
+
+
+class IdleProfile:
+    """Has what line_profiler's profiler object has, and times nothing.
+
+    Functions are returned as they are, code is run, statistics are empty and not written.
+    """
+
+    def __call__(self, function: T) -> T:
+        return function
+
+    wrap_callable = __call__
+
+    def __enter__(self) -> IdleProfile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def _do_nothing(self, *args: object, **kwargs: object) -> None:
+        return None
+
+    add_function = enable = disable = enable_by_count = disable_by_count = _do_nothing
+    dump_stats = print_stats = _do_nothing
+
+    def _add_none(self, *args: object, **kwargs: object) -> int:
+        return 0
+
+    add_callable = add_class = add_module = _add_none
+
+    def get_stats(self) -> SimpleNamespace:
+        return SimpleNamespace(timings={}, unit=1e-6)
+
+    def run(self, command: str) -> IdleProfile:
+        names = sys.modules["__main__"].__dict__
+        return self.runctx(command, names, names)
+
+    def runctx(self, command: str, globals: Any, locals: Any) -> IdleProfile:
+        exec(command, globals, locals)
+        return self
+
+    def runcall(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        return function(*args, **kwargs)
+
+
+def _install_profile(profile: object) -> None:
+    """Puts `profile` where kernprof does: all modules of the script find it."""
+    builtins.profile = profile  # type: ignore[attr-defined]
+
+
+def _install_in_script(profile: object) -> None:
+    """Puts it into the script's globals, too, where `if 'profile' not in globals()` looks."""
+    _install_profile(profile)
+    sys.modules["__main__"].__dict__.setdefault("profile", profile)
 
 
 class Tracee:
@@ -50,7 +102,7 @@ class Tracee:
     def install(self) -> None:
         if self._lines is None:
             if self._options.get("profile") or self._options.get("lines"):
-                profile_shim.install(profile_shim.IdleProfile())
+                _install_profile(IdleProfile())
             if self._is_recording:
                 AfterImport({"torch": self._on_torch}).install()
         else:
@@ -62,7 +114,8 @@ class Tracee:
     def _time_lines(self) -> Lines | None:
         """Returns what times lines, where that is asked for and line_profiler is to be had."""
         options = self._options.get("lines")
-        if not isinstance(options, dict) or _is_helper():
+        words = getattr(sys, "orig_argv", ())
+        if not isinstance(options, dict) or any(HELPER_OF_MULTIPROCESSING in w for w in words):
             return None
         try:
             from trainprof.inside.lines.probe import Lines
@@ -79,8 +132,8 @@ class Tracee:
 
     def _install_lines(self, lines: Lines) -> None:
         """Lets lines be timed from the script's first on."""
-        profile_shim.install_in_script(lines.profile)
-        callbacks: Callbacks = {
+        _install_in_script(lines.profile)
+        callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
             "runpy": lambda runpy, *_: lines.reach_into(runpy),
@@ -98,13 +151,10 @@ class Tracee:
             from trainprof.inside.trial.written_files import WrittenFiles
             from trainprof.record.schema import Topic
 
-            places = (str(scratch), self._directory)
-            WrittenFiles(
-                lambda path, was_there: self._note_now(
-                    Topic.TRIAL, {"written": [path], "was_there": was_there}
-                ),
-                places,
-            ).watch()
+            def record(path: str, was_there: bool) -> None:
+                self._note_now(Topic.TRIAL, {"written": [path], "was_there": was_there})
+
+            WrittenFiles(record, (str(scratch), self._directory)).watch()
         except Exception as error:
             self._report("written files", error)
 
@@ -144,7 +194,8 @@ class Tracee:
         try:
             from trainprof.record.schema import Topic
 
-            self._open_log().note(Topic.PROBE_FAILED, _fault(where, error))
+            fault = {"probe": where, "error": f"{type(error).__name__}: {error}"}
+            self._open_log().note(Topic.PROBE_FAILED, fault)
         except Exception:
             return
 
@@ -210,10 +261,6 @@ class Tracee:
             return
 
 
-def _fault(where: str, error: BaseException) -> dict[str, str]:
-    return {"probe": where, "error": f"{type(error).__name__}: {error}"}
-
-
 def start() -> None:
     """Installs the tracee once per process; a second call (two site directories) does nothing."""
     directory = os.environ.get(ENV_DIRECTORY)
@@ -222,10 +269,6 @@ def start() -> None:
     tracee = Tracee(directory, _options())
     start.tracee = tracee  # type: ignore[attr-defined]
     tracee.install()
-
-
-def _is_helper() -> bool:
-    return any(HELPER_OF_MULTIPROCESSING in word for word in getattr(sys, "orig_argv", ()))
 
 
 def _working_directory() -> str:

@@ -14,10 +14,14 @@ from typing import Any
 class AfterImport:
     """A `sys.meta_path` finder that finds nothing of its own.
 
-    Callbacks get the module and when its execution began and ended, in perf_counter_ns.
+    It asks the finders behind it and lends the loader an `exec_module` that calls back once the
+    module has been executed. Loader, spec and module stay what they would have been.
 
-    It asks the finders behind it and lends the found loader an `exec_module` that calls back once
-    the module has been executed. Loader, spec and module stay what they would have been.
+    Args:
+        callbacks: By the module's name; they get it and when its execution began and ended, in
+            perf_counter_ns.
+        around: Called before any module of Python source is executed; returns what to run that in,
+            if anything.
     """
 
     def __init__(
@@ -25,12 +29,6 @@ class AfterImport:
         callbacks: Mapping[str, Callable[[ModuleType, int, int], None]],
         around: Callable[[ModuleSpec], AbstractContextManager[None] | None] | None = None,
     ) -> None:
-        """
-        Args:
-            callbacks: By the name of the module.
-            around: Called before any module of Python source is executed, and gives what that is
-                to run in, if anything.
-        """
         self._callbacks = dict(callbacks)
         self._around = around
 

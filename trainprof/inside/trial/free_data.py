@@ -20,12 +20,7 @@ from typing import Any, Final
 
 from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.loading.known_length import known_length
-from trainprof.inside.patching.patcher import (
-    HookPointMissing,
-    Patcher,
-    heirs,
-    hide_our_frame,
-)
+from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
@@ -276,8 +271,7 @@ class _Source:
         loader: Its id in the log.
         site: The line that built it.
         is_iterable: The dataset ends an epoch, not the sampler.
-        batches: Kept, in order.
-        is_ready: They are enough.
+        batches: Kept, in order; `is_ready` once they are enough.
         length: Batches of an epoch by the sampler, None where that is not to be asked.
         whole_epoch: Batches of the first epoch, where all of it was real; else None.
         pass_batches: Batches of an epoch by the trial's options.
@@ -394,8 +388,8 @@ class KeptBatch:
     def _move_off_the_heap(self, tensor: Any) -> None:
         """Puts a tensor's values where no allocation of the script lies.
 
-        What stays on malloc's heap changes how much of it is free at its end, and so returned and
-        faulted in again: steps of the same work were measured to take twice the time by that.
+        On malloc's heap they change how much is free at its end, and so returned and faulted in
+        again: steps of the same work were measured to take twice the time by that.
         """
         count = tensor.numel()
         size = count * tensor.element_size()

@@ -20,13 +20,8 @@ Wrapped = Callable[..., Any]
 class LoaderAloneProbe:
     """Hooks `__next__` around LoaderProbe's hook, which records each batch as usual.
 
-    A `next` with gradients off is left alone: that is evaluation.
-
-    Args:
-        loader: Records the batches.
-        sites: Of which loaders the first one counts.
-        notes: Of the trial.
-        batches: How many to draw, over several epochs if needed; None for one epoch.
+    A `next` with gradients off is left alone: that is evaluation. `batches` is how many to draw,
+    over several epochs if needed; None for one epoch.
     """
 
     name = "trial_alone"

@@ -33,10 +33,7 @@ _DEFAULT_PREFETCH: Final = 2
 class LoaderOverridesProbe:
     """Hooks `__iter__` and `_get_iterator` of DataLoader and its subclasses.
 
-    Args:
-        sites: Of the loaders to change.
-        asked: Arguments by name; a mapping has the value of each site.
-        notes: Of the trial.
+    `asked` has arguments by name; a mapping has the value of each site.
     """
 
     name = "trial_loaders"
@@ -141,12 +138,7 @@ def arguments_at(site: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the attributes to set, in that order, and what cannot be set and why.
-
-    Args:
-        asked: DataLoader arguments by name.
-        loader: With its present attributes.
-    """
+    """Returns the attributes to set on a loader, in that order, and what cannot be set and why."""
     values: dict[str, Any] = {}
     refused: dict[str, str] = {}
     workers = loader.num_workers
@@ -179,14 +171,14 @@ def _why_not_now(loader: Any) -> str | None:
 
 def _set_all(loader: Any, values: Mapping[str, Any]) -> str | None:
     """Sets all attributes, or none and returns why."""
+    set_ = object.__setattr__  # the class's own refuses
     before = {name: getattr(loader, name) for name in values}
     try:
         for name, value in values.items():
-            # Not by the class's own `__setattr__`, which refuses.
-            object.__setattr__(loader, name, value)
+            set_(loader, name, value)
     except Exception as error:
         for name in reversed(before):
-            object.__setattr__(loader, name, before[name])
+            set_(loader, name, before[name])
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -256,13 +248,12 @@ class NonBlockingProbe:
 
     def _leads_to_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         where: Any = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
-        if type(where) is str:
-            return where.partition(":")[0] not in ("cpu", "meta")
-        if type(where) is self._device_type:
-            return where.type not in ("cpu", "meta")
         if type(where) in self.plain_types:
-            return where.device.type not in ("cpu", "meta")
-        return type(where) is int
+            where = where.device
+        if type(where) is self._device_type:
+            where = where.type
+        is_named = type(where) is str and where.partition(":")[0] not in ("cpu", "meta")
+        return is_named or type(where) is int
 
 
 def without_waiting(

@@ -15,9 +15,7 @@ from trainprof.record.schema import Topic
 
 
 class TrialNotes:
-    """Notes what a trial has changed, and what it could not and why.
-
-    Written whenever it changes, so that a crash leaves it.
+    """Notes what a trial has changed, and what it could not and why, at each change.
 
     Args:
         asked: What the trial changes, by name, with the reason to note if that never happens.
@@ -79,13 +77,7 @@ class TrialSites:
         self._sites = tuple(sites)
 
     def site_of(self, session: Session, loader: Any, frame: FrameType | None) -> str | None:
-        """Returns the site, `train.py:84`, of a loader that the trial is for; else None.
-
-        Args:
-            session: Of this process.
-            loader: A DataLoader that is being iterated.
-            frame: The caller that iterates it.
-        """
+        """Returns the site, `train.py:84`, of an iterated loader of the trial, else None."""
         if not self._sites:
             return None
         site = session.sites.shown(self._loader.site_of(loader, frame), session.begun_in)

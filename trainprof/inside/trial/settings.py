@@ -26,8 +26,7 @@ _NOT_WITH: Final = ("capturable", "differentiable")
 class SettingsProbe:
     """Sets them as torch is imported.
 
-    The number of threads stays, whatever the script sets; of the others the script's own choice
-    stands, and is noted as the reason.
+    The number of threads stays, whatever the script sets; otherwise the script's own choice stands.
     """
 
     name = "trial_settings"
@@ -82,15 +81,11 @@ class SettingsProbe:
 
 
 class OptimizerSettingsProbe:
-    """Lets optimizers update all parameters in few kernels: `fused` or `foreach`.
+    """Lets optimizers update all parameters in few kernels: `asked` is one of OPTIMIZER_SETTINGS.
 
     Hooks the constructor that all optimizers share, and the loading of a state. Where the script
     chose either itself, that stands. What cannot be updated so (sparse gradients, say) has the
     trial fail, as it would have the script.
-
-    Args:
-        asked: One of OPTIMIZER_SETTINGS.
-        notes: Of the trial.
     """
 
     name = "trial_optimizer"
@@ -171,9 +166,6 @@ def _called_after(callback: Callable[[Any], None]) -> Callable[[Wrapped], Wrappe
 
 
 def _is_daemon() -> bool:
-    """Whether this process is a helper of another, as a loader's worker is: it keeps its own.
-
-    Ranks that torch.multiprocessing starts are not.
-    """
+    """Whether this process helps another, as a loader's worker (not a rank): it keeps its own."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     return multiprocessing is not None and bool(multiprocessing.current_process().daemon)

@@ -29,11 +29,9 @@ _OF_KERNEL: Final = ("/dev/", "/proc/", "/sys/")
 
 
 class WrittenFiles:
-    """Records each path once, as long as there are not too many.
+    """Passes each path once to `record`, up to 200, with whether something was there before.
 
-    Args:
-        record: Takes a path, and whether something was there before.
-        places: Where writes do not count: the trial's scratch directory and the run directory.
+    In `places` (the trial's scratch directory and the run directory) writes do not count.
     """
 
     def __init__(self, record: Callable[[str, bool], None], places: Collection[str]) -> None:

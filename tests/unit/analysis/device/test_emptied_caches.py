@@ -53,10 +53,12 @@ def test_calls_in_each_step_are_found_and_explain_slow_launches(tmp_path: Path) 
     # Without the calls, and what they make later: 4.25 of 9.25 ms.
     assert first.predicted_speedup[1] >= 9.25 / 4.25
     assert first.also
-    assert {one.id for one in summary.findings}.isdisjoint({"launch_bound", "python_in_loop"})
-    assert [one.root for one in summary.passed_over if one.finding.id == "launch_bound"] == [
-        "exposed_syncs"
-    ]
+    assert {finding.id for finding in summary.findings}.isdisjoint(
+        {"launch_bound", "python_in_loop"}
+    )
+    assert [
+        finding.root for finding in summary.passed_over if finding.finding.id == "launch_bound"
+    ] == ["exposed_syncs"]
 
 
 @pytest.mark.parametrize(
@@ -88,9 +90,11 @@ def test_only_training_counts(tmp_path: Path) -> None:
             run.run.leaf(Kind.CACHE_EMPTIED, 50 * MS, site=run.run.site(80))
     run.stop()
     run.run.leaf(Kind.CACHE_EMPTIED, 900 * MS, site=run.run.site(99))
-    told = run.run.summary(tmp_path).emptied_caches
-    assert [(one.site, one.count) for one in told] == [("train.py:80", 4)]
-    assert [told[0].seconds, told[0].idle_s, told[0].between_s] == pytest.approx([0.2] * 3, rel=0.1)
+    lines = run.run.summary(tmp_path).emptied_caches
+    assert [(line.site, line.count) for line in lines] == [("train.py:80", 4)]
+    assert [lines[0].seconds, lines[0].idle_s, lines[0].between_s] == pytest.approx(
+        [0.2] * 3, rel=0.1
+    )
 
 
 def test_what_a_call_waits_for_the_device_costs_nothing(tmp_path: Path) -> None:
@@ -108,7 +112,7 @@ def test_what_a_call_waits_for_the_device_costs_nothing(tmp_path: Path) -> None:
                 run.stream.look()
     run.stop()
     summary = run.run.summary(tmp_path)
-    (told,) = summary.emptied_caches
-    assert told.seconds > 0.5 * summary.phases.training_s
-    assert told.idle_s < 0.02 * summary.phases.training_s
+    (line,) = summary.emptied_caches
+    assert line.seconds > 0.5 * summary.phases.training_s
+    assert line.idle_s < 0.02 * summary.phases.training_s
     assert summary.findings == []

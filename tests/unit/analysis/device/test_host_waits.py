@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.device_run import DeviceRun
+from support.device_run import DeviceRun, trained
 from support.events import MS, US
 
 from trainprof.record.schema import Kind, SyncFlag
@@ -68,18 +68,11 @@ LOOPS: list[Step] = [
 ]
 
 
-def trained(step: Callable[[DeviceRun, int], None]) -> DeviceRun:
-    run = DeviceRun()
-    run.start()
-    for number in range(STEPS):
-        step(run, number)
-    run.stop()
-    return run
-
-
 @pytest.mark.parametrize("step", LOOPS, ids=lambda step: step.__name__)
 def test_what_a_sync_leaves_idle_is_what_training_takes_longer(step: Step, tmp_path: Path) -> None:
-    run, free = (trained(lambda run, _, waits=waits: step(run, waits)) for waits in (True, False))
+    run, free = (
+        trained(lambda run, _, waits=waits: step(run, waits), STEPS) for waits in (True, False)
+    )
     summary = run.run.summary(tmp_path)
     whole_s = summary.phases.training_s
     longer = (run.run.now - free.run.now) / 1e9 / whole_s
@@ -105,7 +98,7 @@ def test_the_line_after_which_the_device_idles_most_is_named(tmp_path: Path) -> 
         run.item(line=61)
         run.python(2 * MS)
 
-    findings = trained(step).run.summary(tmp_path).findings
+    findings = trained(step, STEPS).run.summary(tmp_path).findings
     [finding] = [finding for finding in findings if finding.id == "exposed_syncs"]
     assert finding.site == "train.py:61"
     assert finding.evidence["idle_after_here_s"] == pytest.approx(STEPS * 2e-3, rel=0.05)
@@ -129,7 +122,7 @@ def test_what_no_lead_would_fill_is_not_counted(
         run.item()
         run.python(pauses.get(number, 0))
 
-    summary = trained(step).run.summary(tmp_path)
+    summary = trained(step, STEPS).run.summary(tmp_path)
     (point,) = summary.sync_points
     assert point.held_back_s[0] < most_share * summary.phases.training_s
     if 0 in pauses:
@@ -137,7 +130,7 @@ def test_what_no_lead_would_fill_is_not_counted(
 
 
 def test_idle_time_of_two_findings_is_gained_once(tmp_path: Path) -> None:
-    summary = trained(lambda run, _: goes_on_in_python(run, True)).run.summary(tmp_path)
+    summary = trained(lambda run, _: goes_on_in_python(run, True), STEPS).run.summary(tmp_path)
     assert {finding.id for finding in summary.findings} == {"exposed_syncs", "python_in_loop"}
     (device,) = summary.devices
     assert summary.together <= 1 / device.busy_share[0] + 0.01
@@ -153,7 +146,7 @@ def test_an_emptied_cache_waits_by_itself(tmp_path: Path) -> None:
         with run.doing("host_s"):
             run.run.leaf(Kind.CACHE_EMPTIED, 2 * MS, site=run.run.site(80))
 
-    summary = trained(step).run.summary(tmp_path)
+    summary = trained(step, STEPS).run.summary(tmp_path)
     (point,) = summary.sync_points
     assert point.held_back_s[0] < 0.02 * summary.phases.training_s
     assert [finding.id for finding in summary.findings] == ["exposed_syncs"]
@@ -169,7 +162,7 @@ def test_a_gradient_scalers_own_reads_are_none_of_the_scripts(tmp_path: Path) ->
         run.run.record(Kind.SCALER_STEP, start, run.run.now, site=run.optimizer)
         run.python(2 * MS)
 
-    (point,) = trained(step).run.summary(tmp_path).sync_points
+    (point,) = trained(step, STEPS).run.summary(tmp_path).sync_points
     assert point.held_back_s == [0.0, 0.0]
 
 
@@ -191,7 +184,7 @@ def test_what_torchs_optimizers_ask_for_in_their_step_is_none_of_the_scripts(
         run.stream.gets(100 * US)
         run.run.record(Kind.OPTIMIZER_STEP, start, run.run.now, site=run.optimizer)
 
-    summary = trained(step).run.summary(tmp_path)
+    summary = trained(step, STEPS).run.summary(tmp_path)
     (point,) = summary.sync_points
     assert (point.kind, point.count) == ("item", 2 * STEPS)
     assert point.library_share == (1.0 if flags == SyncFlag.BY_LIBRARY else 0.0)
@@ -214,5 +207,5 @@ def test_what_a_closure_asks_for_in_an_optimizers_step_is_the_scripts(tmp_path: 
         run.stream.gets(100 * US)
         run.run.record(Kind.OPTIMIZER_STEP, start, run.run.now, site=run.optimizer)
 
-    (point,) = trained(step).run.summary(tmp_path).sync_points
+    (point,) = trained(step, STEPS).run.summary(tmp_path).sync_points
     assert point.needed_s == 0.0

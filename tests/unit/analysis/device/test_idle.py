@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.device_run import DeviceRun
+from support.device_run import DeviceRun, trained
 from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device.idle import IDLE_CAUSES
@@ -41,7 +41,7 @@ def half_starved(run: DeviceRun, _: int) -> None:
     run.learn(*WORK)
 
 
-def fed(run: DeviceRun, _: int) -> None:
+def steady(run: DeviceRun, _: int) -> None:
     run.next(100 * US)
     run.copy(100 * US)
     run.learn(*WORK)
@@ -111,7 +111,7 @@ def hidden_sync(run: DeviceRun, _: int) -> None:
 TRAININGS = {
     starved: "data",
     half_starved: "compute",
-    fed: "compute",
+    steady: "compute",
     drained: "sync",
     copying: "transfer",
     copying_without_blocking: "transfer",
@@ -123,25 +123,16 @@ TRAININGS = {
 }
 
 
-def trained(step: Step, steps: int = STEPS) -> DeviceRun:
-    run = DeviceRun()
-    run.start()
-    for number in range(steps):
-        step(run, number)
-    run.stop()
-    return run
-
-
 def of(run: DeviceRun, directory: Path) -> tuple[RunSummary, Device, float]:
     """Returns the summary, its one device, and the length of the training phase, s."""
     summary = run.run.summary(directory)
-    (device,) = summary.devices or ()
+    (device,) = summary.devices
     return summary, device, summary.phases.training_s
 
 
 @pytest.mark.parametrize("step", TRAININGS, ids=lambda step: step.__name__)
 def test_idle_time_goes_to_what_the_host_was_doing(step: Step, tmp_path: Path) -> None:
-    run = trained(step)
+    run = trained(step, STEPS)
     summary, device, whole_s = of(run, tmp_path)
     truth, because = run.idle_shares(), device.idle_because
     assert tuple(because) == IDLE_CAUSES
@@ -174,7 +165,7 @@ def test_idle_time_goes_to_what_the_host_was_doing(step: Step, tmp_path: Path) -
 def with_driver(
     run: DeviceRun, directory: Path, percent: float, processes: list[dict[str, Any]] | None = None
 ) -> tuple[RunSummary, Device, float]:
-    """Returns the same as `of` where NVIDIA's driver told in how much of the time a kernel ran."""
+    """Returns the same as `of`, where by NVIDIA's driver a kernel ran in `percent` of the time."""
     written = run.run.write(directory)
     device: dict[str, Any] = {"index": 0, "uuid": "GPU-1", "logical_index": 0, "is_visible": True}
     device |= {"is_number_assumed": False, "processes": processes or []}
@@ -192,8 +183,8 @@ def with_driver(
     lines = "".join(json.dumps(sample) + "\n" for sample in samples)
     (written.samples / "gpus.jsonl").write_text(lines)
     summary = summarize(written)
-    (told,) = summary.devices or ()
-    return summary, told, summary.phases.training_s
+    (shown,) = summary.devices
+    return summary, shown, summary.phases.training_s
 
 
 def test_the_driver_bounds_what_a_device_works_between_launches(tmp_path: Path) -> None:
@@ -238,17 +229,15 @@ def test_the_driver_tells_that_a_device_is_never_done(tmp_path: Path) -> None:
 
 
 def test_a_first_step_that_works_long_is_warm_up_too(tmp_path: Path) -> None:
-    run = DeviceRun()
-    run.start()
-    for number in range(1000):
+    def step(run: DeviceRun, number: int) -> None:
         run.next(50 * US)
         if number == 0:
             run.phase(Kind.FORWARD, 900 * MS, 100 * US, pieces=2)
             run.phase(Kind.BACKWARD, 2 * MS, 1800 * MS)  # algorithms are tried
             run.item()
         tiny(run, number)
-    run.stop()
-    summary, device, whole_s = with_driver(run, tmp_path, 14.0)
+
+    summary, device, whole_s = with_driver(trained(step, 1000), tmp_path, 14.0)
     low, high = device.busy_share
     assert low <= 0.115 <= high < 0.25
     assert device.idle_because["warmup_s"] == pytest.approx(2.7, abs=0.1)
@@ -259,13 +248,13 @@ def test_a_first_step_that_works_long_is_warm_up_too(tmp_path: Path) -> None:
 
 
 def test_the_driver_is_asked_of_the_time_after_the_first_step(tmp_path: Path) -> None:
-    """What the first batch took to come is in training, and not in what it tells."""
-    run = DeviceRun()
-    run.start()
-    for number in range(1000):
+    """What the first batch took is in training, and not in the driver's figures."""
+
+    def step(run: DeviceRun, number: int) -> None:
         run.next(5000 * MS if number == 0 else 50 * US)
         tiny(run, number)
-    run.stop()
+
+    run = trained(step, 1000)
     _, device, _ = with_driver(run, tmp_path, 11.5)
     low, high = device.busy_share
     assert low <= run.busy_share() <= high
@@ -283,7 +272,7 @@ def test_the_driver_may_count_what_others_do_there(tmp_path: Path) -> None:
 
 
 def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path) -> None:
-    run = trained(half_starved)
+    run = trained(half_starved, STEPS)
     _, device, whole_s = of(run, tmp_path)
     low, high = device.exposed_s["data_wait"]
     truth_s = run.idle_shares()["loader_s"] * whole_s
@@ -292,7 +281,7 @@ def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path)
 
 
 def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
-    summary, device, whole_s = of(trained(fed), tmp_path)
+    summary, device, whole_s = of(trained(steady, STEPS), tmp_path)
     (point,) = summary.sync_points
     assert point.seconds > 0.9 * whole_s
     assert point.exposed_s < 0.01 * whole_s
@@ -302,7 +291,7 @@ def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_sync_that_costs_names_its_line(tmp_path: Path) -> None:
-    summary, _, _ = of(trained(drained), tmp_path)
+    summary, _, _ = of(trained(drained, STEPS), tmp_path)
     (point,) = summary.sync_points
     assert point.exposed_s == pytest.approx(STEPS * 5 * 400e-6, rel=0.05)
     assert summary.verdict.site == "train.py:60"
@@ -316,7 +305,7 @@ def test_a_blocking_copy_waits_for_the_work_before_it(tmp_path: Path) -> None:
         run.learn(*WORK)
         run.copy(3 * MS, blocks=True, to_host=True)
 
-    summary, device, _ = of(trained(step), tmp_path)
+    summary, device, _ = of(trained(step, STEPS), tmp_path)
     assert summary.ledger.seconds["device_wait"] == pytest.approx(STEPS * 13.4e-3, rel=0.03)
     assert summary.ledger.seconds["transfer"] == pytest.approx(STEPS * 3e-3, rel=0.03)
     (copies,) = summary.transfers
@@ -334,7 +323,7 @@ def test_a_copy_behind_other_work_takes_its_own_time_only(tmp_path: Path) -> Non
         run.copy(1 * MS)
         run.item()
 
-    summary, _, _ = of(trained(step), tmp_path)
+    summary, _, _ = of(trained(step, STEPS), tmp_path)
     (copies,) = summary.transfers
     assert copies.gb_per_s == pytest.approx(12.0, rel=0.03)
     assert copies.exposed_s == pytest.approx(STEPS * 1e-3, rel=0.03)
@@ -347,39 +336,37 @@ def test_the_line_that_copies_most_in_training_is_named(tmp_path: Path) -> None:
     for _ in range(20):  # the data goes to the device once, ahead of training
         run.run.passes_time(MS)
         run.copy(60 * MS, blocks=True, line=45)
-    run.start()
-    for number in range(STEPS):
+
+    def step(run: DeviceRun, number: int) -> None:
         copying(run, number)
         run.copy(MS, blocks=True, line=52)
-    run.stop()
-    summary, _, _ = of(run, tmp_path)
-    by_line = {one.site: one for one in summary.transfers}
+
+    summary, _, _ = of(trained(step, STEPS, run), tmp_path)
+    by_line = {copies.site: copies for copies in summary.transfers}
     once, most = by_line["train.py:45"], by_line["train.py:50"]
     assert once.exposed_s == pytest.approx(1.2, rel=0.05)
     assert (once.exposed_in_training_s, once.in_training) == (0.0, 0)
     assert (most.exposed_in_training_s, most.in_training) == (most.exposed_s, 2 * STEPS)
     assert once.exposed_s > most.exposed_s
-    [finding] = [one for one in summary.findings if one.id == "blocking_copies"]
+    [finding] = [finding for finding in summary.findings if finding.id == "blocking_copies"]
     assert finding.site == "train.py:50"
 
 
 def test_the_line_that_waits_most_outside_of_evaluation_is_named(tmp_path: Path) -> None:
-    run = DeviceRun()
-    run.start()
-    for number in range(STEPS):
+    def step(run: DeviceRun, number: int) -> None:
         drained(run, number)
         run.item(value=50 * US, line=61)
         if number % 30 == 29:
             run.evaluate(10, wait=100 * US, work=MS, value=20 * MS, line=80)
-    run.stop()
-    summary, _, _ = of(run, tmp_path)
-    by_line = {one.site: one for one in summary.sync_points}
+
+    summary, _, _ = of(trained(step, STEPS), tmp_path)
+    by_line = {point.site: point for point in summary.sync_points}
     evaluated, most = by_line["train.py:80"], by_line["train.py:60"]
     assert evaluated.exposed_s == pytest.approx(20 * 20e-3, rel=0.05)
     assert (evaluated.exposed_in_training_s, evaluated.in_training) == (0.0, 0)
     assert most.exposed_in_training_s == most.exposed_s
     assert most.exposed_s < evaluated.exposed_s
-    [finding] = [one for one in summary.findings if one.id == "exposed_syncs"]
+    [finding] = [finding for finding in summary.findings if finding.id == "exposed_syncs"]
     assert finding.site == "train.py:60"
     assert finding.evidence["exposed_here_s"] == most.exposed_s
 
@@ -391,7 +378,7 @@ def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
         run.copy(1 * MS, beside=True)
         run.item()
 
-    summary, device, whole_s = of(trained(step), tmp_path)
+    summary, device, whole_s = of(trained(step, STEPS), tmp_path)
     (copies,) = summary.transfers
     assert copies.beside_share == 1
     assert (copies.device_s, copies.gb_per_s) == (None, None)
@@ -429,11 +416,7 @@ def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
 
 
 def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
-    run = DeviceRun()
-    run.start()
-    for number in range(STEPS):
-        (starved if number < STEPS // 2 else fed)(run, number)
-    run.stop()
+    run = trained(lambda run, n: (starved if n < STEPS // 2 else steady)(run, n), STEPS)
     directory = run.run.write(tmp_path)
     first = summarize(directory, steps=(0, STEPS // 2)).devices
     second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
@@ -441,36 +424,33 @@ def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
     assert second[0].busy_share[0] > 0.9
 
 
-def test_marks_are_in_the_price(tmp_path: Path) -> None:
-    run = trained(fed)
-    found = run.run.summary(tmp_path).overhead
-    marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
-    assert found.per_step_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
-
-
-def test_reading_value_after_value_costs_less(tmp_path: Path) -> None:
-    def page(reads: int) -> Overhead:
-        run = FakeRun()
-        loader, optimizer = run.loader(), run.optimizer()
-        run.iterate(loader)
-        for _ in range(30):
-            run.next(loader)
-            for _ in range(reads):
-                run.mark(Kind.SYNC)
-            run.learn(optimizer)
-        run.stop(loader)
-        return run.summary(tmp_path / str(reads)).overhead
-
-    costs = [page(reads).per_step_us for reads in (0, 1, 101)]
-    assert costs[1] - costs[0] == pytest.approx(EVENT_COST_US, rel=0.1)
-    assert costs[2] - costs[1] == pytest.approx(100 * REPEATED_READ_COST_US, rel=0.1)
-
-
-def test_closer_looks_are_told_where_there_were_any(tmp_path: Path) -> None:
+def overhead_of_reads(directory: Path, reads: int) -> Overhead:
     run = FakeRun()
-    assert run.summary(tmp_path / "none").overhead.looks_s is None
-    run.text(Topic.ENVIRONMENT, {"looked_ns": 12_000_000})
-    assert run.summary(tmp_path / "some").overhead.looks_s == 0.012
+    loader, optimizer = run.loader(), run.optimizer()
+    if reads:
+        run.text(Topic.ENVIRONMENT, {"looked_ns": 12_000_000})
+    run.iterate(loader)
+    for _ in range(30):
+        run.next(loader)
+        for _ in range(reads):
+            run.mark(Kind.SYNC)
+        run.learn(optimizer)
+    run.stop(loader)
+    return run.summary(directory).overhead
+
+
+def test_what_recording_costs(tmp_path: Path) -> None:
+    run = trained(steady, STEPS)
+    marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
+    cost_us = run.run.summary(tmp_path).overhead.per_step_us
+    assert cost_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
+    # Reading value after value costs less.
+    none, first, many = (overhead_of_reads(tmp_path / str(n), n) for n in (0, 1, 101))
+    assert first.per_step_us - none.per_step_us == pytest.approx(EVENT_COST_US, rel=0.1)
+    assert many.per_step_us - first.per_step_us == pytest.approx(
+        100 * REPEATED_READ_COST_US, rel=0.1
+    )
+    assert (none.looks_s, many.looks_s) == (None, 0.012)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -483,13 +463,13 @@ def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
             torn = bytearray(run.run.records[number])
             torn[random.choice((12, 20, 28)) + random.randrange(4)] ^= 1 << random.randrange(8)
             run.run.records[number] = bytes(torn)
-        found = run.run.summary(tmp_path / str(attempt))
-        assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
-        assert min(found.ledger.seconds.values()) >= 0
-        for device in found.devices or ():
+        summary = run.run.summary(tmp_path / str(attempt))
+        assert sum(summary.ledger.seconds.values()) == pytest.approx(summary.ledger.wall_s)
+        assert min(summary.ledger.seconds.values()) >= 0
+        for device in summary.devices or ():
             assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
             assert min(device.idle_because.values()) >= 0
-        terminal.render(found, width=80, color=False)
+        terminal.render(summary, width=80, color=False)
 
 
 def compiles(run: DeviceRun, ns: int, version: int) -> None:
@@ -505,17 +485,16 @@ def compiles(run: DeviceRun, ns: int, version: int) -> None:
     run.run.record(Kind.FORWARD, start, end, flags=LEARNS)
 
 
-def small_steps(steps: int, compiled: dict[int, int], before: int = 0) -> DeviceRun:
-    """Steps of small kernels; `compiled`: ns of compiling in some of them.
+def small_steps(compiled: dict[int, int], before: int = 0, first: int = 2 * MS) -> DeviceRun:
+    """120 steps of small kernels.
 
     Args:
-        steps: How many.
         compiled: Nanoseconds of compiling, by step.
         before: What the device still has to do when a forward is compiled, ns.
+        first: Of the first step's launches, ns.
     """
-    run = DeviceRun()
-    run.start()
-    for number in range(steps):
+
+    def step(run: DeviceRun, number: int) -> None:
         run.next(50 * US)
         if number in compiled:
             run.stream.gets(before)
@@ -523,9 +502,9 @@ def small_steps(steps: int, compiled: dict[int, int], before: int = 0) -> Device
             kinds = (Kind.BACKWARD, Kind.OPTIMIZER_STEP)
             run.learn(*TINY[1:], launch=2 * MS, pieces=20, kinds=kinds)
         else:
-            run.learn(*TINY, launch=2 * MS, pieces=20)
-    run.stop()
-    return run
+            run.learn(*TINY, launch=2 * MS if number else first, pieces=20)
+
+    return trained(step, 120)
 
 
 def launching_s(summary: RunSummary) -> float:
@@ -534,16 +513,16 @@ def launching_s(summary: RunSummary) -> float:
 
 
 def test_what_is_compiled_again_is_no_launching(tmp_path: Path) -> None:
-    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
+    plain, _, _ = of(small_steps({}), tmp_path / "plain")
     compiled = dict.fromkeys((40, 60, 80, 100), 400 * MS)
-    summary, device, _ = of(small_steps(120, compiled), tmp_path / "compiled")
+    summary, device, _ = of(small_steps(compiled), tmp_path / "compiled")
     recompiling, launch_bound = summary.findings
     assert (recompiling.id, launch_bound.id) == ("recompiling", "launch_bound")
     assert recompiling.recoverable_s == pytest.approx(1.6, rel=0.01)
     assert launching_s(summary) == pytest.approx(launching_s(plain), rel=0.05)
     assert device.idle_because["compile_s"] == pytest.approx(1.6, rel=0.01)
     # While the device works it costs nothing.
-    hidden, _, _ = of(small_steps(120, compiled, before=500 * MS), tmp_path / "hidden")
+    hidden, _, _ = of(small_steps(compiled, before=500 * MS), tmp_path / "hidden")
     [compilation] = hidden.compilations
     assert compilation.again_s == pytest.approx(1.6)
     assert compilation.again_idle_s == pytest.approx(0.0, abs=0.01)
@@ -551,14 +530,8 @@ def test_what_is_compiled_again_is_no_launching(tmp_path: Path) -> None:
 
 
 def test_a_long_warm_up_is_no_launching(tmp_path: Path) -> None:
-    plain, _, _ = of(small_steps(120, {}), tmp_path / "plain")
-    run = DeviceRun()
-    run.start()
-    for number in range(120):
-        run.next(50 * US)
-        launch = 2000 * MS if number == 0 else 2 * MS  # loads the device's libraries
-        run.learn(*TINY, launch=launch, pieces=20)
-    run.stop()
+    plain, _, _ = of(small_steps({}), tmp_path / "plain")
+    run = small_steps({}, first=2000 * MS)  # loads the device's libraries
     summary, device, whole_s = of(run, tmp_path / "late")
     assert device.idle_because["warmup_s"] == pytest.approx(6.0, rel=0.01)
     assert device.idle_because["compile_s"] == 0
@@ -601,23 +574,20 @@ def in_closure(run: DeviceRun) -> None:
 
 @pytest.mark.parametrize("step", [plainly, by_scaler, in_closure])
 def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:
-    run = DeviceRun()
-    run.start()
-    for _ in range(STEPS):
+    def whole(run: DeviceRun, _: int) -> None:
         run.next(50 * US)
         step(run)
-    run.stop()
-    summary, device, _ = of(run, tmp_path)
+
+    summary, device, _ = of(trained(whole, STEPS), tmp_path)
     assert set(device.ran_dry) == {"forward", "backward", "optimizer"}
     assert min(device.ran_dry.values()) > 0.9
-    assert [one.id for one in summary.findings] == ["launch_bound"]
+    assert [finding.id for finding in summary.findings] == ["launch_bound"]
 
 
 def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path) -> None:
-    """Each backward computes the forward anew, with the device far behind meanwhile."""
-    run = DeviceRun()
-    run.start()
-    for _ in range(STEPS):
+    """Each backward computes the forward again, with the device far behind."""
+
+    def step(run: DeviceRun, _: int) -> None:
         run.next(50 * US)
         run.phase(Kind.FORWARD, 2 * MS, TINY[0], pieces=20)
         with run.run.span(Kind.BACKWARD):
@@ -625,41 +595,37 @@ def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path)
             run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
         run.phase(Kind.OPTIMIZER_STEP, 2 * MS, TINY[2], pieces=20)
         run.item()
-    run.stop()
-    _, device, _ = of(run, tmp_path)
+
+    _, device, _ = of(trained(step, STEPS), tmp_path)
     assert device.ran_dry["forward"] > 0.9
 
 
-@pytest.mark.parametrize("is_told_to_loop", [True, False])
+@pytest.mark.parametrize("loops", [True, False])
 def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
-    tmp_path: Path, is_told_to_loop: bool
+    tmp_path: Path, loops: bool
 ) -> None:
-    run = DeviceRun()
-    if is_told_to_loop:
-        one = {"class": "AdamW", "tensors": 300, "built": run.run.site(77), "site": 0}
-        one["is_told_to"] = True
-        run.run.text(
-            Topic.ENVIRONMENT,
-            {"torch_threads": 1, "optimizer": run.optimizer, "looped_optimizer": one},
-        )
-    run.start()
-    for _ in range(STEPS):
+    def step(run: DeviceRun, _: int) -> None:
         run.next(50 * US)
         run.phase(Kind.FORWARD, 2 * MS, 200 * US, pieces=20)
         run.phase(Kind.BACKWARD, 2 * MS, 400 * US, pieces=20)
         run.phase(Kind.OPTIMIZER_STEP, 6 * MS, 300 * US, pieces=60)
-    run.stop()
-    summary, _, whole_s = of(run, tmp_path)
-    found = {one.id: one for one in summary.findings}
-    if not is_told_to_loop:
-        assert list(found) == ["launch_bound"]
+
+    run = DeviceRun()
+    if loops:
+        note = {"class": "AdamW", "tensors": 300, "built": run.run.site(77), "site": 0}
+        note["is_told_to"] = True
+        environment = {"torch_threads": 1, "optimizer": run.optimizer, "looped_optimizer": note}
+        run.run.text(Topic.ENVIRONMENT, environment)
+    summary, _, whole_s = of(trained(step, STEPS, run), tmp_path)
+    if not loops:
+        assert [finding.id for finding in summary.findings] == ["launch_bound"]
         return
-    assert list(found) == ["slow_optimizer", "launch_bound"]
-    optimizer, launching = found.values()
+    optimizer, launching = summary.findings
+    assert (optimizer.id, launching.id) == ("slow_optimizer", "launch_bound")
     assert optimizer.site == "train.py:77"
     assert optimizer.evidence["optimizer_s"] == pytest.approx(STEPS * 6e-3, rel=0.02)
     # Without them a step takes 4 ms of 10.
-    assert 1.9 < (optimizer.predicted_speedup or [0, 0])[1] < 2.55
+    assert 1.9 < optimizer.predicted_speedup[1] < 2.55
     assert launching.evidence["launching_s"] < 0.45 * whole_s
 
 
@@ -667,20 +633,18 @@ def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
 def test_reads_in_a_chain_leave_what_the_device_did_within_its_bounds(
     tmp_path: Path, work: int
 ) -> None:
-    device = DeviceRun()
-    device.start()
-    for _ in range(STEPS):
-        device.next(100 * US)
-        device.learn(1 * MS, 2 * MS, MS)
-        device.item()
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(100 * US)
+        run.learn(1 * MS, 2 * MS, MS)
+        run.item()
         for _ in range(200):
-            device.python(15 * US)
-            device.stream.gets(work)
-            device.item(in_chain=True)
-    device.stop()
-    [found] = device.run.summary(tmp_path).devices or ()
-    low, high = found.busy_share
-    assert low - 0.01 <= device.busy_share() <= high + 0.01
-    shares = device.idle_shares()
-    told = found.idle_because["host_s"] / ((device.ends - device.begins) / 1e9)
-    assert told == pytest.approx(shares["host_s"], abs=0.02)
+            run.python(15 * US)
+            run.stream.gets(work)
+            run.item(in_chain=True)
+
+    run = trained(step, STEPS)
+    _, device, whole_s = of(run, tmp_path)
+    low, high = device.busy_share
+    assert low - 0.01 <= run.busy_share() <= high + 0.01
+    host_share = device.idle_because["host_s"] / whole_s
+    assert host_share == pytest.approx(run.idle_shares()["host_s"], abs=0.02)

@@ -37,15 +37,15 @@ def test_calls_between_the_parts_of_a_step(tmp_path: Path) -> None:
     run.thread = 1
     run.leaf(Kind.COLLECTIVE, 70 * MS, site=there, flags=BARRIER)  # another thread's
     run.thread = 0
-    told = run.summary(tmp_path)
-    assert told.collectives == [
+    summary = run.summary(tmp_path)
+    assert summary.collectives == [
         Collective("train.py:50", "all_reduce", 82, pytest.approx(0.328)),
         Collective("train.py:60", "barrier", 1, pytest.approx(0.020)),
     ]
-    assert told.verdict.bottleneck == "communication"
-    assert told.verdict.site == "train.py:50"
-    assert "most of it all_reduce at train.py:50" in told.verdict.headline
-    assert told.findings == []
+    assert summary.verdict.bottleneck == "communication"
+    assert summary.verdict.site == "train.py:50"
+    assert "most of it all_reduce at train.py:50" in summary.verdict.headline
+    assert summary.findings == []
 
 
 def test_evaluations_own_are_part_of_it(tmp_path: Path) -> None:

@@ -69,14 +69,14 @@ def test_python_on_one_rank_counts_where_the_others_wait_in_the_model() -> None:
     # They may wait for it in calls of the script's own.
     elsewhere = [
         RankSteps(
-            one.rank,
+            rank.rank,
             {
-                "other": one.spent["other"],
-                COMMUNICATION: one.spent["backward"] - 5 * MS,
+                "other": rank.spent["other"],
+                COMMUNICATION: rank.spent["backward"] - 5 * MS,
                 "backward": np.full(STEPS, 5 * MS),
             },
         )
-        for one in ranks
+        for rank in ranks
     ]
     assert stragglers(elsewhere) == stragglers(ranks)
 
@@ -101,19 +101,19 @@ def test_a_rank_that_computes_longer_is_waited_for_in_backward() -> None:
 def test_what_is_late_elsewhere_as_well_is_counted_once() -> None:
     """Rank 0 loads 8 ms longer, rank 1 computes 20 ms longer: steps are 12 ms longer for it."""
     ranks = together({"data_wait": 9.0, "forward": 10.0}, {"data_wait": 1.0, "forward": 30.0})
-    [found] = [one for one in stragglers(ranks) if one.phase == "forward"]
-    assert found.seconds == pytest.approx((STEPS - 1) * 0.012 * (1 + 5 / 30))
+    [straggler] = [rank for rank in stragglers(ranks) if rank.phase == "forward"]
+    assert straggler.seconds == pytest.approx((STEPS - 1) * 0.012 * (1 + 5 / 30))
 
 
 def test_what_a_backward_waits_in_is_not_what_it_computes() -> None:
     """All gradients are averaged for 200 ms, which no rank computes."""
     ranks = together({"forward": 10.0}, {"forward": 60.0})
     slow = [
-        RankSteps(one.rank, {**one.spent, "backward": one.spent["backward"] + 200 * MS})
-        for one in ranks
+        RankSteps(rank.rank, {**rank.spent, "backward": rank.spent["backward"] + 200 * MS})
+        for rank in ranks
     ]
-    [found] = stragglers(slow)
-    assert found.seconds == pytest.approx((STEPS - 1) * 0.050 * 3)
+    [straggler] = stragglers(slow)
+    assert straggler.seconds == pytest.approx((STEPS - 1) * 0.050 * 3)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -149,7 +149,7 @@ def test_ranks_that_compute_longer_in_turn_are_nobodys_fault() -> None:
 def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
     """Rank 1 has a longer forward, and as much less to do between the parts of a step."""
     ranks = together({"forward": 10.0, "other": 21.0}, {"forward": 30.0, "other": 1.0})
-    assert "forward" not in [one.phase for one in stragglers(ranks)]
+    assert "forward" not in [rank.phase for rank in stragglers(ranks)]
 
 
 def test_equal_ranks_have_none() -> None:
@@ -168,5 +168,5 @@ def test_processes_that_do_not_train_in_step_are_not_compared() -> None:
 def test_a_rank_that_ended_early_counts_as_far_as_it_went() -> None:
     first, second = together({"data_wait": 2.0}, {"data_wait": 12.0})
     cut = RankSteps(1, {key: column[:40] for key, column in second.spent.items()})
-    (found,) = stragglers([first, cut])
-    assert (found.rank, found.seconds) == (1, pytest.approx(0.4))
+    (straggler,) = stragglers([first, cut])
+    assert (straggler.rank, straggler.seconds) == (1, pytest.approx(0.4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,13 +70,6 @@ def rows(function: FunctionTimes) -> dict[int, tuple[int, float]]:
     return {row.line: (row.hits, row.time) for row in function.rows}
 
 
-def by_name(profile: LineProfile) -> dict[str, FunctionTimes]:
-    return {function.name: function for function in profile.functions}
-
-
-# -- processes ----------------------------------------------------------------------------------
-
-
 def test_processes_are_added_up_line_by_line(tmp_path: Path) -> None:
     profile = read_line_profile(four_workers(tmp_path).write())
     getitem, length = profile.functions
@@ -85,19 +79,15 @@ def test_processes_are_added_up_line_by_line(tmp_path: Path) -> None:
     assert profile.processes() == [MAIN, *workers(0, 1, 2, 3)]
     assert [name for name, _ in getitem.by_process] == workers(0, 1, 2, 3)
     assert [name for name, _ in length.by_process] == [MAIN]
-
-
-def test_the_sum_of_all_processes_is_the_whole(tmp_path: Path) -> None:
-    profile = read_line_profile(four_workers(tmp_path).write())
-    for function in profile.functions:
-        total: dict[int, tuple[int, float]] = {}
-        for process in profile.processes():
-            for one in of_process(profile, process).functions:
-                if one.name == function.name:
-                    for row in one.rows:
-                        hits, time = total.get(row.line, (0, 0))
-                        total[row.line] = (hits + row.hits, time + row.time)
-        assert total == rows(function)
+    second = {function.name: function for function in of_process(profile, workers(1)[0]).functions}
+    assert rows(second["Photos.__getitem__"]) == {5: (11, 11 * 5 * MS), 6: (11, 11 * 200)}
+    # Lines end where their function does.
+    text = DATA.splitlines(keepends=True)
+    assert (block(getitem), block(length)) == (tuple(text[3:6]), tuple(text[8:]))
+    cost = profile.cost
+    assert (cost.functions, cost.processes, cost.hits) == (2, 5, 3 + 2 * 46)
+    assert cost.overhead_ns == pytest.approx(100)
+    assert cost.added_s == pytest.approx(95 * 100e-9)
 
 
 def test_workers_of_a_later_epoch_are_the_same_workers(tmp_path: Path) -> None:
@@ -123,7 +113,7 @@ def test_names_of_processes() -> None:
     stray = FakeRun(pid=22, role="child", header={"ppid": "x", "ancestors": 7, "rank": "9" * 99})
     loading = FakeRun(pid=23)
     loading.fetch(100, 4)
-    logs = [one.log() for one in (script, *ranks, worker, helper, stray, loading)]
+    logs = [run.log() for run in (script, *ranks, worker, helper, stray, loading)]
     assert [name.label for name in process_names(logs)] == [
         "main",
         "rank 0",
@@ -135,51 +125,36 @@ def test_names_of_processes() -> None:
     ]
 
 
-def test_a_rank_that_was_started_as_such_is_one() -> None:
+def test_ranks_with_a_trainprof_each(tmp_path: Path) -> None:
     rank = FakeRun(pid=1, header={"rank": "3"})
     worker = FakeRun(pid=2, role="child", header={"rank": "3", "ancestors": [1]})
     worker.fetch(100, 4, flags=1)
     names = process_names([rank.log(), worker.log()])
     assert [name.label for name in names] == ["rank 3", "rank 3 worker 0"]
-
-
-def test_ranks_with_a_recording_of_their_own_are_one_run(tmp_path: Path) -> None:
     whole = RunDirectory(tmp_path / "whole")
     whole.ranks.mkdir(parents=True)
-    for rank in range(2):
-        parent = tmp_path / str(rank)
+    for number in range(2):
+        parent = tmp_path / str(number)
         parent.mkdir()
         run = LineRun(parent)
         run.source("data.py", DATA)
-        process = run.process(rank=str(rank))
+        process = run.process(rank=str(number))
         process.lines(process.function(str(tmp_path / "data.py"), 4, "get"), {5: (2, 500)})
-        run.write().path.rename(whole.ranks / str(rank))
+        run.write().path.rename(whole.ranks / str(number))
     profile = read_line_profile(whole)
-    assert [rows(one) for one in profile.functions] == [{5: (4, 1000)}]
+    assert [rows(function) for function in profile.functions] == [{5: (4, 1000)}]
     assert [name.label for name in profile.processes()] == ["rank 0", "rank 1"]
 
 
-# -- records ------------------------------------------------------------------------------------
-
-
-def test_the_last_record_of_a_line_counts(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    process = run.process()
+def test_the_last_whole_record_of_a_line_counts(tmp_path: Path) -> None:
+    process = LineRun(tmp_path).process()
     function = process.function("data.py", 4, "get")
     for hits in (1, 7, 9):
         process.lines(function, {5: (hits, hits * 100), 70_000: (hits, hits)})
-    found = last_rows(process.log.log())
-    assert found == {function: {5: (9, 900), 70_000: (9, 9)}}
-
-
-def test_a_record_cut_off_by_a_kill_leaves_the_one_before_it(tmp_path: Path) -> None:
-    process = LineRun(tmp_path).process()
-    function = process.function("data.py", 4, "get")
-    process.lines(function, {5: (9, 900)})
-    process.log.thread = 5
-    process.log.record(Kind.LINE, process.log.now, 0, site=function)  # its end was not written
+    process.log.thread = 5  # records that a kill cut off
+    process.log.record(Kind.LINE, process.log.now, 0, site=function)
     process.log.record(Kind.LINE, process.log.now, process.log.now + 990, site=function)
-    assert last_rows(process.log.log()) == {function: {5: (9, 900)}}
+    assert last_rows(process.log.log()) == {function: {5: (9, 900), 70_000: (9, 9)}}
 
 
 def test_lines_without_their_functions_name_are_counted_as_lost(tmp_path: Path) -> None:
@@ -192,7 +167,7 @@ def test_lines_without_their_functions_name_are_counted_as_lost(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "metadata",
     [
         [],
         {},
@@ -204,9 +179,9 @@ def test_lines_without_their_functions_name_are_counted_as_lost(tmp_path: Path) 
         {"file": "x", "line": 1, "name": None},
     ],
 )
-def test_facts_that_are_none_are_left_out(tmp_path: Path, facts: object) -> None:
+def test_what_is_no_function_is_left_out(tmp_path: Path, metadata: object) -> None:
     run = LineRun(tmp_path)
-    run.process().log.text(Topic.LINE_FUNCTION, facts)
+    run.process().log.text(Topic.LINE_FUNCTION, metadata)
     assert read_line_profile(run.write()).functions == ()
 
 
@@ -236,32 +211,15 @@ def test_a_log_damaged_anywhere_is_read(recorded: RunDirectory, data: st.DataObj
         path.write_bytes(whole)
 
 
-# -- texts --------------------------------------------------------------------------------------
-
-
-def test_an_edited_file_never_shows_its_new_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [DATA, "# something else\n" + DATA, None])
+def test_an_edited_file_never_shows_its_new_lines(tmp_path: Path, text: str | None) -> None:
     run = four_workers(tmp_path)
     directory = run.write()
+    path = run.project / "data.py"
+    path.unlink() if text is None else path.write_text(text)
     getitem = read_line_profile(directory).functions[0]
-    assert not getitem.source.has_changed
-    (run.project / "data.py").write_text("# something else\n" + DATA)
-    edited = read_line_profile(directory).functions[0]
-    assert edited.source.has_changed
-    assert block(edited) == block(getitem)
-
-
-def test_a_file_that_is_gone_has_not_changed(tmp_path: Path) -> None:
-    run = four_workers(tmp_path)
-    (run.project / "data.py").unlink()
-    getitem = read_line_profile(run.write()).functions[0]
-    assert not getitem.source.has_changed
-
-
-def test_a_functions_lines_end_where_it_ends(tmp_path: Path) -> None:
-    getitem, length = read_line_profile(four_workers(tmp_path).write()).functions
-    text = DATA.splitlines(keepends=True)
-    assert block(getitem) == tuple(text[3:6])
-    assert block(length) == tuple(text[8:])
+    assert getitem.source.has_changed is (text not in (DATA, None))
+    assert block(getitem) == tuple(DATA.splitlines(keepends=True)[3:6])
 
 
 def test_a_modules_lines_are_all_of_the_file(tmp_path: Path) -> None:
@@ -280,9 +238,7 @@ def test_a_timed_line_is_shown_whatever_the_text_is(tmp_path: Path, text: str) -
     process = run.process()
     process.lines(process.function("odd.py", 1, "f"), {9: (1, 10), 5000: (1, 10)})
     (function,) = read_line_profile(run.write()).functions
-    found = block(function)
-    assert found is not None
-    assert len(found) >= 9
+    assert len(block(function)) >= 9
 
 
 def test_the_same_function_of_two_texts_is_two(tmp_path: Path) -> None:
@@ -294,33 +250,24 @@ def test_the_same_function_of_two_texts_is_two(tmp_path: Path) -> None:
     process = run.process()
     process.lines(process.function("f.py", 1, "f", source=None), {2: (1, 10)})
     profile = read_line_profile(run.write())
-    assert [rows(one) for one in profile.functions] == [{2: (1, 10)}] * 3
+    assert [rows(function) for function in profile.functions] == [{2: (1, 10)}] * 3
     assert list(profile.timings().values()) == [[(2, 3, 30)]]
 
 
 @pytest.mark.parametrize(
-    ("content", "first"),
+    ("content", "lines"),
     [
-        ("x = 'é'\r\ny = 1".encode(), "x = 'é'\n"),
-        (b"\xef\xbb\xbfx = 1\n", "x = 1\n"),
-        ("# coding: latin-1\nx = 'é'\n".encode("latin-1"), "# coding: latin-1\n"),
-        (b"# coding: punycode\nx\n", "# coding: punycode\n"),
-        (b"# coding: nonsense\nx\n", "# coding: nonsense\n"),
-        (b"x = '\xff'\n", "x = '\ufffd'\n"),
-        (b"a\rb", "a\n"),
+        ("x = 'é'\r\ny = 1".encode(), ("x = 'é'\n", "y = 1\n")),
+        (b"\xef\xbb\xbfx = 1\n", ("x = 1\n",)),
+        ("# coding: latin-1\nx = 'é'\n".encode("latin-1"), ("# coding: latin-1\n", "x = 'é'\n")),
+        (b"# coding: punycode\nx\n", ("# coding: punycode\n", "x\n")),
+        (b"# coding: nonsense\nx\n", ("# coding: nonsense\n", "x\n")),
+        (b"x = '\xff'\n", ("x = '\ufffd'\n",)),
+        (b"a\rb", ("a\n", "b\n")),
     ],
 )
-def test_texts_are_decoded_as_python_does(content: bytes, first: str) -> None:
-    lines = decoded_lines(content)
-    assert lines[0] == first
-    assert all(line.endswith("\n") for line in lines)
-
-
-def test_latin_1_is_read_as_such() -> None:
-    assert decoded_lines("# coding: latin-1\nx = 'é'\n".encode("latin-1"))[1] == "x = 'é'\n"
-
-
-# -- hostile ------------------------------------------------------------------------------------
+def test_texts_are_decoded_as_python_does(content: bytes, lines: tuple[str, ...]) -> None:
+    assert decoded_lines(content) == lines
 
 
 @pytest.mark.parametrize(
@@ -350,7 +297,7 @@ def test_links_fifos_and_large_files_are_no_sources(
     process = run.process()
     for number, name in enumerate(("link", "fifo", "large")):
         process.lines(process.function("data.py", number, name, source=name), {9: (1, 10)})
-    assert [one.source for one in read_line_profile(run.write()).functions] == [None] * 3
+    assert [x.source for x in read_line_profile(run.write()).functions] == [None] * 3
 
 
 def test_all_sources_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,8 +307,8 @@ def test_all_sources_together_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     process = run.process()
     for path in process_sources:
         process.lines(process.function(path.name, 1, path.stem), {1: (1, 10)})
-    found = by_name(read_line_profile(run.write()))
-    assert [found[name].source is None for name in "abc"] == [False, False, True]
+    functions = {function.name: function for function in read_line_profile(run.write()).functions}
+    assert [functions[name].source is None for name in "abc"] == [False, False, True]
 
 
 def test_what_the_text_is_compared_with_is_a_plain_file(tmp_path: Path) -> None:
@@ -370,72 +317,54 @@ def test_what_the_text_is_compared_with_is_a_plain_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     process = run.process()
     for file in (str(tmp_path / "fifo"), "/dev/zero", str(tmp_path), "relative.py", "<stdin>"):
-        facts = {"file": file, "line": 1, "name": "f", "source": process.sources["data.py"]}
-        process.lines(process.log.text(Topic.LINE_FUNCTION, facts), {1: (1, 10)})
+        function = {"file": file, "line": 1, "name": "f", "source": process.sources["data.py"]}
+        process.lines(process.log.text(Topic.LINE_FUNCTION, function), {1: (1, 10)})
     functions = read_line_profile(run.write()).functions
     assert len(functions) == 5
-    assert not any(one.source.has_changed for one in functions if one.source)
-
-
-# -- what was never reached ---------------------------------------------------------------------
+    assert not any(x.source.has_changed for x in functions if x.source)
 
 
 @pytest.mark.parametrize(
-    ("facts", "only", "workers", "part"),
+    ("kinds", "only", "reason"),
     [
-        ({"why": "profile"}, None, 0, "not called in a recorded process"),
-        ({"why": "training loop", "kind": "compiled"}, None, 2, "compiled"),
-        ({"why": "collate"}, "main", 2, "--only main leaves the workers out"),
-        ({"why": "training loop"}, "workers", 2, "--only workers leaves the main process out"),
+        (("function",), None, "not called in a recorded process"),
+        (("compiled",), None, "compiled"),
+        (("function", "compiled"), None, "compiled"),  # known at the end
+        (("function",), "main", "--only main"),
+        (("function",), "workers", "--only workers"),
     ],
 )
 def test_zero_hits_are_explained(
-    tmp_path: Path, facts: dict[str, str], only: str | None, workers: int, part: str
+    tmp_path: Path, kinds: tuple[str, ...], only: str | None, reason: str
 ) -> None:
     run = LineRun(tmp_path, {"functions": [], "only": only})
     process = run.process()
-    process.log.loader(41, num_workers=workers)
-    process.function("data.py", 1, "f", **facts)
+    for kind in kinds:
+        process.function("data.py", 1, "f", kind=kind)
     (function,) = read_line_profile(run.write()).functions
     assert function.rows == ()
-    assert part in (function.unseen or "")
+    assert reason in function.unseen
 
 
-def test_a_function_found_compiled_at_the_end_is_told_as_such(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    process = run.process()
-    process.function("data.py", 1, "f", kind="function")
-    process.function("data.py", 1, "f", kind="compiled")
-    (function,) = read_line_profile(run.write()).functions
-    assert "compiled" in (function.unseen or "")
-
-
-# -- order and cost -----------------------------------------------------------------------------
-
-
-def test_functions_in_order_of_time_and_the_longest_of_them() -> None:
-    def function(name: str, time: int) -> FunctionTimes:
-        return FunctionTimes("x.py", 1, name, "", None, (LineTime(1, 1, time),))
-
-    profile = LineProfile(tuple(map(function, "abcd", (5, 20, 1, 10))))
-
-    def names(shown: LineProfile) -> str:
-        return "".join(one.name for one in shown.functions)
-
-    assert names(arranged(profile)) == "abcd"
-    assert names(arranged(profile, by_time=True)) == "cadb"
-    assert names(arranged(profile, top=2)) == "bd"
-    assert names(arranged(profile, top=2, by_time=True)) == "db"
-    assert names(arranged(profile, top=9)) == "abcd"
-
-
-def test_cost_is_overhead_times_hits(tmp_path: Path) -> None:
-    run = four_workers(tmp_path)
-    cost = read_line_profile(run.write()).cost
-    assert (cost.functions, cost.processes) == (2, 5)
-    assert cost.hits == 3 + 2 * 46
-    assert cost.overhead_ns == pytest.approx(100)
-    assert cost.added_s == pytest.approx(95 * 100e-9)
+@pytest.mark.parametrize(
+    ("how", "names"),
+    [
+        ({}, "abcd"),
+        ({"by_time": True}, "cadb"),
+        ({"top": 2}, "bd"),
+        ({"top": 2, "by_time": True}, "db"),
+        ({"top": 9}, "abcd"),
+    ],
+)
+def test_functions_in_order_of_time_and_the_longest_of_them(
+    how: dict[str, Any], names: str
+) -> None:
+    functions = [
+        FunctionTimes("x.py", 1, name, "", None, (LineTime(1, 1, time),))
+        for name, time in zip("abcd", (5, 20, 1, 10), strict=True)
+    ]
+    shown = arranged(LineProfile(tuple(functions)), **how)
+    assert "".join(function.name for function in shown.functions) == names
 
 
 def test_overhead_that_was_not_measured_is_not_known(tmp_path: Path) -> None:
@@ -449,23 +378,18 @@ def test_overhead_that_was_not_measured_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_lines_were_timed_gives_no_verdict(tmp_path: Path) -> None:
-    def summary_of(run: FakeRun, name: str, **manifest: object) -> RunSummary:
-        loader, optimizer = run.loader(), run.optimizer()
-        run.train_pass(loader, optimizer, 60, wait=MS)
-        if name == "told":
+    def summary_of(name: str, **manifest: object) -> RunSummary:
+        run = FakeRun()
+        run.train_pass(run.loader(), run.optimizer(), 60, wait=MS)
+        if name == "timed":
             run.text(Topic.LINE_FUNCTION, {"file": "x", "line": 1, "name": "f"})
-        (tmp_path / name).mkdir()
         return summarize(run.write(tmp_path / name, **manifest))
 
-    bare = summary_of(FakeRun(), "bare")
-    asked = summary_of(FakeRun(), "asked", options={"lines": {"only": None}})
-    told = summary_of(FakeRun(), "told")
+    bare, timed = summary_of("bare"), summary_of("timed")
     assert bare.verdict.bottleneck == "data"
-    for summary in (asked, told):
-        assert summary.verdict.bottleneck == "unknown"
-        assert summary.verdict.headline.startswith("NO VERDICT: ")
-        assert summary.verdict.share is None
-    assert told.lines is not None
-    same = replace(told, run=bare.run, verdict=bare.verdict, overhead=bare.overhead, lines=None)
-    assert told.findings_from is None
+    for summary in (timed, summary_of("asked", options={"lines": {"only": None}})):
+        assert (summary.verdict.bottleneck, summary.verdict.share) == ("unknown", None)
+    assert timed.lines is not None
+    assert timed.findings_from is None
+    same = replace(timed, run=bare.run, verdict=bare.verdict, overhead=bare.overhead, lines=None)
     assert same == replace(bare, findings_from=None)

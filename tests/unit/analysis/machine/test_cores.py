@@ -129,7 +129,7 @@ def sampled(
     span_ns = run.now - run.start
     for share in (0.0, 0.5, 1.0):
         t_ns, passed = run.start + round(span_ns * share), span_ns * share
-        busy = [round(one * passed) for one in cores_busy]
+        busy = [round(cores * passed) for cores in cores_busy]
         cpu = {"user_ns": sum(busy), "idle_ns": round(len(busy) * passed) - sum(busy)}
         host.append(
             {
@@ -140,8 +140,8 @@ def sampled(
             }
         )
         used = round(own_percent / 100 * passed)
-        one = {"pid": run.pid, "started_ns": 1, "user_ns": used, "system_ns": 0, "reaped_ns": 0}
-        tree.append({"t_ns": t_ns, "processes": [one | {"rss_bytes": 1 << 20, "threads": 1}]})
+        process = {"pid": run.pid, "started_ns": 1, "user_ns": used, "system_ns": 0, "reaped_ns": 0}
+        tree.append({"t_ns": t_ns, "processes": [process | {"rss_bytes": 1 << 20, "threads": 1}]})
     for name, lines in (("host", host), ("processes", tree)):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (directory.samples / f"{name}.jsonl").write_text(text)

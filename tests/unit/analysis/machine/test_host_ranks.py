@@ -20,8 +20,8 @@ STEPS = 40
 
 def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
     """A process that makes each batch in 20 ms of its core, and computes with it for 21."""
-    told = {"ancestors": [1], "rank": None if rank is None else str(rank)}
-    run = FakeRun(pid=pid, role="child", header=told)
+    header = {"ancestors": [1], "rank": None if rank is None else str(rank)}
+    run = FakeRun(pid=pid, role="child", header=header)
     loader, optimizer = run.loader(num_workers=0), run.optimizer()
     run.iterate(loader)
     for number in range(STEPS):

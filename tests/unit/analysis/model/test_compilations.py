@@ -56,14 +56,8 @@ def test_what_evaluation_makes_it_compile_is_not_counted_again(tmp_path: Path) -
             run.leaf(Kind.COMPILE, 100 * MS, site=site, value=times, flags=CompileFlag.TOLD)
     run.stop(evaluation)
     run.train_pass(training, optimizer, 30)
-    [told] = run.summary(tmp_path).compilations
-    assert (told.count, told.seconds, told.again, told.again_s) == (2, 0.2, 0, 0.0)
-
-
-def test_a_run_that_compiles_nothing_has_none(tmp_path: Path) -> None:
-    run = FakeRun()
-    run.learn(run.optimizer())
-    assert run.summary(tmp_path).compilations == []
+    [line] = run.summary(tmp_path).compilations
+    assert (line.count, line.seconds, line.again, line.again_s) == (2, 0.2, 0, 0.0)
 
 
 def test_the_first_version_for_training_is_not_compiled_again(tmp_path: Path) -> None:
@@ -95,5 +89,4 @@ def test_compile_time_is_not_computing_in_the_headline(tmp_path: Path) -> None:
     compiling_step(run, optimizer, site, 4_000 * MS, 0)
     for _ in range(100):
         run.learn(optimizer)
-    headline = run.summary(tmp_path).verdict.headline
-    assert headline.startswith("COMPILE-BOUND: torch.compile takes ")
+    assert run.summary(tmp_path).verdict.headline.startswith("COMPILE-BOUND")

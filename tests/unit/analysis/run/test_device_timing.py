@@ -43,31 +43,31 @@ def trained(
 
 
 def test_host_time_alone_is_merged_and_says_what_would_tell(tmp_path: Path) -> None:
-    found = trained(tmp_path)
-    assert found.run.device_timing == "async"
-    assert "--cuda-sync measures it" in found.not_observed["devices"]
-    assert found.overhead.synchronizations is None
+    summary = trained(tmp_path)
+    assert summary.run.device_timing == "async"
+    assert "--cuda-sync measures it" in summary.not_observed["devices"]
+    assert summary.overhead.synchronizations is None
 
 
 def test_a_synchronized_run_shows_each_phase_and_its_price_and_gives_no_verdict(
     tmp_path: Path,
 ) -> None:
-    found = trained(tmp_path, waits=400, asked=True)
-    assert found.run.device_timing == "synchronized"
-    assert found.verdict.bottleneck == "unknown"
-    assert found.overhead.synchronizations == 400
-    assert found.overhead.synchronized_s == pytest.approx(400 * 20e-6)
-    assert "devices" not in found.not_observed
+    summary = trained(tmp_path, waits=400, asked=True)
+    assert summary.run.device_timing == "synchronized"
+    assert summary.verdict.bottleneck == "unknown"
+    assert summary.overhead.synchronizations == 400
+    assert summary.overhead.synchronized_s == pytest.approx(400 * 20e-6)
+    assert "devices" not in summary.not_observed
 
 
 def test_a_run_without_a_device_had_nothing_to_wait_for(tmp_path: Path) -> None:
-    found = trained(tmp_path, device=None, asked=True)
-    assert found.run.device_timing == "cpu"
-    assert found.verdict.bottleneck != "unknown"
-    assert "no accelerator was used" in found.not_observed["devices"]
+    summary = trained(tmp_path, device=None, asked=True)
+    assert summary.run.device_timing == "cpu"
+    assert summary.verdict.bottleneck != "unknown"
+    assert "no accelerator was used" in summary.not_observed["devices"]
     assert "devices" not in trained(tmp_path / "plain", device=None).not_observed
 
 
 def test_calls_that_block_anyway_are_told(tmp_path: Path) -> None:
-    found = trained(tmp_path, launch_blocking=True)
-    assert found.not_observed["devices"].startswith("CUDA_LAUNCH_BLOCKING=1")
+    summary = trained(tmp_path, launch_blocking=True)
+    assert summary.not_observed["devices"].startswith("CUDA_LAUNCH_BLOCKING=1")

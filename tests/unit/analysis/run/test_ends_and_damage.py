@@ -38,7 +38,7 @@ def run_of(steps=5, epochs=2):
     return run
 
 
-def ended(tmp_path, *, exception=None, has_end=True, limit=0, **told):
+def ended(tmp_path, *, exception=None, has_end=True, limit=0, **end):
     run = run_of()
     if limit:
         run.mark(Kind.LIMIT, value=limit)
@@ -46,7 +46,7 @@ def ended(tmp_path, *, exception=None, has_end=True, limit=0, **told):
         number = run.text(Topic.EXCEPTION, exception) if exception else 0
         run.mark(Kind.PROCESS_END, value=number)
     plain = {"status": None, "signal": None, "reason": "unknown", "detail": None}
-    return summarize(run.write(tmp_path, exit=plain | told)).run.exit
+    return summarize(run.write(tmp_path, exit=plain | end)).run.exit
 
 
 @pytest.mark.parametrize(
@@ -102,21 +102,21 @@ def test_a_script_that_still_runs(tmp_path):
         host={"name": os.uname().nodename},
         times={"spawned_ns": None, "ended_ns": None},  # ours began at another time than this one
     )
-    found = summarize(directory)
-    assert found.run.exit.reason == "running"
-    assert found.training.steps == 10
-    assert sum(seconds(found).values()) == run.now - run.start
+    summary = summarize(directory)
+    assert summary.run.exit.reason == "running"
+    assert summary.training.steps == 10
+    assert sum(seconds(summary).values()) == run.now - run.start
 
 
 def test_without_a_manifest_the_logs_tell_all_they_can(tmp_path):
     run = run_of()
     directory = run.write(tmp_path)
     directory.manifest.unlink()
-    found = summarize(directory)
-    assert found.training.steps == 10
-    assert found.run.exit.reason == "unknown"
-    assert "manifest.json is missing" in found.faults
-    assert sum(seconds(found).values()) == run.now - run.start
+    summary = summarize(directory)
+    assert summary.training.steps == 10
+    assert summary.run.exit.reason == "unknown"
+    assert "manifest.json is missing" in summary.faults
+    assert sum(seconds(summary).values()) == run.now - run.start
     run.mark(Kind.PROCESS_END, value=run.text(Topic.EXCEPTION, "KeyError"))
     directory = run.write(tmp_path)
     directory.manifest.unlink()
@@ -127,9 +127,9 @@ def test_without_a_manifest_the_logs_tell_all_they_can(tmp_path):
 def test_a_damaged_manifest(tmp_path, text):
     directory = run_of().write(tmp_path)
     directory.manifest.write_text(text)
-    found = summarize(directory)
-    assert found.training.steps == 10
-    assert "manifest.json is damaged" in found.faults
+    summary = summarize(directory)
+    assert summary.training.steps == 10
+    assert "manifest.json is damaged" in summary.faults
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_a_damaged_manifest(tmp_path, text):
     ],
 )
 def test_a_manifest_with_anything_in_it(tmp_path, wrong):
-    found = summarize(run_of().write(tmp_path, **wrong))
-    assert found.training.steps == 10
-    assert from_jsonable(to_jsonable(found)) == found
+    summary = summarize(run_of().write(tmp_path, **wrong))
+    assert summary.training.steps == 10
+    assert from_jsonable(to_jsonable(summary)) == summary
 
 
 def test_nothing_but_a_manifest_and_less(tmp_path):
@@ -154,11 +154,11 @@ def test_nothing_but_a_manifest_and_less(tmp_path):
     directory = run.write(tmp_path)
     for log in directory.events.iterdir():
         log.unlink()
-    found = summarize(directory)
-    assert found.training.steps == 0
-    assert seconds(found) == {"startup": 500}
-    assert "training" in found.not_observed
-    assert found.verdict.bottleneck == "unknown"
+    summary = summarize(directory)
+    assert summary.training.steps == 0
+    assert seconds(summary) == {"startup": 500}
+    assert "training" in summary.not_observed
+    assert summary.verdict.bottleneck == "unknown"
     empty = summarize(RunDirectory(tmp_path / "empty"))
     assert empty.ledger.wall_s == 0
     assert from_jsonable(to_jsonable(empty)) == empty
@@ -173,9 +173,9 @@ def test_a_log_cut_at_any_byte_gives_a_summary(tmp_path):
     ends = range(HEADER_BYTES, len(whole) + 1, RECORD_BYTES)
     for end in [0, 1, 15, 16, 100, HEADER_BYTES - 1, *ends, *(e + 13 for e in ends)]:
         log.write_bytes(whole[:end])
-        found = summarize(directory)
-        assert sum(seconds(found).values()) == run.now - run.start
-        steps.append(found.training.steps)
+        summary = summarize(directory)
+        assert sum(seconds(summary).values()) == run.now - run.start
+        steps.append(summary.training.steps)
     assert set(steps) == {0, 1, 2}
 
 
@@ -187,9 +187,9 @@ def test_zeroed_stretches_are_holes(tmp_path):
     first = len(whole) - 40 * RECORD_BYTES
     whole[first : first + 20 * RECORD_BYTES] = bytes(20 * RECORD_BYTES)
     log.write_bytes(whole)
-    found = summarize(directory)
-    assert 0 < found.training.steps < 10
-    assert sum(seconds(found).values()) == run.now - run.start
+    summary = summarize(directory)
+    assert 0 < summary.training.steps < 10
+    assert sum(seconds(summary).values()) == run.now - run.start
 
 
 @pytest.mark.parametrize("bit", [33, 40, 50])
@@ -201,12 +201,12 @@ def test_an_event_whose_end_was_damaged_is_left_out(tmp_path, bit):
     end_of_the_60th = HEADER_BYTES + 60 * RECORD_BYTES + 16
     log[end_of_the_60th + bit // 8] ^= 1 << bit % 8
     path.write_bytes(log)
-    found = summarize(directory)
-    assert found.run.wall_s == plain.run.wall_s
-    assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
+    summary = summarize(directory)
+    assert summary.run.wall_s == plain.run.wall_s
+    assert sum(summary.ledger.seconds.values()) == pytest.approx(summary.ledger.wall_s)
     assert any(
-        text.endswith("impossible times, 1 of its events left out") for text in found.faults
-    ), found.faults
+        text.endswith("impossible times, 1 of its events left out") for text in summary.faults
+    ), summary.faults
 
 
 def test_what_of_ours_failed_is_told(tmp_path):
@@ -224,7 +224,7 @@ def test_what_of_ours_failed_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "words"),
     [
         (Stop.LARGE, "its log had 2 GiB, the most that is kept of a process"),
         (Stop.LITTLE_ROOM, "its disk was nearly full, and what was left is the script's"),
@@ -233,22 +233,22 @@ def test_what_of_ours_failed_is_told(tmp_path):
         (12_345_678, "unknown reason"),
     ],
 )
-def test_why_recording_stopped_is_told(tmp_path, reason, told):
+def test_why_recording_stopped_is_told(tmp_path, reason, words):
     run = run_of()
     directory = run.write(tmp_path)
     (log,) = directory.events.iterdir()
     whole = bytearray(log.read_bytes())
     STOPPED.pack_into(whole, STOPPED_OFFSET, run.start + 1_500_000_000, reason)
     log.write_bytes(whole)
-    sentence = f"recording stopped after 1.5 s (process {run.pid}): {told}"
+    sentence = f"recording stopped after 1.5 s (process {run.pid}): {words}"
     assert sentence in summarize(directory).faults
 
 
 def test_a_process_that_outlives_its_parents_view_belongs_to_the_run(tmp_path):
     run = run_of()
     times = {"spawned_ns": run.start, "ended_ns": run.start + 100 * US}
-    found = summarize(run.write(tmp_path, times=times))
-    assert sum(seconds(found).values()) == run.now - run.start
+    summary = summarize(run.write(tmp_path, times=times))
+    assert sum(seconds(summary).values()) == run.now - run.start
 
 
 def test_a_script_that_executes_itself_anew_is_one_process(tmp_path):
@@ -259,22 +259,22 @@ def test_a_script_that_executes_itself_anew_is_one_process(tmp_path):
     second.train_pass(loader, optimizer, 4)
     first.write(tmp_path)
     times = {"spawned_ns": first.start, "ended_ns": second.now}
-    found = summarize(second.write(tmp_path, times=times))
-    assert found.training.steps == 14
-    assert {loader.site for loader in found.loaders} == {"train.py:1", "train.py:2", "train.py:9"}
-    assert sum(seconds(found).values()) == second.now - first.start
+    summary = summarize(second.write(tmp_path, times=times))
+    assert summary.training.steps == 14
+    assert {loader.site for loader in summary.loaders} == {"train.py:1", "train.py:2", "train.py:9"}
+    assert sum(seconds(summary).values()) == second.now - first.start
 
 
 def test_an_epoch_reaches_to_the_next_with_its_evaluation(tmp_path):
     run = run_of(steps=5, epochs=3)
-    found = run.summary(tmp_path, epoch=1)
-    training = found.training
+    summary = run.summary(tmp_path, epoch=1)
+    training = summary.training
     assert (training.steps, training.iterations, training.epochs) == (5, 5, 1)
-    assert found.training.samples == 20
-    assert found.evaluation.iterations == 2
+    assert summary.training.samples == 20
+    assert summary.evaluation.iterations == 2
     per_epoch = 10 * US + 5 * 650 * US + 5 * US + 10 * US + 2 * 120 * US + 5 * US
-    assert sum(seconds(found).values()) == per_epoch
-    assert [e.stage for e in found.epochs] == ["training", "evaluation"]
+    assert sum(seconds(summary).values()) == per_epoch
+    assert [e.stage for e in summary.epochs] == ["training", "evaluation"]
 
 
 def test_epochs_add_up_to_the_loop_and_have_their_steps(tmp_path):
@@ -290,11 +290,11 @@ def test_epochs_add_up_to_the_loop_and_have_their_steps(tmp_path):
 
 def test_some_steps(tmp_path):
     run = run_of(steps=10, epochs=1)
-    found = run.summary(tmp_path, steps=(3, 7))
-    assert found.training.steps == 4
-    assert found.training.iterations == 4
-    assert found.training.samples == 16
-    assert sum(seconds(found).values()) == 4 * 650 * US
+    summary = run.summary(tmp_path, steps=(3, 7))
+    assert summary.training.steps == 4
+    assert summary.training.iterations == 4
+    assert summary.training.samples == 16
+    assert sum(seconds(summary).values()) == 4 * 650 * US
     assert run.summary(tmp_path, steps=(8, 99)).training.steps == 2
 
 
@@ -321,7 +321,7 @@ def test_what_a_script_left_behind_may_train_on(tmp_path, trains_on):
         host={"name": os.uname().nodename},
         times={"spawned_ns": None, "ended_ns": script.now},
     )
-    found = summarize(directory)
-    assert found.training.steps == 5
+    summary = summarize(directory)
+    assert summary.training.steps == 5
     end = ("running", GOES_ON) if trains_on else ("completed", WENT_ON)
-    assert found.run.exit == Exit(0, None, *end)
+    assert summary.run.exit == Exit(0, None, *end)

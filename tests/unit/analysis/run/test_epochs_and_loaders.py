@@ -46,8 +46,8 @@ def test_passes_that_ended_tell_how_long_a_pass_is(tmp_path):
             run.learn(optimizer)
         if batches not in (3, 2):  # one is left by its loop, the last by the script's end
             run.stop(loader)
-    (found,) = run.summary(tmp_path).loaders
-    assert (found.ended, found.ended_batches, found.passes) == (2, [5, 7], 4)
+    (loader_entry,) = run.summary(tmp_path).loaders
+    assert (loader_entry.ended, loader_entry.ended_batches, loader_entry.passes) == (2, [5, 7], 4)
 
 
 def test_an_evaluation_of_one_batch_waits_for_its_first(tmp_path):
@@ -56,8 +56,8 @@ def test_an_evaluation_of_one_batch_waits_for_its_first(tmp_path):
     for _ in range(3):
         run.train_pass(loader, optimizer, 4)
         run.evaluation_pass(validation, 1, wait=20 * MS)
-    found = run.summary(tmp_path).evaluation
-    assert (found.data_wait_s, found.first_batch_s) == pytest.approx((0, 0.060))
+    evaluation = run.summary(tmp_path).evaluation
+    assert (evaluation.data_wait_s, evaluation.first_batch_s) == pytest.approx((0, 0.060))
 
 
 def test_samples_are_those_that_training_took(tmp_path):
@@ -300,11 +300,15 @@ def test_statistics_of_steps(tmp_path):
         run.next(loader, step * US)
         run.forward(900 * US, flags=LEARNS)
         run.update(optimizer, 100 * US)
-    found = run.summary(tmp_path).training.step_s
-    assert isinstance(found, Statistics)
-    assert (found.n, found.min, found.max) == (100, pytest.approx(1001e-6), pytest.approx(1.1e-3))
-    assert found.p50 == pytest.approx(1050.5e-6)
-    assert found.mean == pytest.approx(1050.5e-6)
+    step_s = run.summary(tmp_path).training.step_s
+    assert isinstance(step_s, Statistics)
+    assert (step_s.n, step_s.min, step_s.max) == (
+        100,
+        pytest.approx(1001e-6),
+        pytest.approx(1.1e-3),
+    )
+    assert step_s.p50 == pytest.approx(1050.5e-6)
+    assert step_s.mean == pytest.approx(1050.5e-6)
 
 
 def passes_that_begin(tmp_path: Path, drawing: int, making: int, last: int) -> Loader:

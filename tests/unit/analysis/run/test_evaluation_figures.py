@@ -28,8 +28,8 @@ def evaluated(tmp_path: Path, order: str) -> tuple[RunSummary, int]:
     run = FakeRun()
     loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
     took = 0
-    for one in order:
-        if one == "T":
+    for letter in order:
+        if letter == "T":
             took += trained(run, loader, optimizer)
         else:
             run.evaluation_pass(validation, 10, wait=9 * MS)
@@ -42,16 +42,16 @@ def evaluated(tmp_path: Path, order: str) -> tuple[RunSummary, int]:
 def test_the_pace_of_training_is_without_the_evaluation_in_it_alone(
     tmp_path: Path, order: str, inside: int
 ) -> None:
-    found, took = evaluated(tmp_path, order)
+    summary, took = evaluated(tmp_path, order)
     steps = STEPS * order.count("T")
-    assert found.training.samples == 4 * steps
-    assert steps_per_second(found) == pytest.approx(steps / took * 1e9)
-    assert found.training.samples_per_s == pytest.approx(4 * steps / took * 1e9)
-    told = found.evaluation
-    each = told.seconds / order.count("E")
-    assert (told.passes, told.passes_in_training) == (order.count("E"), inside)
-    assert told.in_training_s == pytest.approx(inside * each)
-    assert any("without evaluation" in part for part in progress(found)) is (inside > 0)
+    assert summary.training.samples == 4 * steps
+    assert steps_per_second(summary) == pytest.approx(steps / took * 1e9)
+    assert summary.training.samples_per_s == pytest.approx(4 * steps / took * 1e9)
+    evaluation = summary.evaluation
+    each = evaluation.seconds / order.count("E")
+    assert (evaluation.passes, evaluation.passes_in_training) == (order.count("E"), inside)
+    assert evaluation.in_training_s == pytest.approx(inside * each)
+    assert any("without evaluation" in part for part in progress(summary)) is (inside > 0)
 
 
 @pytest.mark.parametrize(

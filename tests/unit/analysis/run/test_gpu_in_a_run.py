@@ -84,9 +84,9 @@ def test_samples_of_all_ranks_count_for_the_gpus_that_one_sampler_saw(tmp_path):
     for process in (*ranks, launcher):
         directory = process.write(tmp_path)
     write_samples(directory, launcher, busy_from_ns=launcher.start)
-    found = summarize(directory)
-    assert found.training.samples == 2 * 64
-    assert found.system.energy.samples_per_wh == pytest.approx(128 / found.system.energy.wh)
+    summary = summarize(directory)
+    assert summary.training.samples == 2 * 64
+    assert summary.system.energy.samples_per_wh == pytest.approx(128 / summary.system.energy.wh)
 
 
 REASON = "NVML: NVML Shared Library Not Found"

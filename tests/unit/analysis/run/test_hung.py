@@ -133,10 +133,10 @@ def test_without_a_trainprof_to_keep_them_samples_are_those_on_disk(tmp_path: Pa
         exit={"status": None, "signal": None, "reason": "running", "detail": None},
         script_pid=(1 << 22) + 1,  # no process has it
     )
-    told = json.dumps(main(run.now - 20 * S, run.now - 29 * S))
-    (directory.events / f"4242-1{STACKS_SUFFIX}").write_text(told)
-    told = json.dumps(sample(9, run.now, run.now - 29 * S, worker=3))
-    (directory.events / f"9-1{STACKS_SUFFIX}").write_text(told)
+    text = json.dumps(main(run.now - 20 * S, run.now - 29 * S))
+    (directory.events / f"4242-1{STACKS_SUFFIX}").write_text(text)
+    text = json.dumps(sample(9, run.now, run.now - 29 * S, worker=3))
+    (directory.events / f"9-1{STACKS_SUFFIX}").write_text(text)
     summary = summarize(directory)
     told_rows = standstill(summary)
     assert told_rows[1] == [
@@ -160,7 +160,7 @@ def test_ranks_and_who_had_ended_before(tmp_path: Path) -> None:
     ]
     hung = ended(run, tmp_path, *samples).hung
     assert hung.stood[0].doing == "waiting for work"
-    assert [(one.process, one.site) for one in hung.stood] == [
+    assert [(place.process, place.site) for place in hung.stood] == [
         ("worker 4", "/lib/threading.py:327"),
         ("rank 0", "train.py:21"),
         ("rank 1", "train.py:21"),
@@ -174,7 +174,7 @@ def test_damaged_samples_are_left_out(tmp_path: Path, damage: Any) -> None:
     thread = {"user": [1, 2], "called": 3, "innermost": [{}, None, []], "since_ns": "x"}
     odd = {"at_ns": run.now, "pid": "x", "worker": "y", "rank": {}, "threads": [thread]}
     summary = ended(run, tmp_path, broken, odd)
-    assert all(isinstance(one.site, str) for one in (summary.hung or Hung(0, [])).stood)
+    assert all(isinstance(place.site, str) for place in (summary.hung or Hung(0, [])).stood)
     terminal.render(summary, width=80, color=False)
 
 
@@ -186,8 +186,8 @@ def test_many_places_are_folded_and_cut(tmp_path: Path) -> None:
         for n, at in lines.items()
     ]
     summary = ended(run, tmp_path, main(run.now, run.now), *workers)
-    told = standstill(summary)
-    rows = told[1]
+    shown = standstill(summary)
+    rows = shown[1]
     assert rows[0][0] == "training thread"
     assert rows[1][:2] == ("workers 0-5", "train.py:21")
     assert len(rows) <= 10
@@ -195,4 +195,4 @@ def test_many_places_are_folded_and_cut(tmp_path: Path) -> None:
     narrow = terminal.render(summary, width=40, color=False)
     assert max(map(len, narrow.splitlines()[:12])) <= 40
     few = replace(summary, hung=replace(summary.hung, stood=summary.hung.stood[:1]))
-    assert standstill(few) == (told[0], rows[:1])
+    assert standstill(few) == (shown[0], rows[:1])

@@ -24,8 +24,8 @@ def trainer(
     pid, *, rank=None, steps=4, wait_ms=1, group=None, ends="end", loader_metadata=None, **header
 ):
     """A process under the launcher that makes some steps, and waits for each batch."""
-    told = {"ancestors": [LAUNCHER_PID, 1], "rank": rank, **header}
-    run = FakeRun(pid=pid, role="child", header=told)
+    own = {"ancestors": [LAUNCHER_PID, 1], "rank": rank, **header}
+    run = FakeRun(pid=pid, role="child", header=own)
     loader = run.loader(41, num_workers=1, **(loader_metadata or {}))
     optimizer = run.optimizer()
     if group is not None:
@@ -61,18 +61,18 @@ def summary_of(tmp_path: Path, *processes: FakeRun, parts=None) -> RunSummary:
 
 
 def test_ranks_are_rows_and_the_ledger_is_their_mean(tmp_path):
-    found = summary_of(tmp_path, trainer(21, rank="1", wait_ms=3), trainer(20, rank="0"))
-    first, second = found.ranks
+    summary = summary_of(tmp_path, trainer(21, rank="1", wait_ms=3), trainer(20, rank="0"))
+    first, second = summary.ranks
     assert [first["rank"], first["pid"], second["rank"], second["pid"]] == [0, 20, 1, 21]
     assert [first["steps"], second["steps"]] == [4, 4]
-    waits = [row["ledger"]["seconds"]["data_wait"] for row in found.ranks]
+    waits = [row["ledger"]["seconds"]["data_wait"] for row in summary.ranks]
     assert waits == pytest.approx([0.003, 0.009])
-    assert found.ledger.seconds["data_wait"] == pytest.approx(0.006)
-    assert sum(found.ledger.seconds.values()) == pytest.approx(found.ledger.wall_s)
-    assert (found.run.rank, found.run.world_size, found.training.steps) == (None, 2, 4)
-    assert found.training.per_step_s["data_wait"] == pytest.approx(0.002)
+    assert summary.ledger.seconds["data_wait"] == pytest.approx(0.006)
+    assert sum(summary.ledger.seconds.values()) == pytest.approx(summary.ledger.wall_s)
+    assert (summary.run.rank, summary.run.world_size, summary.training.steps) == (None, 2, 4)
+    assert summary.training.per_step_s["data_wait"] == pytest.approx(0.002)
     assert first["host"] == "here"
-    assert from_jsonable(json.loads(json.dumps(to_jsonable(found)))) == found
+    assert from_jsonable(json.loads(json.dumps(to_jsonable(summary)))) == summary
 
 
 def test_their_pace_is_one_where_the_first_evaluates_and_the_others_wait_for_it(tmp_path):
@@ -89,19 +89,19 @@ def test_their_pace_is_one_where_the_first_evaluates_and_the_others_wait_for_it(
                 run.passes_time(evaluated)
         run.mark(Kind.PROCESS_END)
         ranks.append(run)
-    found = summary_of(tmp_path, *ranks)
+    summary = summary_of(tmp_path, *ranks)
     alone_s = 30 * 650e-6 + 3 * 15e-6
-    assert found.evaluation.in_training_s == pytest.approx(3 * evaluated / 1e9)
-    assert steps_per_second(found) == pytest.approx(30 / alone_s)
-    assert found.training.samples == 2 * 30 * 4
-    assert found.training.samples_per_s == pytest.approx(2 * 4 * steps_per_second(found))
+    assert summary.evaluation.in_training_s == pytest.approx(3 * evaluated / 1e9)
+    assert steps_per_second(summary) == pytest.approx(30 / alone_s)
+    assert summary.training.samples == 2 * 30 * 4
+    assert summary.training.samples_per_s == pytest.approx(2 * 4 * steps_per_second(summary))
 
 
 def test_the_group_knows_better_than_the_environment(tmp_path):
     processes = [trainer(20, rank="0", group=(1, 4)), trainer(21, rank="0", group=(3, 4))]
-    found = summary_of(tmp_path, *processes)
-    assert [row["rank"] for row in found.ranks] == [1, 3]
-    assert found.run.world_size == 4
+    summary = summary_of(tmp_path, *processes)
+    assert [row["rank"] for row in summary.ranks] == [1, 3]
+    assert summary.run.world_size == 4
 
 
 ALL = {"sampler": "RandomSampler", "samples_plainly": True, "dataset_length": 4000}
@@ -109,8 +109,8 @@ ALL = {"sampler": "RandomSampler", "samples_plainly": True, "dataset_length": 40
 
 def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
     ranks = [trainer(20 + rank, rank=str(rank), loader_metadata=ALL) for rank in range(2)]
-    found = summary_of(tmp_path, *ranks)
-    assert found.unshared == [UnsharedData("train.py:41", 4000, 2)]
+    summary = summary_of(tmp_path, *ranks)
+    assert summary.unshared == [UnsharedData("train.py:41", 4000, 2)]
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
 def test_data_that_may_be_shared_out_is_not(tmp_path, shared):
     metadata = [ALL, {**ALL, **shared}]
     ranks = [trainer(20 + k, rank=str(k), loader_metadata=metadata[k]) for k in range(2)]
-    found = summary_of(tmp_path, *ranks)
-    assert (len(found.ranks), found.unshared) == (2, [])
+    summary = summary_of(tmp_path, *ranks)
+    assert (len(summary.ranks), summary.unshared) == (2, [])
     assert summary_of(tmp_path / "alone", trainer(20, loader_metadata=ALL)).unshared == []
 
 
 def test_each_rank_has_its_own_workers(tmp_path):
     """Also behind a server process that recorded nothing, and those of nobody are nobody's."""
-    found = summary_of(
+    summary = summary_of(
         tmp_path,
         trainer(20, rank="0"),
         trainer(21, rank="1"),
@@ -143,7 +143,7 @@ def test_each_rank_has_its_own_workers(tmp_path):
         worker(32, of=99, fetches=1, ancestors=[99, 20, LAUNCHER_PID]),
         worker(33, of=98, fetches=9, ancestors=[98, 1]),
     )
-    [loader] = found.loaders
+    [loader] = summary.loaders
     assert loader.fetch.n == 5 + 1
 
 
@@ -157,49 +157,49 @@ def test_each_rank_has_its_own_workers(tmp_path):
     ],
 )
 def test_a_rank_tells_how_it_ended(tmp_path, ends, reason, detail):
-    found = summary_of(tmp_path, trainer(20, rank="0"), trainer(21, rank="1", ends=ends))
-    end = found.ranks[1]["exit"]
+    summary = summary_of(tmp_path, trainer(20, rank="0"), trainer(21, rank="1", ends=ends))
+    end = summary.ranks[1]["exit"]
     assert (end["reason"], end["detail"]) == (reason, detail)
-    assert found.run.exit.reason == "completed"  # of the launcher
+    assert summary.run.exit.reason == "completed"  # of the launcher
 
 
 def test_processes_without_ranks_stay_apart(tmp_path):
     processes = [trainer(20, steps=3), trainer(21, steps=7, wait_ms=2), trainer(22, steps=5)]
-    found = summary_of(tmp_path / "a", *processes)
-    assert found.ranks == []
-    assert found.training.steps == 7
-    assert [(row["pid"], row["steps"]) for row in found.trained_apart] == [(22, 5), (20, 3)]
-    assert found.ledger.seconds["data_wait"] == pytest.approx(6 * 0.002)
+    summary = summary_of(tmp_path / "a", *processes)
+    assert summary.ranks == []
+    assert summary.training.steps == 7
+    assert [(row["pid"], row["steps"]) for row in summary.trained_apart] == [(22, 5), (20, 3)]
+    assert summary.ledger.seconds["data_wait"] == pytest.approx(6 * 0.002)
     # Of those that train as long, the first one is shown, however much else another recorded.
     later = trainer(21, wait_ms=5)
     for _ in range(9):
         later.leaf(Kind.GC, MS)
-    found = summary_of(tmp_path / "b", later, trainer(20, wait_ms=2), trainer(22))
-    assert [row["pid"] for row in found.trained_apart] == [21, 22]
-    assert found.ledger.seconds["data_wait"] == pytest.approx(3 * 0.002)
+    summary = summary_of(tmp_path / "b", later, trainer(20, wait_ms=2), trainer(22))
+    assert [row["pid"] for row in summary.trained_apart] == [21, 22]
+    assert summary.ledger.seconds["data_wait"] == pytest.approx(3 * 0.002)
     # Of a rank with two processes the busier one counts.
     ranks = [trainer(20, rank="0", steps=2), trainer(21, rank="0"), trainer(22, rank="1")]
     assert [row["pid"] for row in summary_of(tmp_path / "c", *ranks).ranks] == [21, 22]
 
 
 def test_one_rank_alone_is_an_ordinary_run(tmp_path):
-    found = summary_of(tmp_path, trainer(20, group=(2, 8)))
-    assert (found.ranks, found.trained_apart) == ([], [])
-    assert (found.run.rank, found.run.world_size) == (2, 8)
+    summary = summary_of(tmp_path, trainer(20, group=(2, 8)))
+    assert (summary.ranks, summary.trained_apart) == ([], [])
+    assert (summary.run.rank, summary.run.world_size) == (2, 8)
 
 
 def test_a_part_is_that_part_of_every_rank(tmp_path):
     processes = [trainer(20, rank="0"), trainer(21, rank="1")]
-    found = summary_of(tmp_path, *processes, parts={"steps": (1, 3)})
-    assert [row["steps"] for row in found.ranks] == [2, 2]
-    assert found.training.steps == 2
+    summary = summary_of(tmp_path, *processes, parts={"steps": (1, 3)})
+    assert [row["steps"] for row in summary.ranks] == [2, 2]
+    assert summary.training.steps == 2
 
 
 def test_a_damaged_rank_is_none(tmp_path):
     for rank in ("9" * 5000, "-1", "x", 7, None, []):
         processes = [trainer(20, rank=rank), trainer(21, rank="0", steps=9)]
-        found = summary_of(tmp_path / str(rank)[:9], *processes)
-        assert (found.ranks, found.training.steps) == ([], 9)
+        summary = summary_of(tmp_path / str(rank)[:9], *processes)
+        assert (summary.ranks, summary.training.steps) == ([], 9)
 
 
 def written_ranks(top: Path, **processes: FakeRun) -> RunDirectory:
@@ -219,14 +219,14 @@ def test_directories_of_ranks_are_one_run(tmp_path):
         rank0=trainer(20),
         rank1=trainer(20, wait_ms=3),
     )
-    found = summarize(top)
-    assert [(row["rank"], row["pid"], row["steps"]) for row in found.ranks] == [
+    summary = summarize(top)
+    assert [(row["rank"], row["pid"], row["steps"]) for row in summary.ranks] == [
         (0, 20, 4),
         (1, 20, 4),
     ]
-    assert found.ledger.seconds["data_wait"] == pytest.approx(0.006)
-    assert found.run.name == "whole"
-    assert found.run.directory == str(top.path)
+    assert summary.ledger.seconds["data_wait"] == pytest.approx(0.006)
+    assert summary.run.name == "whole"
+    assert summary.run.directory == str(top.path)
 
 
 def test_the_last_attempt_of_a_rank_counts_and_links_and_strangers_do_not(tmp_path):
@@ -249,9 +249,9 @@ def test_one_rank_that_failed_is_the_runs_end(tmp_path):
     (tmp_path / "other").mkdir()
     failed = trainer(21, ends="KeyError").write(tmp_path / "other", rank=1, exit=bad)
     failed.path.rename(top.ranks / "1")
-    found = summarize(top)
-    assert (found.run.exit.reason, found.run.exit.detail) == ("exception", "KeyError")
-    assert dataclasses.asdict(found.run.exit) == found.ranks[1]["exit"]
+    summary = summarize(top)
+    assert (summary.run.exit.reason, summary.run.exit.detail) == ("exception", "KeyError")
+    assert dataclasses.asdict(summary.run.exit) == summary.ranks[1]["exit"]
 
 
 def test_runs_inside_a_run_are_named(tmp_path):
@@ -286,14 +286,14 @@ def timed_rank(pid, number, wait_ms, forward_ms, backward_ms, draws_ms=None):
 def test_a_slow_rank_is_a_finding_and_part_of_the_headline(tmp_path):
     """Of 45 ms a step one rank computes, and the other waits in backward for its 10 ms of data."""
     ranks = [timed_rank(20, "0", 1, 15, 29), timed_rank(21, "1", 10, 15, 20)]
-    found = summary_of(tmp_path, *ranks)
-    assert "slow_rank" in [finding.id for finding in found.findings]
-    assert "in 19 % of training" in found.verdict.headline
-    assert found.verdict.bottleneck == "compute"
+    summary = summary_of(tmp_path, *ranks)
+    assert "slow_rank" in [finding.id for finding in summary.findings]
+    assert "in 19 % of training" in summary.verdict.headline
+    assert summary.verdict.bottleneck == "compute"
 
 
 def test_a_rank_that_waits_in_a_checkpoint_for_another_is_not_what_that_waits_for(tmp_path):
     """Rank 0 draws pictures before both save, and rank 1 is in the checkpoint already."""
     ranks = [timed_rank(20, "0", 1, 5, 9, draws_ms=40), timed_rank(21, "1", 1, 5, 9, draws_ms=0)]
-    found = summary_of(tmp_path, *ranks)
-    assert [(row["rank"], row["phase"]) for row in found.stragglers] == [(0, "other")]
+    summary = summary_of(tmp_path, *ranks)
+    assert [(row["rank"], row["phase"]) for row in summary.stragglers] == [(0, "other")]

@@ -46,7 +46,7 @@ def test_a_process_that_is_killed_as_it_makes_its_log(
         log.emit(Kind.FORWARD, 1, 2)
     killed_as_it_makes_its_log(log, has_allocated=has_allocated)
     [empty] = [path for path in directory.events.iterdir() if not path.read_bytes().rstrip(b"\0")]
-    found = read_recording(directory)
-    assert len(found.logs) == script_recorded
+    recording = read_recording(directory)
+    assert len(recording.logs) == script_recorded
     # It had recorded nothing; that nothing at all is there needs a reason.
-    assert found.damage == ([] if script_recorded else [f"{empty.name} is empty"])
+    assert recording.damage == ([] if script_recorded else [f"{empty.name} is empty"])

@@ -54,12 +54,12 @@ def train(
 
 def test_python_between_the_parts_has_its_line_and_its_callers(tmp_path: Path) -> None:
     run = FakeRun()
-    found = train(run, tmp_path, stack(run, (9, "score"), (57, "train")))
-    line = hottest(found.part_lines, "other")
+    summary = train(run, tmp_path, stack(run, (9, "score"), (57, "train")))
+    line = hottest(summary.part_lines, "other")
     assert (line.site, line.function, line.called_from) == ("train.py:9", "score", ["train.py:57"])
     assert (line.share, line.looks) == (1.0, STEPS)
-    assert line.seconds == pytest.approx(found.ledger.seconds["other"], rel=0.1)
-    of_update = hottest(found.part_lines, "optimizer")
+    assert line.seconds == pytest.approx(summary.ledger.seconds["other"], rel=0.1)
+    of_update = hottest(summary.part_lines, "optimizer")
     assert of_update.site == "train.py:52"
 
 

@@ -119,11 +119,11 @@ def test_python_in_the_forward_has_its_share_and_line(
 def test_what_a_model_of_torchs_operators_does_is_no_finding(
     tmp_path: Path, healthy: dict[str, float]
 ) -> None:
-    told = train(FakeRun(), tmp_path, **healthy)
-    assert told.findings == []
+    summary = train(FakeRun(), tmp_path, **healthy)
+    assert summary.findings == []
     if "crowded_of" in healthy:  # of each step's two looks one in ten is
-        assert told.beside_share == pytest.approx(0.05, abs=0.01)
-    assert "Python code inside" not in told.verdict.headline
+        assert summary.beside_share == pytest.approx(0.05, abs=0.01)
+    assert "Python code inside" not in summary.verdict.headline
 
 
 def test_where_samples_cannot_tell_it_nothing_is_said(tmp_path: Path) -> None:
@@ -205,5 +205,5 @@ def test_all_the_time_between_reads_counts(tmp_path: Path, counted: int | None) 
     ],
 )
 def test_reads_that_are_no_loop_over_elements(tmp_path: Path, healthy: dict[str, int]) -> None:
-    told = train_with_reads(FakeRun(), tmp_path, **healthy)
-    assert told.findings == []
+    summary = train_with_reads(FakeRun(), tmp_path, **healthy)
+    assert summary.findings == []

@@ -102,6 +102,15 @@ LOOPS = {
         (12, 12, 1, 3),
         "TE",
     ),
+    "evaluation that looks ahead": (
+        "i1 3( n1 l ) s1 [ i2 n2 2( n2 f0 ) s2 f0 ] i1 3( n1 l ) s1",
+        (6, 6, 2, 3),
+        "TE",
+    ),
+    "evaluation left by break": ("3( i1 2( n1 l ) s1 [ i2 2( n2 f0 ) ] + )", (6, 6, 3, 6), "TE"),
+    "evaluation of a whole tensor": ("3( i1 4( n1 l ) s1 [ f0 + f0 ] )", (12, 12, 3, 0), "T"),
+    "estimate_loss without a loader": ("3( [ f0 + f0 ] 3( l ) )", (9, 9, 0, 0), ""),
+    "a rollout, the model in training mode": ("3( ft 3( l ) )", (9, 9, 0, 0), ""),
     # Nothing learns from the gradients of these: forces of a potential, or an attack.
     "evaluation takes gradients": (
         "3( i1 5( n1 l ) s1 [ i2 4( n2 fg b ) s2 ] )",

@@ -10,7 +10,7 @@ from support.cases import Planted, case_of
 
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first, one_iterator
-from trainprof.findings.run_context import Feed
+from trainprof.findings.run_context import Feeder
 
 KEPT = {"persistent_workers": True}
 KEPT_TWO = {"num_workers": 2, **KEPT}
@@ -22,11 +22,11 @@ RNG = {"generators": ["rng"]}
 LEVEL = {"changed_between_passes": ["level"]}
 
 
-def loader_case(workers: int, facts: dict[str, Any]) -> Feed:
-    (feed,) = case_of(Planted(workers=workers)).feeding
+def loader_case(workers: int, facts: dict[str, Any]) -> Feeder:
+    (feeder,) = case_of(Planted(workers=workers)).feeding
     # Nothing is random unless a row says so.
     plain = {"holds_tensors": True, "draws_in_order": True}
-    return replace(feed, loader=replace(feed.loader, **{**plain, **facts}))
+    return replace(feeder, loader=replace(feeder.loader, **{**plain, **facts}))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_what_a_change_needs_and_alters(
     needed: list[str],
     cautions: list[str],
 ) -> None:
-    feed = loader_case(workers, facts)
+    feeder = loader_case(workers, facts)
     for parts, texts in (
-        (needed, needed_first(feed.loader, change)),
-        (cautions, cautions_of(feed, change)),
+        (needed, needed_first(feeder.loader, change)),
+        (cautions, cautions_of(feeder, change)),
     ):
         assert len(texts) == len(parts), texts
         assert all(part in text for part, text in zip(parts, texts, strict=True))

@@ -56,8 +56,8 @@ def beside(
     fetch = replace(fetch, runnable_s=runnable * made_s, asleep_s=(0.4 - runnable) * made_s)
     one.loader = replace(one.loader, fetch=fetch)
     context = case_of(one, device=device)
-    feed = replace(context.feeding[0], cause=None if cause is None else Cause(cause))
-    return replace(context, feeding=[feed])
+    feeder = replace(context.feeding[0], cause=None if cause is None else Cause(cause))
+    return replace(context, feeding=[feeder])
 
 
 def found(context: RunContext) -> Finding | None:
@@ -107,12 +107,12 @@ def test_cores_that_are_not_crowded(healthy: dict[str, Any]) -> None:
 def test_workers_that_are_never_idle_are_told_by_the_model(own: float, host: float) -> None:
     """Unless other programs may be why all wait for cores."""
     context = beside(alone=[])
-    [feed] = context.feeding
-    assert feed.inputs is not None
+    [feeder] = context.feeding
+    assert feeder.inputs is not None
     inputs = replace(
-        feed.inputs,
+        feeder.inputs,
         cores=2.0,
-        runnable_s=feed.inputs.fetch_s * 0.4,
+        runnable_s=feeder.inputs.fetch_s * 0.4,
         compute_cores=Interval.exactly(2.0),
         main_slowdown=0.5,
     )
@@ -124,5 +124,5 @@ def test_workers_that_are_never_idle_are_told_by_the_model(own: float, host: flo
         "pressure_some_share": 0.5,
     }
     summary = replace(context.summary, system=summaries.system(cpu=cpu))
-    told = found(replace(context, summary=summary, feeding=[replace(feed, inputs=inputs)]))
+    told = found(replace(context, summary=summary, feeding=[replace(feeder, inputs=inputs)]))
     assert (told is not None) is (own > 180)

@@ -86,36 +86,30 @@ def test_the_same_with_and_without(same_with_us: Callable[..., Any]) -> None:
     assert same_with_us(script, *probes())[0] == "returned"
 
 
-@pytest.mark.parametrize(
-    ("pad", "call", "is_noted"),
-    [
-        pytest.param(PAD, lambda model: model(texts()), True, id="right"),
-        pytest.param(PAD, lambda model: model(texts(is_left=True)), True, id="left"),
-        pytest.param(PAD, lambda model: model({"ids": [texts().int()]}), True, id="nested"),
-        pytest.param(None, lambda model: model(texts()), False, id="no known pad"),
-        pytest.param(
-            None, lambda model: model(input_ids=texts(), attention_mask=mask()), True, id="mask"
-        ),
-        pytest.param(
-            PAD,
-            lambda model: model(texts() * 0, {"attention_mask": mask()}),
-            True,
-            id="a mask counts first",
-        ),
-        pytest.param(
-            PAD, lambda model: model(texts(), torch.rand(ROWS, 2 * WIDTH)), False, id="sounds"
-        ),
-        pytest.param(PAD, lambda model: model(texts().float()), False, id="fractions"),
-        pytest.param(PAD, lambda model: model(texts()[:1]), False, id="one row"),
-        pytest.param(PAD, lambda model: model.eval()(texts()), False, id="evaluated"),
-    ],
-)
-def test_what_is_counted(recorder: Recorder, pad: int | None, call: Call, is_noted: bool) -> None:
+COUNTED: dict[str, tuple[int | None, Call]] = {
+    "right": (PAD, lambda model: model(texts())),
+    "left": (PAD, lambda model: model(texts(is_left=True))),
+    "nested": (PAD, lambda model: model({"ids": [texts().int()]})),
+    "mask": (None, lambda model: model(input_ids=texts(), attention_mask=mask())),
+    "a mask first": (PAD, lambda model: model(texts() * 0, {"attention_mask": mask()})),
+}
+NOT_COUNTED: dict[str, tuple[int | None, Call]] = {
+    "no known pad": (None, lambda model: model(texts())),
+    "sounds": (PAD, lambda model: model(texts(), torch.rand(ROWS, 2 * WIDTH))),
+    "fractions": (PAD, lambda model: model(texts().float())),
+    "one row": (PAD, lambda model: model(texts()[:1])),
+    "evaluated": (PAD, lambda model: model.eval()(texts())),
+}
+
+
+@pytest.mark.parametrize("name", [*COUNTED, *NOT_COUNTED])
+def test_what_is_counted(recorder: Recorder, name: str) -> None:
+    pad, call = (COUNTED | NOT_COUNTED)[name]
     recorder.start(*probes(), now=CLOCK)
     train(call, Reader(pad))
     note = padding(recorder)
-    assert bool(note) is is_noted
-    if is_noted:
+    assert bool(note) is (name in COUNTED)
+    if note:
         rows = note["looks"] * ROWS
         assert note["looks"] == 3
         assert (note["rows"], note["places"]) == (rows, rows * WIDTH)
@@ -132,7 +126,7 @@ def test_few_batches_are_looked_at(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("is_masked", [True, False])
 @pytest.mark.parametrize("width", [WIDTH, LONGEST])
-def test_on_a_device_what_was_copied_there_is_told(
+def test_on_a_device_what_was_copied_there_counts(
     recorder: Recorder, width: int, is_masked: bool
 ) -> None:
     fake_device.register()

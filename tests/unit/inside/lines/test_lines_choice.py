@@ -1,13 +1,19 @@
-"""Which functions a file's text makes worth timing."""
+"""Which functions a file's text, and the objects of a loader, make worth timing."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import textwrap
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any, NoReturn
 
 import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
 
-from trainprof.inside.lines.choice import MODULE, Choice, choose, functions_in
+from trainprof.inside.lines.choice import MODULE, Choice, LoaderFunctions, choose, functions_in
 
 
 def chosen(text: str, **more: object) -> Choice:
@@ -22,47 +28,26 @@ def why(text: str, **more: object) -> dict[str, str]:
     return {name: reason for (name, _), reason in chosen(text, **more).why.items()}
 
 
-LOOPS = {
-    "backward": "for x in data:\n    loss(x).backward()",
-    "step": "while True:\n    optimizer.step()",
-    "scaler": "for x in data:\n    with amp:\n        if x:\n            scaler.step(optimizer)",
-    "loader": "for x, y in train_loader: f(x)",
-    "wrapped loader": "for i, x in enumerate(tqdm(self.val_loader)): f(x)",
-    "a name given to a loader": "batches = torch.utils.data.DataLoader(d)\nfor x in batches: f(x)",
-    "epochs": "for epoch in range(3): f()",
-    "asynchronous": "async for x in loader: f()",
-}
+LOOPS = [
+    "for x in data:\n    loss(x).backward()",
+    "while True:\n    optimizer.step()",
+    "for x in data:\n    with amp:\n        if x:\n            scaler.step(optimizer)",
+    "for x, y in train_loader: f(x)",
+    "for i, x in enumerate(tqdm(self.val_loader)): f(x)",
+    "batches = torch.utils.data.DataLoader(d)\nfor x in batches: f(x)",
+    "for epoch in range(3): f()",
+    "async for x in loader: f()",
+]
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS.keys())
+@pytest.mark.parametrize("loop", LOOPS)
 def test_a_function_with_a_loop_that_trains(loop: str) -> None:
     kind = "async def" if "async" in loop else "def"
     text = f"{kind} train():\n{textwrap.indent(loop, '    ')}\ndef other():\n    pass\n"
     assert why(text) == {"train": "training loop"}
 
 
-def test_a_loop_at_module_level() -> None:
-    assert why("for x in loader:\n    f(x)\n") == {MODULE: "module level"}
-    assert why("if __name__ == '__main__':\n    for epoch in x:\n        pass\n") == {
-        MODULE: "module level"
-    }
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "for x in range(3):\n    print(x)",
-        "def f(x):\n    for y in x:\n        y.stepping()",
-        "class Loader:\n    def epoch(self):\n        return self.loader",
-        "def f():\n    def g():\n        pass\n    for x in y:\n        pass",
-    ],
-)
-def test_no_training_no_choice(text: str) -> None:
-    assert why(text) == {}
-
-
-def test_a_step_in_a_function_of_its_own_makes_its_caller_the_loop() -> None:
-    text = """
+STEP = """
     def step(x):
         loss = net(x)
         loss.backward()
@@ -72,15 +57,7 @@ def test_a_step_in_a_function_of_its_own_makes_its_caller_the_loop() -> None:
     def main():
         train()
     """
-    assert why(text) == {"train": "training loop", "step": "called by train"}
-
-
-def test_a_step_that_nobody_here_calls_stands_for_itself() -> None:
-    assert why("def step(x):\n    net(x).backward()\n") == {"step": "training loop"}
-
-
-def test_methods_and_what_a_framework_calls() -> None:
-    text = """
+METHODS = """
     class Trainer(Base):
         def fit(self):
             for batch in self.loader:
@@ -107,19 +84,7 @@ def test_methods_and_what_a_framework_calls() -> None:
         def on_fit_end(self, trainer, module):
             pass
     """
-    assert why(text) == {
-        "Trainer.fit": "training loop",
-        "Trainer.step": "called by Trainer.fit",
-        "Trainer.helper": "called by Trainer.step",
-        "Module.training_step": "training loop",
-        "Module.loss": "called by Module.training_step",
-        "Spectra.on_train_batch_end": "training loop",
-        "Spectra.spectrum": "called by Spectra.on_train_batch_end",
-    }
-
-
-def test_objects_lead_to_their_classes() -> None:
-    text = """
+OBJECTS = """
     class Net(nn.Module):
         def __init__(self):
             pass
@@ -134,15 +99,7 @@ def test_objects_lead_to_their_classes() -> None:
         for x in loader:
             model.embed(model(x))
     """
-    assert why(text) == {
-        "train": "training loop",
-        "Net.forward": "called by train",
-        "Net.embed": "called by train",
-    }
-
-
-def test_functions_in_functions() -> None:
-    text = """
+NESTED = """
     def main():
         def closure():
             return inner()
@@ -151,11 +108,54 @@ def test_functions_in_functions() -> None:
         for epoch in range(2):
             closure()
     """
-    assert why(text) == {
-        "main": "training loop",
-        "main.<locals>.closure": "called by main",
-        "main.<locals>.inner": "called by main.<locals>.closure",
-    }
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("for x in loader:\n    f(x)\n", {MODULE: "module level"}),
+        (
+            "if __name__ == '__main__':\n    for epoch in x:\n        pass\n",
+            {MODULE: "module level"},
+        ),
+        ("for x in range(3):\n    print(x)", {}),
+        ("def f(x):\n    for y in x:\n        y.stepping()", {}),
+        ("class Loader:\n    def epoch(self):\n        return self.loader", {}),
+        ("def f():\n    def g():\n        pass\n    for x in y:\n        pass", {}),
+        ("def step(x):\n    net(x).backward()\n", {"step": "training loop"}),
+        (STEP, {"train": "training loop", "step": "called by train"}),
+        (
+            METHODS,
+            {
+                "Trainer.fit": "training loop",
+                "Trainer.step": "called by Trainer.fit",
+                "Trainer.helper": "called by Trainer.step",
+                "Module.training_step": "training loop",
+                "Module.loss": "called by Module.training_step",
+                "Spectra.on_train_batch_end": "training loop",
+                "Spectra.spectrum": "called by Spectra.on_train_batch_end",
+            },
+        ),
+        (
+            OBJECTS,
+            {
+                "train": "training loop",
+                "Net.forward": "called by train",
+                "Net.embed": "called by train",
+            },
+        ),
+        (
+            NESTED,
+            {
+                "main": "training loop",
+                "main.<locals>.closure": "called by main",
+                "main.<locals>.inner": "called by main.<locals>.closure",
+            },
+        ),
+    ],
+)
+def test_what_a_text_makes_worth_timing(text: str, chosen: dict[str, str]) -> None:
+    assert why(text) == chosen
 
 
 def test_decorators_count_as_the_first_line() -> None:
@@ -211,10 +211,179 @@ def test_what_other_modules_have_asked_for() -> None:
 def test_every_function_has_its_qualified_name() -> None:
     text = "def f():\n  class A:\n    def g(self): return lambda: 1\nclass B:\n  def h(self): ...\n"
     names = [name for (name, _), _ in functions_in(compile(text, "file.py", "exec"))]
-    assert names == [
-        MODULE,
-        "f",
-        "f.<locals>.A.g",
-        "f.<locals>.A.g.<locals>.<lambda>",
-        "B.h",
-    ]
+    assert names == [MODULE, "f", "f.<locals>.A.g", "f.<locals>.A.g.<locals>.<lambda>", "B.h"]
+
+
+# Objects of a loader: none of their code runs
+
+
+def is_ours(code: CodeType) -> bool:
+    return code.co_filename == __file__
+
+
+def chosen_of(dataset: Any = None, collate: Any = None, sampler: Any = None) -> dict[str, str]:
+    functions = LoaderFunctions(is_ours)
+    functions.add_dataset(dataset)
+    functions.add_collate(collate)
+    functions.add_sampler(sampler)
+    return {
+        function.__qualname__.rpartition("<locals>.")[2]: why for function, why in functions.all()
+    }
+
+
+def load(index: int) -> int:
+    return decode(index)
+
+
+def decode(index: int) -> int:
+    return index
+
+
+def crop(x: Any) -> Any:
+    return x
+
+
+class Flip:
+    def __call__(self, x: Any) -> Any:
+        return self.flipped(x)
+
+    def flipped(self, x: Any) -> Any:
+        return x
+
+
+class Compose:  # torchvision's has this name and attribute
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+
+class Items(Dataset[Any]):
+    def __init__(self, transform: Any = None) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        x = self.read(index)
+        return self.transform(x) if self.transform else x
+
+    def read(self, index: int) -> int:
+        return load(index)
+
+    @property
+    def never_asked(self) -> NoReturn:
+        raise AssertionError("a property ran")
+
+
+READ = {
+    "Items.__getitem__": "dataset",
+    "Items.read": "called by Items.__getitem__",
+    "load": "called by Items.read",
+    "decode": "called by load",
+}
+
+
+def test_a_dataset_and_what_it_calls() -> None:
+    assert chosen_of(Items()) == READ
+
+
+def test_transforms_of_an_object() -> None:
+    flips = {"Flip.__call__": "called by Items", "Flip.flipped": "called by Flip.__call__"}
+    assert chosen_of(Items(Flip())) == {**READ, **flips}
+    assert chosen_of(Items(functools.partial(crop)))["crop"] == "called by Items"
+    both = chosen_of(Items(Compose(crop, Flip())))
+    assert both == {**READ, **flips, "crop": "called by Items"}
+
+
+def test_datasets_inside_others() -> None:
+    assert chosen_of(Subset(Items(), [1, 2])) == READ
+    assert chosen_of(ConcatDataset([Items(), Subset(Items(Flip()), [0])])).keys() > READ.keys()
+
+
+def test_a_dataset_of_a_library_has_nothing_to_time() -> None:
+    assert chosen_of(torch.utils.data.TensorDataset(torch.ones(3)), default_collate) == {}
+    assert chosen_of([1, 2, 3]) == chosen_of(None) == chosen_of(range(3)) == {}
+
+
+def test_collate_in_every_shape() -> None:
+    class Collator:
+        def __call__(self, samples: Any) -> Any:
+            return self.pad(samples)
+
+        def pad(self, samples: Any) -> Any:
+            return samples
+
+    collator = Collator()
+    called = {"Collator.__call__": "collate", "Collator.pad": "called by"}
+    for collate in (collator, collator.__call__, functools.partial(collator)):
+        names = chosen_of(collate=collate)
+        assert names.keys() == called.keys()
+        assert names["Collator.__call__"] == "collate"
+    assert chosen_of(collate=crop) == {"crop": "collate"}
+    assert chosen_of(collate=lambda samples: crop(samples)).popitem()[1].startswith("called by")
+
+
+def test_a_collate_function_that_a_library_holds() -> None:
+    class Pad:
+        def __call__(self, samples: Any) -> Any:
+            return self.padded(samples)
+
+        def padded(self, samples: Any) -> Any:
+            return samples
+
+    # As Hugging Face's Trainer does, whose own collator is no code of the user's.
+    library: dict[str, Any] = {}
+    source = "class Around:\n    def __call__(self, x):\n        return self.collate(x)\n"
+    exec(compile(source, "library.py", "exec"), library)
+    around = library["Around"]()
+    around.collate = Pad()
+    assert chosen_of(collate=around)["Pad.__call__"] == "collate"
+    assert chosen_of(collate=around).keys() == {"Pad.__call__", "Pad.padded"}
+
+
+def test_samplers_and_those_in_them() -> None:
+    class Order:
+        def __iter__(self) -> Iterator[int]:
+            return iter(shuffled(3))
+
+        def __len__(self) -> int:
+            return 3
+
+    def shuffled(n: int) -> list[int]:
+        return list(range(n))
+
+    loader = DataLoader(Items(), 2, sampler=Order())
+    names = chosen_of(sampler=loader.batch_sampler)
+    assert names["Order.__iter__"] == "sampler"
+    assert names["shuffled"].endswith("Order.__iter__")
+
+
+def test_nothing_of_the_script_runs() -> None:
+    asked: list[str] = []
+
+    class Watchful(Items):
+        def __getattribute__(self, name: str) -> Any:
+            asked.append(name)
+            return super().__getattribute__(name)
+
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError("asked for its class")
+
+    watchful = Watchful()
+    asked.clear()
+    assert chosen_of(watchful) == READ
+    assert asked == []
+
+
+def test_a_class_that_calls_itself_in_a_circle_ends() -> None:
+    class Circle:
+        def __getitem__(self, index: int) -> Any:
+            return self.other(index)
+
+        def other(self, index: int) -> Any:
+            return self[index - 1] if index else self.other(index)
+
+    circle: Any = Circle()
+    circle.dataset = circle
+    assert chosen_of(circle).keys() == {"Circle.__getitem__", "Circle.other"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -41,24 +41,6 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
     for name in ("gettrace", "settrace"):  # which the timer replaces
         monkeypatch.setattr(sys, name, getattr(sys, name))
     return Timed()
-
-
-def test_code_is_timed_as_it_is_whoever_runs_it(timed: Timed) -> None:
-    def function(n: int) -> int:
-        n += 1
-        return n
-
-    code = function.__code__
-    assert timed.timer.add_code(code)
-    assert timed.timer.add_code(code)
-    assert function.__code__ is code
-    function(1)
-    with timed.timer:
-        assert function(1) == 2
-        function(1)
-    function(1)
-    assert timed.hits(function) == [2, 2]
-    assert timed.left == 1
 
 
 def test_a_call_that_runs_already_is_timed_from_then_on(timed: Timed) -> None:
@@ -113,43 +95,6 @@ def test_a_pause_loses_no_hit_of_the_frames_around_it(timed: Timed) -> None:
         function()
         not_seen()
     assert (timed.hits(function), timed.hits(not_seen)) == ([1, 1], [1])
-
-
-@traces
-def test_nobody_sees_that_lines_are_traced(timed: Timed) -> None:
-    with timed.timer:
-        assert sys.gettrace() is None
-        sys.settrace(sys.gettrace())
-        assert timed.timer.is_on()
-    assert not timed.timer.is_on()
-
-
-@traces
-@pytest.mark.parametrize("when", ["before", "while"])
-def test_another_tracer_is_left_in_its_place(timed: Timed, when: str) -> None:
-    def tracer(frame: FrameType, event: str, argument: object) -> None:
-        return None
-
-    def function() -> int:
-        return 1
-
-    timed.timer.add_code(function.__code__)
-    before = sys.gettrace()
-    try:
-        if when == "before":
-            sys.settrace(tracer)
-        with timed.timer:
-            sys.settrace(tracer)
-            function()
-        assert sys.gettrace() is tracer
-        assert overhead_ns() is None
-    finally:
-        sys.settrace(before)
-    with timed.timer:
-        function()
-    assert timed.hits(function) == []
-    assert len(timed.reasons) == 1
-    assert timed.timer.has_stood_down
 
 
 def test_switched_off_it_lets_functions_run_bare(timed: Timed) -> None:

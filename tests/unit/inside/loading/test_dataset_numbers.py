@@ -132,32 +132,16 @@ class Tracker:
         return True
 
 
-@pytest.fixture
-def numbers() -> DatasetNumbers:
-    return DatasetNumbers(Tracker())
-
-
-def test_rows_selected_for_each_task_take_numbers_that_are_free_again(
-    numbers: DatasetNumbers,
-) -> None:
-    living = [Table("a"), Table("b")]
-    assert [numbers.of_line(1, table) for table in living] == [1, 2]
-    later = [numbers.of_line(1, Table(f"task {n}")) for n in range(10 * MOST_FINGERPRINTS)]
-    assert {1, 2}.isdisjoint(later)
-    assert max(number for number in later if number) <= MOST_FINGERPRINTS
-    assert [numbers.of_line(1, table) for table in (*living, Table("b"))] == [1, 2, 2]
-
-
-def test_a_fingerprint_that_comes_back_soon_has_the_number_that_it_had(
-    numbers: DatasetNumbers,
-) -> None:
-    for _ in range(2):
-        folds = [numbers.of_line(1, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
-        assert folds == list(range(1, MOST_FINGERPRINTS + 1))
-
-
-def test_those_of_datasets_that_live_are_kept_however_many(numbers: DatasetNumbers) -> None:
+def test_rows_selected_for_each_task_take_numbers_that_are_free_again() -> None:
+    """Of a line the last fingerprints keep theirs, and all of datasets that live."""
+    numbers = DatasetNumbers(Tracker())
     living = [Table(str(n)) for n in range(5 * MOST_FINGERPRINTS)]
     for _ in range(2):
         given = [numbers.of_line(1, table) for table in living]
         assert given == list(range(1, len(living) + 1))
+    for _ in range(2):
+        folds = [numbers.of_line(2, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
+        assert folds == list(range(1, MOST_FINGERPRINTS + 1))
+    later = [numbers.of_line(1, Table(f"task {n}")) for n in range(20 * MOST_FINGERPRINTS)]
+    assert not {*later} & {*given}
+    assert max(number for number in later if number) <= 2 * len(living)

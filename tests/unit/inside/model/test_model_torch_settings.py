@@ -99,28 +99,26 @@ def test_an_optimizer_that_loops_over_its_parameters(recorder: Recorder, noted: 
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "is_on_host", "looped", "unfused"),
+    ("make", "options", "device", "looped", "unfused"),
     [
-        (AdamW, {}, True, ["AdamW"], ["AdamW"]),
-        (AdamW, {}, False, [], ["AdamW"]),
-        (AdamW, {"foreach": False}, False, ["AdamW"], ["AdamW"]),
-        (AdamW, {"fused": True}, True, [], []),
-        (AdamW, {"foreach": True}, True, [], []),  # torch refuses both
-        (Rprop, {}, True, [], []),  # torch cannot fuse it
-        (Own, {}, True, [], []),
+        (AdamW, {}, "cpu", ["AdamW"], ["AdamW"]),
+        (AdamW, {}, "meta", [], ["AdamW"]),
+        (AdamW, {"foreach": False}, "meta", ["AdamW"], ["AdamW"]),
+        (AdamW, {"fused": True}, "cpu", [], []),
+        (AdamW, {"foreach": True}, "cpu", [], []),  # torch refuses both
+        (Rprop, {}, "cpu", [], []),  # torch cannot fuse it
+        (Own, {}, "cpu", [], []),
     ],
 )
 def test_which_optimizers_could_be_fused(
     noted: Noted,
-    monkeypatch: pytest.MonkeyPatch,
     make: Callable[..., Any],
     options: dict[str, Any],
-    is_on_host: bool,
+    device: str,
     looped: list[str],
     unfused: list[str],
 ) -> None:
-    monkeypatch.setattr(TorchSettingsProbe, "_is_on_host", lambda self, optimizer: is_on_host)
-    update(make, **options)
+    update(make, like=torch.ones(2, device=device), **options)
     assert [record["class"] for record in noted("looped_optimizer")] == looped
     assert noted("unfused") == unfused
     assert len(noted("torch_threads")) == 1

@@ -16,7 +16,7 @@ from support.session import Recorder
 from torch.overrides import TorchFunctionMode
 
 from trainprof.inside.model.torch_settings import TorchSettingsProbe
-from trainprof.inside.patching.function_modes import FunctionModes
+from trainprof.inside.patching.function_modes import FunctionModes, PlainTensors
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.spans.optimizer import OptimizerProbe
 from trainprof.inside.spans.sync import SyncProbe
@@ -147,3 +147,13 @@ def test_what_a_mode_of_the_scripts_would_see_is_not_asked(
     assert noted & ASKED == (set() if has_own_mode else ASKED)
     numerics = [note["numerics"] for note in notes if "numerics" in note]
     assert numerics == ([] if has_own_mode else [{"parameters": "float32"}])
+
+
+def test_nothing_is_computed_where_torchs_profiler_would_show_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session: Any = SimpleNamespace(compiler=SimpleNamespace(is_compiling=lambda: False))
+    tensors = PlainTensors(torch, session)
+    assert tensors.may_compute()
+    monkeypatch.setattr("torch.autograd.profiler._is_profiler_enabled", True)
+    assert not tensors.may_compute()

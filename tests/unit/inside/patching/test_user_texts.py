@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainprof.inside.patching.user_texts import any_text, lines_with, names_in
+from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.spans.find_syncs import _SyncText
 
 
@@ -73,8 +73,3 @@ def test_a_script_that_was_run_from_a_pipe_is_not_waited_for(
 
     assert lines_with(is_users, re.compile("grad")) == []
     assert any_text(is_users, lambda text: False)  # nobody knows what it said
-
-
-def test_names_in_a_module() -> None:
-    assert names_in(sys.modules[__name__]) is globals()
-    assert names_in(None) == {}

@@ -11,7 +11,7 @@ from support.session import FakeClock, Recorder, read_recordings, run_hooked
 from support.styles import without_compiler
 from torch.utils.data import DataLoader, default_collate
 
-from trainprof.inside.process.affinity import own_cores
+from trainprof.inside.process.usage import own_cores
 from trainprof.inside.spans.fetch import FetchProbe
 from trainprof.record.schema import Kind, Topic
 

@@ -90,9 +90,14 @@ def test_waits_are_the_datasets_time(recorder: Recorder) -> None:
     assert len(recording.of(Kind.LOADER_BUILT)) == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
-def test_a_pass_tells_who_goes_through_it(recorder: Recorder, options: dict[str, Any]) -> None:
+@pytest.fixture
+def watched(recorder: Recorder) -> Recorder:
     recorder.start(LoaderProbe())
+    return recorder
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_pass_tells_who_goes_through_it(watched: Recorder, options: dict[str, Any]) -> None:
     loader = DataLoader(Numbers(), **options)
 
     def go() -> int:
@@ -102,7 +107,7 @@ def test_a_pass_tells_who_goes_through_it(recorder: Recorder, options: dict[str,
 
     lines = [go(), go()]
     call = sys._getframe().f_lineno - 1
-    recording = recorder.read()
+    recording = watched.read()
     begun = recording.of(Kind.LOADER_PASS)
     stacks = [json.loads(recording.texts[event.value][1]) for event in begun]
     assert len(begun) == 2
@@ -114,17 +119,16 @@ def test_a_pass_tells_who_goes_through_it(recorder: Recorder, options: dict[str,
         ]
 
 
-def test_workers_that_end_with_a_pass_or_otherwise(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_workers_that_end_with_a_pass_or_otherwise(watched: Recorder) -> None:
     loader = DataLoader(Numbers(), batch_size=2, num_workers=1)
     for _ in loader:
         pass
-    recording = recorder.read()
+    recording = watched.read()
     assert len(recording.of(Kind.LOADER_END)) == 1
     assert recording.of(Kind.LOADER_CLOSE) == []  # that was part of the end
     for _ in loader:
         break
-    recording = recorder.read()
+    recording = watched.read()
     assert len(recording.of(Kind.LOADER_END)) == 1
     [init, _] = recording.of(Kind.LOADER_INIT)
     [closed] = recording.of(Kind.LOADER_CLOSE)
@@ -132,23 +136,21 @@ def test_workers_that_end_with_a_pass_or_otherwise(recorder: Recorder) -> None:
     assert closed.ns > 0
 
 
-def test_the_indices_that_workers_are_sent_are_counted(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_the_indices_that_workers_are_sent_are_counted(watched: Recorder) -> None:
     for _ in DataLoader(Numbers(), batch_size=2, num_workers=1):
         pass
-    drawn = recorder.read().of(Kind.SAMPLER)
+    drawn = watched.read().of(Kind.SAMPLER)
     assert [event.value for event in drawn] == [2] * (len(Numbers()) // 2)
 
 
-def test_a_loader_is_named_by_the_line_that_builds_it(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_a_loader_is_named_by_the_line_that_builds_it(watched: Recorder) -> None:
     train = DataLoader(Numbers(), batch_size=2)
     train_line = line_here(-1)
     own = Own(Numbers())
     own_line = line_here(-1)
     for _ in zip(train, own, strict=False):
         pass
-    sites = {site_of(recorder, event) for event in recorder.read().of(Kind.LOADER_NEXT)}
+    sites = {site_of(watched, event) for event in watched.read().of(Kind.LOADER_NEXT)}
     assert sites == {train_line, own_line}
 
 
@@ -224,17 +226,16 @@ def test_torch_warns_of_the_length_of_a_stream_only_if_the_script_asks_for_it(
     assert (metadata["dataset_length"], metadata["length"]) == (5, 5)
 
 
-def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(watched: Recorder) -> None:
     loaders = [DataLoader(Numbers()) for _ in range(2)]
     for loader in loaders:
         next(iter(loader))
-    assert len({event.site for event in recorder.read().of(Kind.LOADER_NEXT)}) == 2
+    assert len({event.site for event in watched.read().of(Kind.LOADER_NEXT)}) == 2
     del loader, loaders
     for _ in range(3):
         for _ in DataLoader(Numbers(2)):
             pass
-    again = [e for e in recorder.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
+    again = [e for e in watched.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
     assert len(again) == 6
     assert len({event.site for event in again}) == 1
 
@@ -271,8 +272,7 @@ def who_built(recorder: Recorder, loader: DataLoader[Any]) -> tuple[str, str | N
     return user, metadata["built_by"], package
 
 
-def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(watched: Recorder) -> None:
     train = installed("planted_trainer/data/loops.py", TRAINER)["train"]
     prepare = installed("planted_wrapper.py", WRAPPER)["prepare"]
     inside = train(Numbers())
@@ -283,12 +283,12 @@ def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(recorder
     mine_line = line_here(-1)
     rebuilt = prepare(mine)
     alone = prepare(SimpleNamespace(dataset=Numbers(), batch_sampler=[[0]]))
-    assert who_built(recorder, inside) == (inside_line, "planted_trainer", "loops.py:3")
-    assert who_built(recorder, rebuilt_inside) == (rebuilt_line, "planted_trainer", "loops.py:3")
-    assert who_built(recorder, mine) == (mine_line, None, ":0")
-    assert who_built(recorder, rebuilt) == (mine_line, None, ":0")
-    assert who_built(recorder, alone)[1] == "planted_wrapper"
-    notes = recorder.read().notes(Topic.LOADER)
+    assert who_built(watched, inside) == (inside_line, "planted_trainer", "loops.py:3")
+    assert who_built(watched, rebuilt_inside) == (rebuilt_line, "planted_trainer", "loops.py:3")
+    assert who_built(watched, mine) == (mine_line, None, ":0")
+    assert who_built(watched, rebuilt) == (mine_line, None, ":0")
+    assert who_built(watched, alone)[1] == "planted_wrapper"
+    notes = watched.read().notes(Topic.LOADER)
     assert [note["is_taken_over"] for note in notes] == [False, True, False, True, False]
 
 
@@ -337,11 +337,10 @@ def closed_over(collate):
     ids=lambda _: "",
 )
 def test_where_the_scripts_collate_function_begins(
-    recorder: Recorder, collate: Any, begins: str | None
+    watched: Recorder, collate: Any, begins: str | None
 ) -> None:
-    recorder.start(LoaderProbe())
     iter(DataLoader([1, 2], collate_fn=collate))
-    recording = recorder.read()
+    recording = watched.read()
     [metadata] = recording.notes(Topic.LOADER)
     site = metadata["collate_site"]
     assert (None if site is None else json.loads(recording.texts[site][1])[2]) == begins
@@ -375,25 +374,23 @@ def test_how_workers_would_be_started_is_known_before_there_are_any(
     assert spawned["guards_main"] is guards
 
 
-def test_batches_that_are_made_on_a_device(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_batches_that_are_made_on_a_device(watched: Recorder) -> None:
     here, there = (
         DataLoader(TensorDataset(torch.zeros(8, 2, device=device)), 2) for device in ("cpu", "meta")
     )
     for loader in (here, there, there):
         assert len(list(loader)) == 4
-    recording = recorder.read()
+    recording = watched.read()
     notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "batch_on_device" in x]
     [last] = {event.site for event in recording.of(Kind.LOADER_NEXT)[4:]}
     assert notes == [{"batch_on_device": last}]
 
 
-def test_persistent_workers_reset_instead_of_starting_again(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_persistent_workers_reset_instead_of_starting_again(watched: Recorder) -> None:
     loader = DataLoader(Numbers(2), num_workers=1, persistent_workers=True)
     for _ in range(3):
         assert len(list(loader)) == 2
-    recording = recorder.read()
+    recording = watched.read()
     assert len(recording.of(Kind.LOADER_INIT)) == 1
     assert len(recording.of(Kind.LOADER_RESET)) == 3
     assert len(recording.of(Kind.LOADER_NEXT)) == 6
@@ -443,11 +440,10 @@ def test_threads_that_make_iterators_at_once(recorder: Recorder, workers: int) -
     assert {event.site for event in fetches} == (numbers if workers else {0})
 
 
-def test_an_error_is_no_end(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_an_error_is_no_end(watched: Recorder) -> None:
     with pytest.raises(KeyError):
         next(iter(DataLoader(Broken())))
-    assert recorder.read().kinds()[-1] == "LOADER_ERROR"
+    assert watched.read().kinds()[-1] == "LOADER_ERROR"
 
 
 def test_a_warning_from_below_points_where_it_did(same_with_us: Compare) -> None:
@@ -470,8 +466,7 @@ def test_a_warning_from_below_points_where_it_did(same_with_us: Compare) -> None
     assert any(file == __file__ for file, _ in places[4:])
 
 
-def test_iterator_classes_of_later_packages_are_seen(recorder: Recorder) -> None:
-    recorder.start(LoaderProbe())
+def test_iterator_classes_of_later_packages_are_seen(watched: Recorder) -> None:
 
     class Later(torch_dataloader._BaseDataLoaderIter):
         def __init__(self, loader: DataLoader[Any]) -> None:
@@ -482,14 +477,13 @@ def test_iterator_classes_of_later_packages_are_seen(recorder: Recorder) -> None
 
     iterator = Later(DataLoader(Numbers()))
     assert next(iterator) == 7
-    assert recorder.read().kinds()[-2:] == ["LOADER_INIT", "LOADER_NEXT"]
+    assert watched.read().kinds()[-2:] == ["LOADER_INIT", "LOADER_NEXT"]
 
 
 @pytest.mark.parametrize("is_named", [False, True])
 def test_an_iterator_class_that_takes_more_than_the_loader(
-    recorder: Recorder, is_named: bool
+    watched: Recorder, is_named: bool
 ) -> None:
-    recorder.start(LoaderProbe())
 
     class Moving(torch_dataloader._SingleProcessDataLoaderIter):
         def __init__(self, device: str, loader: DataLoader[Any]) -> None:
@@ -501,7 +495,7 @@ def test_an_iterator_class_that_takes_more_than_the_loader(
             return Moving("cpu", loader=self) if is_named else Moving("cpu", self)
 
     assert len(list(Prefetching(Numbers(), batch_size=2))) == 3
-    recording = recorder.read()
+    recording = watched.read()
     [metadata] = recording.notes(Topic.LOADER)
     assert metadata["kind"].endswith(".Prefetching")
     assert (metadata["dataset"], metadata["length"]) == ("Numbers", 3)

@@ -1,12 +1,11 @@
-"""A copy of a stack tells the same places, and holds nothing of the script's."""
+"""A copy of a stack has the same places, and holds nothing of the script."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Lock, Thread, get_ident
 from types import FrameType
@@ -44,11 +43,11 @@ def test_the_same_places_are_named(tmp_path: Path) -> None:
         # In 3.11 the list is made in a function of its own, between the two.
         of_copy = of_copy[-len(of_frames) :]
         assert of_copy == of_frames
-        texts = [sites.shown(one, "/") for one in of_copy]
+        texts = [sites.shown(site, "/") for site in of_copy]
     lines = _lines_of(sys._getframe())
-    assert texts[1:] == [sites.shown(one, "/") for one in of_frames][1:]
+    assert texts[1:] == [sites.shown(site, "/") for site in of_frames][1:]
     assert len(lines) > 2
-    assert all(one == other for one, other in lines)
+    assert all(copied == line for copied, line in lines)
     assert texts[0].startswith(__file__.removeprefix("/"))
 
 
@@ -78,9 +77,7 @@ def test_nothing_is_kept_alive() -> None:
     assert copies[0].f_code.co_name == "inner"
 
 
-@contextmanager
-def another_thread() -> Iterator[tuple[int, Callable[[], None]]]:
-    """Yields a thread's ident, which stands in `stands`, and what ends it."""
+def test_another_thread_has_a_stack_until_it_ends() -> None:
     begun, ends = Lock(), Lock()
     begun.acquire()
     ends.acquire()
@@ -92,35 +89,24 @@ def another_thread() -> Iterator[tuple[int, Callable[[], None]]]:
     thread = Thread(target=stands)
     thread.start()
     begun.acquire()
-    assert thread.ident is not None
-
-    def end() -> None:
-        if thread.is_alive():
-            ends.release()
-        thread.join()
-
-    yield thread.ident, end
-    end()
-
-
-def test_another_thread_is_told_until_it_ends() -> None:
-    with another_thread() as (ident, end):
-        stack, code = stack_of(ident), codes_by_thread()[ident]
-        names = []
-        while stack is not None:
-            names.append(stack.f_code.co_name)
-            stack = stack.f_back
-        assert names[-1] == "_bootstrap"
-        assert names[:2] == ["stands", "run"]
-        assert code.co_name == "stands"
-        assert globals_of(ident, code) is globals()
-        assert globals_of(ident, here.__code__) is None
-        mine = codes_by_thread()[get_ident()]
-        assert mine is codes_by_thread.__code__
-        end()
-        assert stack_of(ident) is None
-        assert globals_of(ident, code) is None
-        assert ident not in codes_by_thread()
+    ident = thread.ident
+    assert ident is not None
+    stack, code = stack_of(ident), codes_by_thread()[ident]
+    names = []
+    while stack is not None:
+        names.append(stack.f_code.co_name)
+        stack = stack.f_back
+    assert names[-1] == "_bootstrap"
+    assert names[:2] == ["stands", "run"]
+    assert code.co_name == "stands"
+    assert globals_of(ident, code) is globals()
+    assert globals_of(ident, here.__code__) is None
+    assert codes_by_thread()[get_ident()] is codes_by_thread.__code__
+    ends.release()
+    thread.join()
+    assert stack_of(ident) is None
+    assert globals_of(ident, code) is None
+    assert ident not in codes_by_thread()
 
 
 @pytest.mark.parametrize("look", [stack_of, lambda _: codes_by_thread()])

@@ -40,11 +40,11 @@ def waiting() -> Iterator[threading.Thread]:
 
 
 def sample(events: Path) -> dict[str, Any]:
-    (found,) = read_last_stacks(events)
-    return found
+    (last,) = read_last_stacks(events)
+    return last
 
 
-def test_a_thread_that_waits_is_told_by_the_users_line_and_call(
+def test_a_thread_that_waits_has_the_users_line_and_call(
     tmp_path: Path, stacks: LastStacks, waiting: threading.Thread
 ) -> None:
     assert waiting.ident is not None
@@ -71,13 +71,13 @@ def test_who_and_what_it_is_stands_with_it(
 ) -> None:
     monkeypatch.setenv("RANK", "3")
     stacks.write()
-    found = sample(tmp_path)
-    assert (found["pid"], found["ppid"], found["rank"]) == (os.getpid(), os.getppid(), "3")
-    assert found["worker"] is found["ended_ns"] is None
+    last = sample(tmp_path)
+    assert (last["pid"], last["ppid"], last["rank"]) == (os.getpid(), os.getppid(), "3")
+    assert last["worker"] is last["ended_ns"] is None
     stacks.end()
     ended = sample(tmp_path)
-    assert ended["ended_ns"] == ended["at_ns"] > found["at_ns"]
-    assert ended["threads"] == found["threads"]
+    assert ended["ended_ns"] == ended["at_ns"] > last["at_ns"]
+    assert ended["threads"] == last["threads"]
 
 
 def test_samples_are_rarer_the_more_there_were(
@@ -96,8 +96,8 @@ def test_names_of_any_length_fit(
 ) -> None:
     monkeypatch.setattr(CallSites, "place", lambda *_: ("é" * 5000, 1, "f" * 5000))
     stacks.write()
-    found = sample(tmp_path)
-    assert found["threads"] == [] or len(found["threads"][0]["user"][0]) < 300
+    threads = sample(tmp_path)["threads"]
+    assert threads == [] or len(threads[0]["user"][0]) < 300
 
 
 def test_a_forked_child_has_a_file_of_its_own(tmp_path: Path, stacks: LastStacks) -> None:
@@ -107,7 +107,7 @@ def test_a_forked_child_has_a_file_of_its_own(tmp_path: Path, stacks: LastStacks
         stacks.in_child().write()
         os._exit(0)
     os.waitpid(child, 0)
-    assert {one["pid"] for one in read_last_stacks(tmp_path)} == {os.getpid(), child}
+    assert {last["pid"] for last in read_last_stacks(tmp_path)} == {os.getpid(), child}
 
 
 def test_a_directory_that_is_gone_costs_nothing_more(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_called_a_forked_child_is_its_parents(tmp_path: Path, stacks: LastS
     child = multiprocessing.get_context("fork").Process(target=stacks.in_child().write)
     child.start()
     child.join()
-    newest = max(read_last_stacks(tmp_path), key=lambda one: one["at_ns"])
+    newest = max(read_last_stacks(tmp_path), key=lambda last: last["at_ns"])
     assert newest["threads"][0]["user"] is None
 
 

@@ -1,197 +1,47 @@
-"""Where threads are seen to stand, and what the thread that looks leaves behind."""
+"""Stack samples: where threads are, who computes, and what the sampler leaves behind."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy
 import pytest
 import torch
+import torch.nn.functional
 from support.machine import attempts
 from support.session import Event, Recorder, Recording
 
 from trainprof.inside.patching.call_site import CallSites
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.stacks import sampler
-from trainprof.inside.stacks.sampler import StackSampler, why_not_here
+from trainprof.inside.stacks.sampler import (
+    StackSampler,
+    ThreadCpuShares,
+    TorchUsers,
+    why_not_here,
+)
 from trainprof.record.schema import Kind, LookFlag, Topic
 
-pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not told here")
+pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not sampled here")
+MS = 1_000_000
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 1_000_000),))
-
-
-def of_library(text: str, **names: Any) -> Any:
-    """Returns the function `compute` of a module that has these names."""
-    exec(compile(text, "/library/other.py", "exec"), names)
-    return names["compute"]
-
-
-def compute() -> None:
-    torch.nn.Linear(2, 2)(torch.ones(1, 2))
-
-
-def burn() -> int:
-    return sum(number for number in range(200_000))
-
-
-def frames(recording: Recording, look: Event) -> list[str]:
-    """Returns the functions of the user's that a look met, innermost first."""
-    return [json.loads(recording.texts[site][1])[2] for site in look.text]
-
-
-@pytest.mark.usefixtures("often")
-def test_a_busy_line_is_met_and_so_is_the_line_that_called_it(recorder: Recorder) -> None:
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe())
-    compute()
-    met: list[Event] = []
-    for wanted in range(60, 1200, 60):  # on full cores many looks come too late to tell anything
-        while probe._samples < wanted:
-            burn()
-        recording = recorder.read()
-        met = [one for one in recording.of(Kind.LOOK) if one.text and one.flags & LookFlag.KNOWN]
-        if len(met) >= 30:
-            break
-    assert recording.notes(Topic.PROBE_FAILED) == []
-    assert all(one.start <= one.end and not one.flags & LookFlag.WAITS for one in met)
-    burning = [one for one in met if "burn" in frames(recording, one)[:2]]
-    assert len(burning) > len(met) / 2
-    callers = [" ".join(frames(recording, one)[1:]) for one in burning]
-    assert all("test_a_busy_line" in names for names in callers)
-
-
-@pytest.mark.usefixtures("often")
-def test_a_thread_that_waits_for_another_is_told_from_one_that_works(recorder: Recorder) -> None:
-    probe, never = StackSampler(), threading.Event()
-    recorder.start(probe, ForwardProbe())
-    compute()
-    while probe._samples < 30:
-        never.wait(0.01)
-    waiting = recorder.read().of(Kind.LOOK)
-    while probe._samples < 60:
-        burn()
-    working = recorder.read().of(Kind.LOOK)[len(waiting) :]
-    for met, is_wait in ((waiting, True), (working, False)):
-        # One that had to wait stands for all that were due meanwhile: each counts once here.
-        flags = {one.end: one.flags for one in met}.values()
-        waits = sum(flag & LookFlag.WAITS > 0 for flag in flags)
-        assert (waits > len(flags) / 2) is is_wait
-
-
-@pytest.mark.usefixtures("often")
-@pytest.mark.usefixtures("often", "alone")
-@pytest.mark.parametrize("is_asleep", [False, True])
-def test_who_runs_while_the_interpreter_is_free_is_told_from_who_sleeps(
-    recorder: Recorder, is_asleep: bool
-) -> None:
-    probe, is_over, data = StackSampler(), threading.Event(), bytes(2_000_000)
-
-    def other() -> None:
-        while not is_over.is_set():
-            zlib.crc32(data)
-
-    recorder.start(probe, ForwardProbe())
-    compute()
-    thread = threading.Thread(target=other)
-    thread.start()
-    begin = 16
-    for attempt in attempts():  # beside another test the other thread may hold the only core
-        while probe._samples < 80 * (attempt + 1):
-            if is_asleep:
-                time.sleep(0.02)
-            else:
-                zlib.crc32(data)
-        free = [one for one in recorder.read().of(Kind.LOOK) if one.value == 0][begin:]
-        runs = sum(one.flags & LookFlag.RUNS > 0 for one in free)
-        is_right = runs < len(free) / 4 if is_asleep else runs > len(free) / 2
-        if free and is_right:
-            break
-        begin += len(free)
-    is_over.set()
-    thread.join()
-    assert free
-    assert runs < len(free) / 4 if is_asleep else runs > len(free) / 2
-
-
-@pytest.mark.usefixtures("often", "alone")
-@pytest.mark.parametrize(
-    "work",
-    [
-        "torch",
-        "asleep",
-        "python",
-        "another library",
-        "a library of arrays",
-        "a library that uses torch",
-    ],
-)
-def test_torchs_operators_are_told_from_what_else_lets_others_run(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, work: str
-) -> None:
-    numbers, data = torch.rand(1_000_000), bytes(2_000_000)
-    if "library" in work:
-        # The frames that call it are a library's then.
-        monkeypatch.setattr(CallSites, "is_user_code", lambda *_: False)
-    arrays = {"numpy": numpy} if work == "a library of arrays" else {}
-    other = of_library("def compute(data):\n    zlib.crc32(data)\n", zlib=zlib, **arrays)
-
-    def do() -> None:
-        if work in ("torch", "a library that uses torch"):
-            numbers.softmax(0).exp().sum()
-        elif work in ("another library", "a library of arrays"):
-            other(data)
-        elif work == "asleep":
-            time.sleep(0.02)
-        else:
-            burn()
-
-    is_torch = work in ("torch", "a library that uses torch")
-    # Looks so close to one another may find who was made to let go still waiting for a core.
-    for _attempt in attempts():
-        probe = StackSampler()
-        recorder.start(probe, ForwardProbe())
-        compute()
-        while probe._samples < 80:
-            do()
-        recorder.stop()
-        met = recorder.read().of(Kind.LOOK)[8:]
-        of_arrays = sum(one.flags & LookFlag.ARRAYS > 0 for one in met)
-        operators = sum(one.flags & LookFlag.OPERATOR > 0 for one in met)
-        is_right = operators > len(met) / 2 if is_torch else operators < len(met) / 4
-        if is_right and (of_arrays > len(met) / 2 if arrays else of_arrays == 0):
-            break
-    assert operators > len(met) / 2 if is_torch else operators < len(met) / 4
-    assert of_arrays > len(met) / 2 if arrays else of_arrays == 0
-
-
-def test_what_lets_nobody_else_run_is_told_from_what_does(recorder: Recorder) -> None:
-    probe, released = StackSampler(), threading.Lock()
-    recorder.start(probe, ForwardProbe())
-    compute()
-    released.acquire()
-    while probe._samples < 60:  # as torch's operators, this lets others run meanwhile
-        released.acquire(timeout=0.02)
-    idle = recorder.read().of(Kind.LOOK)
-    while probe._samples < 120:
-        burn()
-    working = recorder.read().of(Kind.LOOK)[len(idle) + 1 :]
-    assert sum(one.value > 0 for one in idle) < len(idle) / 3
-    assert sum(one.value > 0 for one in working) > len(working) / 3
-    assert all(one.value <= one.end - one.start for one in working)
+    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, MS),))
 
 
 @pytest.fixture
@@ -203,44 +53,183 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_WAITING_FILES", sampler._WAITING_FILES | of_tests)
 
 
-def burn_briefly() -> int:
-    """Python code of a good millisecond, which lets go behind itself."""
-    return sum(number for number in range(60_000))
+def compute() -> None:
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+
+
+def burn(count: int = 200_000) -> int:
+    return sum(number for number in range(count))
+
+
+def start(recorder: Recorder, **options: Any) -> StackSampler:
+    """Samples this thread from now on."""
+    probe = StackSampler()
+    recorder.start(probe, ForwardProbe(), **options)
+    compute()
+    return probe
+
+
+def work_until(probe: StackSampler, samples: int, work: Callable[[], object] = burn) -> None:
+    while probe._samples < samples:
+        work()
+
+
+def frames(recording: Recording, sample: Event) -> list[str]:
+    """Returns the user's functions in a sample, innermost first."""
+    return [json.loads(recording.texts[site][1])[2] for site in sample.text]
+
+
+def count(samples: Iterable[Event], flag: LookFlag) -> int:
+    return sum(sample.flags & flag > 0 for sample in samples)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_busy_line_is_sampled_and_so_is_the_line_that_called_it(recorder: Recorder) -> None:
+    probe = start(recorder)
+    samples: list[Event] = []
+    for wanted in range(60, 1200, 60):  # on full cores many samples are late
+        work_until(probe, wanted)
+        recording = recorder.read()
+        looks = recording.of(Kind.LOOK)
+        samples = [x for x in looks if x.text and x.flags & LookFlag.KNOWN]
+        if len(samples) >= 30:
+            break
+    assert recording.notes(Topic.PROBE_FAILED) == []
+    assert all(sample.start <= sample.end for sample in samples)
+    assert count(samples, LookFlag.WAITS) == 0
+    stacks = [frames(recording, sample) for sample in samples]
+    burning = [stack for stack in stacks if "burn" in stack[:2]]
+    assert len(burning) > len(samples) / 2
+    assert all("test_a_busy_line" in " ".join(stack[1:]) for stack in burning)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_thread_that_waits_and_one_that_works(recorder: Recorder) -> None:
+    probe, never = start(recorder), threading.Event()
+    work_until(probe, 30, lambda: never.wait(0.01))
+    waiting = recorder.read().of(Kind.LOOK)
+    work_until(probe, 60)
+    working = recorder.read().of(Kind.LOOK)[len(waiting) :]
+    for samples, is_wait in ((waiting, True), (working, False)):
+        # One that had to wait stands for all that were due meanwhile: each counts once here.
+        each = {sample.end: sample for sample in samples}.values()
+        assert (count(each, LookFlag.WAITS) > len(each) / 2) is is_wait
+
+
+@pytest.mark.usefixtures("often", "alone")
+@pytest.mark.parametrize("is_asleep", [False, True])
+def test_who_runs_while_the_gil_is_free_and_who_sleeps(recorder: Recorder, is_asleep: bool) -> None:
+    probe, is_over, data = start(recorder), threading.Event(), bytes(2_000_000)
+
+    def other() -> None:
+        while not is_over.is_set():
+            zlib.crc32(data)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begin = 16
+    for attempt in attempts():  # with another test the other thread may hold the only core
+        work = (lambda: time.sleep(0.02)) if is_asleep else (lambda: zlib.crc32(data))
+        work_until(probe, 80 * (attempt + 1), work)
+        free = [x for x in recorder.read().of(Kind.LOOK) if x.value == 0][begin:]
+        runs = count(free, LookFlag.RUNS)
+        is_right = runs < len(free) / 4 if is_asleep else runs > len(free) / 2
+        if free and is_right:
+            break
+        begin += len(free)
+    is_over.set()
+    thread.join()
+    assert free
+    assert is_right
+
+
+@pytest.mark.usefixtures("often", "alone")
+@pytest.mark.parametrize(
+    ("work", "operators", "arrays"),
+    [
+        ("torch", True, False),
+        ("a library with torch", True, False),
+        ("a library with arrays", False, True),
+        ("a library", False, False),
+        ("asleep", False, False),
+        ("python", False, False),
+    ],
+)
+def test_torchs_operators_and_what_else_lets_others_run(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, work: str, operators: bool, arrays: bool
+) -> None:
+    numbers, data = torch.rand(1_000_000), bytes(2_000_000)
+    if "library" in work:
+        # The frames that call it are a library's then.
+        monkeypatch.setattr(CallSites, "is_user_code", lambda *_: False)
+    names: dict[str, Any] = {"zlib": zlib, **({"numpy": numpy} if arrays else {})}
+    text = "def compute(data):\n    zlib.crc32(data)\n"
+    exec(compile(text, "/library/other.py", "exec"), names)
+    does: dict[str, Callable[[], object]] = {
+        "asleep": lambda: time.sleep(0.02),
+        "python": burn,
+        "a library": lambda: names["compute"](data),
+        "a library with arrays": lambda: names["compute"](data),
+    }
+    # Samples so close to one another may meet who was made to let go still waiting for a core.
+    for _attempt in attempts():
+        probe = start(recorder)
+        work_until(probe, 80, does.get(work, lambda: numbers.softmax(0).exp().sum()))
+        recorder.stop()
+        samples = recorder.read().of(Kind.LOOK)[8:]
+        of_torch, of_arrays = (count(samples, x) for x in (LookFlag.OPERATOR, LookFlag.ARRAYS))
+        are_operators = of_torch > len(samples) / 2 if operators else of_torch < len(samples) / 4
+        are_arrays = of_arrays > len(samples) / 2 if arrays else of_arrays == 0
+        if are_operators and are_arrays:
+            break
+    assert (are_operators, are_arrays) == (True, True)
+
+
+def test_how_long_the_gil_was_held(recorder: Recorder) -> None:
+    probe, released = start(recorder), threading.Lock()
+    released.acquire()
+    # As torch's operators, this lets others run meanwhile.
+    work_until(probe, 60, lambda: released.acquire(timeout=0.02))
+    idle = recorder.read().of(Kind.LOOK)
+    work_until(probe, 120)
+    working = recorder.read().of(Kind.LOOK)[len(idle) + 1 :]
+    assert sum(sample.value > 0 for sample in idle) < len(idle) / 3
+    assert sum(sample.value > 0 for sample in working) > len(working) / 3
+    assert all(sample.value <= sample.end - sample.start for sample in working)
 
 
 @pytest.mark.usefixtures("alone")
-def test_who_lets_go_for_moments_is_met_late_or_where_it_works(
+def test_who_releases_the_gil_for_moments_is_sampled_late_or_where_it_works(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each moment makes whoever waits for the interpreter begin anew, until a longer one comes."""
-    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10_000_000),))
+    """Each moment makes whoever waits for the GIL begin again, until a longer one comes."""
+    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10 * MS),))
     data = bytes(8_000)
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe())
-    compute()
+
+    def work() -> None:
+        for _ in range(12):
+            burn(60_000)  # a good millisecond of Python code
+            zlib.crc32(data)  # releases the GIL
+        time.sleep(0.003)
+
+    probe = start(recorder)
     begin = 0
-    for wanted in range(60, 361, 60):  # on full cores many looks come late all the same
-        while probe._samples < wanted:
-            for _ in range(12):
-                burn_briefly()
-                zlib.crc32(data)  # lets go of the interpreter
-            time.sleep(0.003)
+    for wanted in range(60, 361, 60):  # on full cores many samples are late all the same
+        work_until(probe, wanted, work)
         recording = recorder.read()
-        met = recording.of(Kind.LOOK)[begin:]
-        begin += len(met)
-        known = [one for one in met if one.flags & LookFlag.KNOWN]
-        burning = {"burn_briefly", "<genexpr>"}
-        elsewhere = [one for one in known if not burning & {*frames(recording, one)}]
+        samples = recording.of(Kind.LOOK)[begin:]
+        begin += len(samples)
+        known = [frames(recording, x) for x in samples if x.flags & LookFlag.KNOWN]
+        elsewhere = [stack for stack in known if not {"burn", "<genexpr>"} & {*stack}]
         # It sleeps for about a fifth of the time, and has no core for some of the rest.
-        if len(elsewhere) < 0.4 * len(met):
+        if len(elsewhere) < 0.4 * len(samples):
             break
     else:
-        where = [(one.flags & LookFlag.KNOWN, *frames(recording, one)[:2]) for one in met]
-        raise AssertionError({place: where.count(place) for place in where})
+        raise AssertionError(elsewhere)
 
 
 def hold() -> None:
-    sum(range(3_000_000))  # C code, in which no other thread gets the interpreter
+    sum(range(3_000_000))  # C code, in which no other thread gets the GIL
 
 
 def let_go() -> None:
@@ -248,12 +237,11 @@ def let_go() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_who_keeps_others_out_for_longer_than_a_period_counts_for_all_of_it(
+def test_who_holds_the_gil_for_longer_than_a_period_counts_for_all_of_it(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10_000_000),))
-    recorder.start(StackSampler(), ForwardProbe())
-    compute()
+    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10 * MS),))
+    start(recorder)
     spent = {hold: 0.0, let_go: 0.0}
     for _attempt in attempts():
         for work in [hold, let_go] * 25:
@@ -261,9 +249,8 @@ def test_who_keeps_others_out_for_longer_than_a_period_counts_for_all_of_it(
             work()
             spent[work] += time.perf_counter() - begin
         recording = recorder.read()
-        met = [{*frames(recording, one)} for one in recording.of(Kind.LOOK)]
-        held = sum("hold" in names for names in met)
-        asleep = sum("let_go" in names for names in met)
+        stacks = [{*frames(recording, sample)} for sample in recording.of(Kind.LOOK)]
+        held, asleep = (sum(name in stack for stack in stacks) for name in ("hold", "let_go"))
         share, truth = held / max(held + asleep, 1), spent[hold] / sum(spent.values())
         if abs(share - truth) < 0.1 and held + asleep > 100:
             break
@@ -272,35 +259,29 @@ def test_who_keeps_others_out_for_longer_than_a_period_counts_for_all_of_it(
 
 @pytest.mark.usefixtures("often", "alone")
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_another_thread_that_runs_python_code_is_told(recorder: Recorder, is_busy: bool) -> None:
-    probe, is_over = StackSampler(), threading.Event()
+def test_another_thread_that_runs_python_code(recorder: Recorder, is_busy: bool) -> None:
+    probe, is_over = start(recorder), threading.Event()
 
     def other() -> None:
         while is_busy and not is_over.is_set():
             burn()
         is_over.wait()
 
-    recorder.start(probe, ForwardProbe())
-    compute()
     thread = threading.Thread(target=other)
     thread.start()
-    while probe._samples < 60:
-        burn()
-    met = recorder.read().of(Kind.LOOK)
+    work_until(probe, 60)
+    samples = recorder.read().of(Kind.LOOK)
     is_over.set()
     thread.join()
-    crowded = sum(one.flags & LookFlag.CROWDED > 0 for one in met)
-    assert crowded > len(met) / 2 if is_busy else crowded < len(met) / 4
-
-
-MS = 1_000_000
+    crowded = count(samples, LookFlag.CROWDED)
+    assert crowded > len(samples) / 2 if is_busy else crowded < len(samples) / 4
 
 
 @pytest.mark.parametrize(
     ("waited_ms", "times", "off_ms", "is_sure"),
     [
-        (5.1, 2, 0, True),  # asked after 5 ms, and let go at once
-        (3.0, 1, 0, False),  # let go by itself
+        (5.1, 2, 0, True),  # asked after 5 ms, and released at once
+        (3.0, 1, 0, False),  # released by itself
         (6.5, 2, 0, False),  # after 3 ms for a moment, and again after 3.5 ms
         (6.5, 2, 1.5, True),  # was off its core meanwhile
         (12.0, 3, 0, False),
@@ -308,98 +289,77 @@ MS = 1_000_000
         (42.0, 14, 0, False),
     ],
 )
-def test_of_a_thread_that_takes_the_interpreter_back_nobody_knows_where_it_stood(
+def test_of_a_thread_that_takes_the_gil_back_its_place_is_unknown(
     waited_ms: float, times: int, off_ms: float, is_sure: bool
 ) -> None:
-    told = sampler._was_made_to_let_go(round(waited_ms * MS), times, round(off_ms * MS))
-    assert told is is_sure
+    is_known = sampler._was_made_to_let_go(round(waited_ms * MS), times, round(off_ms * MS))
+    assert is_known is is_sure
 
 
-def test_nothing_is_looked_at_before_something_computes(recorder: Recorder) -> None:
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe())
-    assert recorder.read().of(Kind.LOOK) == []
-    assert probe._samples == 0
+# A polite guest
 
 
 @pytest.mark.usefixtures("often")
-def test_the_script_sees_no_thread_of_its_own_and_none_goes_on(recorder: Recorder) -> None:
-    before, was_enabled = threading.enumerate(), gc.isenabled()
-    probe = StackSampler()
-    session = recorder.start(probe, ForwardProbe())
-    compute()
-    assert threading.enumerate() == before
-    while probe._samples < 3:
-        burn()
-    for finish in session.at_end:
-        finish()
-    samples_taken = probe._samples
-    burn()
-    assert probe._samples == samples_taken
-    assert gc.isenabled() is was_enabled
-
-
-@pytest.mark.usefixtures("often")
-def test_code_is_read_and_places_are_written_down_while_the_collector_is_on(
+def test_the_script_sees_no_thread_and_no_collector_switched_off(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both may let go of the interpreter, and the script would find the collector off."""
+    """What releases the GIL, as naming does, would let the script find the collector off."""
+    threads, was_enabled = threading.enumerate(), gc.isenabled()
     is_on: list[bool] = []
+    named = StackSampler._stack
+
+    def naming(self: StackSampler, stack: Any) -> int:
+        is_on.append(gc.isenabled())
+        return named(self, stack)
+
+    monkeypatch.setattr(StackSampler, "_stack", naming)
     probe = StackSampler()
-    named = probe._stack
-    monkeypatch.setattr(probe, "_stack", lambda stack: is_on.append(gc.isenabled()) or named(stack))
-    recorder.start(probe, ForwardProbe())
+    session = recorder.start(probe, ForwardProbe())
+    assert (recorder.read().of(Kind.LOOK), probe._samples) == ([], 0)  # nothing computes yet
     compute()
-    while probe._samples < 10:
-        burn()
-    probe._pause()
+    assert threading.enumerate() == threads
+    work_until(probe, 10)
+    for finish in session.at_end:
+        finish()
+    samples = probe._samples
+    burn()
+    assert probe._samples == samples
+    assert gc.isenabled() is was_enabled
     assert len(is_on) >= 9
     assert all(is_on)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
+def blocks(task: str, number: int) -> bool:
+    """Whether a thread of this process has a signal blocked."""
+    status = Path(f"/proc/self/task/{task}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return bool(blocked >> (number - 1) & 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 @pytest.mark.usefixtures("often")
 def test_no_signal_of_the_script_is_delivered_to_it(recorder: Recorder) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     before = set(os.listdir("/proc/self/task"))
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe())
-    compute()
-    while probe._samples < 1:
-        burn()
-    [ours] = [
-        task for task in set(os.listdir("/proc/self/task")) - before if blocks(task, signal.SIGINT)
-    ]
-    assert all(blocks(ours, one) for one in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
+    work_until(start(recorder), 1)
+    new = set(os.listdir("/proc/self/task")) - before
+    [ours] = [task for task in new if blocks(task, signal.SIGINT)]
+    assert all(blocks(ours, x) for x in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
-def blocks(task: str, one: int) -> bool:
-    """Tells whether a thread of this process has a signal blocked."""
-    status = Path(f"/proc/self/task/{task}/status").read_text()
-    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
-    return bool(blocked >> (one - 1) & 1)
-
-
 @pytest.mark.usefixtures("often")
-def test_a_forked_child_is_not_looked_at_and_its_parent_still_is(recorder: Recorder) -> None:
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe())
-    compute()
+def test_a_forked_child_is_not_sampled_and_its_parent_still_is(recorder: Recorder) -> None:
+    probe = start(recorder)
     pid = os.fork()
     if pid == 0:
         os._exit(0 if probe._stop is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    before = probe._samples
-    while probe._samples < before + 3:
-        burn()
+    work_until(probe, probe._samples + 3)
 
 
-def test_lines_that_are_timed_are_not_looked_at(recorder: Recorder) -> None:
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe(), options={"lines": {"only": None}})
-    compute()
-    assert probe._watched == []
+def test_lines_that_are_timed_are_not_sampled(recorder: Recorder) -> None:
+    assert start(recorder, options={"lines": {"only": None}})._watched == []
 
 
 @pytest.mark.parametrize(
@@ -409,7 +369,7 @@ def test_lines_that_are_timed_are_not_looked_at(recorder: Recorder) -> None:
         ("_is_gil_enabled", lambda: False, "not without the GIL"),
     ],
 )
-def test_where_it_cannot_be_done_says_why(
+def test_why_it_cannot_be_done(
     monkeypatch: pytest.MonkeyPatch, attribute: str, value: Any, why: str | None
 ) -> None:
     monkeypatch.setattr(sampler.sys, attribute, value, raising=False)
@@ -417,10 +377,10 @@ def test_where_it_cannot_be_done_says_why(
 
 
 @pytest.mark.usefixtures("often")
-def test_where_a_thread_stands_is_read_before_it_can_go_on(
+def test_a_thread_is_sampled_before_it_can_go_on(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked of the kernel lets go of the interpreter, and the script goes on meanwhile."""
+    """What is asked of the kernel releases the GIL, and the script goes on meanwhile."""
     armed, asked, moved = threading.Event(), threading.Event(), threading.Event()
     calls = itertools.count()
 
@@ -443,13 +403,135 @@ def test_where_a_thread_stands_is_read_before_it_can_go_on(
             pass
 
     monkeypatch.setattr(sampler, "times_waited", lambda: waits)
-    probe = StackSampler()
-    recorder.start(probe, ForwardProbe())
-    compute()
+    probe = start(recorder)
     stays()
     written = len(recorder.read().of(Kind.LOOK))
     goes_on()
     recording = recorder.read()
-    held, *later = [frames(recording, one) for one in recording.of(Kind.LOOK)[written:]]
+    held, *later = [frames(recording, x) for x in recording.of(Kind.LOOK)[written:]]
     assert "goes_on" not in held
     assert any("goes_on" in names for names in later)
+
+
+# CPU shares of threads, by planted times on a core
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Time on a core by native id, ns; idents are the native ids plus 1000."""
+    had: dict[int, int] = {}
+    monkeypatch.setattr(sampler, "core_times", lambda native: lambda: (had[native], 0))
+    monkeypatch.setattr(
+        sampler, "_native_id", lambda ident: ident - 1000 if ident - 1000 in had else None
+    )
+    return had
+
+
+def test_shares_are_of_the_time_since_they_were_asked_for(cores: dict[int, int]) -> None:
+    threads = ThreadCpuShares()
+    cores.update({1: 5 * MS, 2: 0})
+    assert threads.shares([1001, 1002, 1003], 0) == {1001: None, 1002: None, 1003: None}
+    cores.update({1: 35 * MS, 2: 0})
+    assert threads.shares([1001, 1002, 1003], 40 * MS) == {1001: 0.75, 1002: 0.0, 1003: None}
+    assert threads.busy == {1001}
+    # So soon the GIL may not have gone round: what was known still holds.
+    assert threads.shares([1001, 1002], 45 * MS) == {1001: 0.75, 1002: 0.0}
+    cores[2] = 6 * MS
+    assert threads.shares([1001, 1002], 100 * MS) == {1001: 0.0, 1002: 0.1}
+    assert threads.busy == {1002}
+    # Who is asked for more rarely has a share of a longer time.
+    cores[1] += 20 * MS
+    assert threads.shares([1001], 180 * MS) == {1001: 0.25}
+
+
+def test_few_threads_are_asked_for_and_few_are_kept(cores: dict[int, int]) -> None:
+    threads = ThreadCpuShares()
+    cores.update(dict.fromkeys(range(1000), 0))
+    for now_ns in (0, 50 * MS):
+        shares = threads.shares(range(1000, 1020), now_ns)
+    assert sum(share is not None for share in shares.values()) == 6
+    for native in range(1000):
+        threads.shares([1000 + native], native)
+    assert len(threads._known) <= 64
+
+
+def test_a_share_that_cannot_be_known_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "core_times", lambda native: lambda: None)
+    threads, here = ThreadCpuShares(), threading.get_ident()
+    assert sampler._native_id(here) == threading.current_thread().native_id
+    for now_ns in (0, 90 * MS):
+        assert threads.shares([here, 1], now_ns) == {here: None, 1: None}
+    assert threads.busy == set()
+
+
+# Whose code may have called torch's operators
+
+
+def code_in(names: dict[str, Any], does: str = "return x") -> tuple[CodeType, dict[str, Any]]:
+    """Returns a function's code in a module with these names, and the names."""
+    exec(compile(f"def compute(x=None):\n    {does}\n", "/library/loss.py", "exec"), names)
+    return names["compute"].__code__, names
+
+
+def uses(names: dict[str, Any], does: str = "return x") -> tuple[bool, bool]:
+    """Whether such a function may compute by torch, and whether by arrays."""
+    users, (code, module) = TorchUsers(), code_in(dict(names), does)
+    assert not users.has(code, lambda: None)  # it is another's turn by now
+    assert not users.has_arrays(code)  # nobody has asked about it
+    has_torch = users.has(code, lambda: module)
+    assert users.has(code, lambda: pytest.fail("it is known")) is has_torch
+    return has_torch, users.has_arrays(code)
+
+
+SCIPY = ModuleType("scipy.optimize")
+
+
+@pytest.mark.parametrize(
+    ("names", "by_torch", "by_arrays"),
+    [
+        ({"torch": torch}, True, False),
+        ({"F": torch.nn.functional}, True, False),
+        ({"Tensor": torch.Tensor}, True, False),
+        ({"exp": torch.exp}, True, False),
+        ({"gelu": torch.nn.functional.gelu}, True, False),
+        ({"float32": torch.float32}, True, False),
+        ({"np": numpy, "torch": torch}, True, False),
+        ({"torchvision": ModuleType("torchvision")}, False, False),
+        ({"np": numpy, "sqrt": math.sqrt, "array": numpy.ones(1)}, False, True),
+        ({"optimize": SCIPY}, False, True),
+        ({"backends": ModuleType("einops")}, False, False),
+    ],
+)
+def test_what_a_module_has(names: dict[str, Any], by_torch: bool, by_arrays: bool) -> None:
+    assert uses(names) == (by_torch, by_arrays)
+
+
+@pytest.mark.parametrize(
+    ("does", "by_torch"),
+    [
+        ("return x.softmax(0)", True),
+        ("return np.sort(x)", False),
+        ("return x.numpy()", False),
+        ("import numpy; return x", False),
+        ("return optimize.root(x)", False),
+        ("return exp(x)", False),
+    ],
+)
+def test_a_function_that_names_an_array_library(does: str, by_torch: bool) -> None:
+    names = {"torch": torch, "np": numpy, "optimize": SCIPY, "exp": numpy.exp}
+    assert uses(names, does)[0] is by_torch
+
+
+def test_nothing_of_the_modules_own_runs_for_it() -> None:
+    def fails(self: Any, name: str) -> Any:
+        raise AssertionError(name)
+
+    meta = type("Meta", (type,), {"__getattribute__": fails})
+    lazy = type("Lazy", (ModuleType,), {"__getattribute__": fails})
+    odd_class = meta("Odd", (), {"__getattribute__": fails})
+    nameless = ModuleType("nameless")
+    del nameless.__name__
+    vars(nameless)["__getattr__"] = lambda name: pytest.fail(name)
+    odd = {"Odd": odd_class, "odd": object.__new__(odd_class), "lazy": lazy("torch")}
+    assert uses({**odd, "nameless": nameless}) == (False, False)
+    assert uses({**odd, "nameless": nameless, "torch": torch}) == (True, False)

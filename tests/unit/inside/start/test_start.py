@@ -66,22 +66,18 @@ def test_modules_beside_us_do_not_shadow_the_standard_library(tmp_path: Path) ->
     assert "shadowed" not in done.stdout
 
 
-def test_importing_torch_twice_or_failing_is_as_before(tmp_path: Path) -> None:
-    """A stand-in for torch that cannot be imported."""
-    script(tmp_path, "import nothing_like_this\n", "torch.py")
-    name = script(tmp_path, "import torch\n")
-    plain, ours = run_plain([name], tmp_path), run_hooked([name], tmp_path, tmp_path / "run")
-    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, 1)
-
-
-def test_an_odd_torch_leaves_the_script_alone(tmp_path: Path) -> None:
-    script(tmp_path, "value = 7\n", "torch.py")
+@pytest.mark.parametrize("text", ["import nothing_like_this\n", "value = 7\n"])
+def test_an_odd_torch_leaves_the_script_alone(tmp_path: Path, text: str) -> None:
+    """A stand-in for torch, the first of which cannot be imported."""
+    script(tmp_path, text, "torch.py")
     name = script(tmp_path, "import torch; print(torch.value)\n")
-    done = run_hooked([name], tmp_path, tmp_path / "run")
-    assert (done.stdout, done.stderr, done.returncode) == ("7\n", "", 0)
+    plain, ours = run_plain([name], tmp_path), run_hooked([name], tmp_path, tmp_path / "run")
+    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
+    assert ours.returncode == plain.returncode == (1 if "import" in text else 0)
     [recording] = read_recordings(tmp_path / "run" / "events")
     unavailable = {note["probe"] for note in recording.notes(Topic.PROBE_UNAVAILABLE)}
-    assert unavailable >= {"loader", "fetch", "transfer", "forward", "backward", "optimizer"}
+    wanted = {"loader", "fetch", "transfer", "forward", "backward", "optimizer"}
+    assert unavailable >= wanted or ours.returncode
     assert recording.notes(Topic.PROBE_FAILED) == []
 
 
@@ -110,18 +106,19 @@ def test_a_shadowed_sitecustomize_runs_as_before(tmp_path: Path, more: str) -> N
     assert len(recording.of(Kind.PROCESS_END)) == 1
 
 
-def test_without_a_run_directory_it_does_nothing(tmp_path: Path) -> None:
-    name = script(tmp_path, "import sys; print([m for m in sys.modules if 'trainprof' in m])")
-    env = tracee_environment(tmp_path / "run")
-    done = run_plain([name], tmp_path, env={"PYTHONPATH": env["PYTHONPATH"]})
+MODULES_OF_OURS = "import sys; print([m for m in sys.modules if 'trainprof' in m])"
+
+
+def test_without_a_run_directory_it_does_nothing_and_a_bad_environment_never_raises(
+    tmp_path: Path,
+) -> None:
+    name = script(tmp_path, MODULES_OF_OURS)
+    place = tracee_environment(tmp_path / "run")["PYTHONPATH"]
+    done = run_plain([name], tmp_path, env={"PYTHONPATH": place})
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_a_bad_environment_never_raises(tmp_path: Path) -> None:
-    name = script(tmp_path, "print('script')")
     env = {"TRAINPROF_OPTIONS": "{not json", "TRAINPROF_DEBUG": ""}
-    done = run_hooked([name], tmp_path, tmp_path / "run", env=env)
-    assert (done.stdout, done.stderr, done.returncode) == ("script\n", "", 0)
+    done = run_hooked([script(tmp_path, "print(1)")], tmp_path, tmp_path / "run", env=env)
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
 
 def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
@@ -191,8 +188,8 @@ def test_processes_that_end_in_order_leave_small_logs(tmp_path: Path) -> None:
     events = tmp_path / "run" / "events"
     recordings = read_recordings(events)
     assert 1 + 3 * 2 < len(recordings) <= 1 + 6 * 2  # some are ended before their first batch
-    assert all(len(one.of(Kind.PROCESS_END)) == 1 for one in recordings)
-    script_log, *others = (one.file.path.stat().st_size for one in recordings)
+    assert all(len(recording.of(Kind.PROCESS_END)) == 1 for recording in recordings)
+    script_log, *others = (recording.file.path.stat().st_size for recording in recordings)
     assert max(others) < FIRST_CHUNK_BYTES
     assert script_log < 4 * FIRST_CHUNK_BYTES
 
@@ -241,33 +238,8 @@ def test_profile_is_a_decorator_that_does_nothing(tmp_path: Path, text: str) -> 
     assert [path.name for path in tmp_path.iterdir() if path.name == "x"] == []
 
 
-TOLD = """
-import atexit, builtins, json
-try:
-    profile; under_kernprof = True
-except NameError:
-    under_kernprof = False
-if hasattr(builtins, "profile"):
-    atexit.register(profile.print_stats)
-print(under_kernprof, json.dumps({k: repr(type(v)) for k, v in globals().items()}))
-"""
-
-
-@pytest.mark.parametrize("is_needed", [True, False])
-def test_no_script_is_told_that_kernprof_runs_it_where_nobody_needs_that(
-    tmp_path: Path, is_needed: bool
-) -> None:
-    name = script(tmp_path, TOLD)
-    plain = run_plain([name], tmp_path)
-    done = run_hooked([name], tmp_path, tmp_path / "run", options={"profile": is_needed})
-    assert (done.stderr, done.returncode) == ("", 0)
-    # Its own globals are its own in any case.
-    assert done.stdout == plain.stdout.replace("False", str(is_needed), 1)
-
-
 @pytest.mark.parametrize(
-    ("imports", "scratch", "status"),
-    [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)],
+    ("imports", "scratch", "status"), [("torch", "s", 125), ("json", "s", 0), ("torch", None, 0)]
 )
 def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
     tmp_path: Path, imports: str, scratch: str | None, status: int
@@ -284,5 +256,5 @@ def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
     done = run_hooked([name], tmp_path, tmp_path / "run", env=path, options=trial)
     assert done.returncode == status
     assert (tmp_path / "after").exists() is (status == 0)
-    told = f"under Python {sys.version_info[0]}.{sys.version_info[1]} writes cannot be kept"
-    assert (told in done.stderr) is (status != 0)
+    version = f"under Python {sys.version_info[0]}.{sys.version_info[1]}"
+    assert (version in done.stderr) is (status != 0)

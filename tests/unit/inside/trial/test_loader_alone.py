@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.session import Recorder, read_recordings, run_hooked
-from support.trials import end_of_process, faults, site_in, start_trial, told
+from support.trials import faults, site_in, start_trial, trial_note
 from torch.utils.data import DataLoader, Dataset
 
 from trainprof.inside.catalogue import default_probes
@@ -50,10 +50,10 @@ def test_so_many_batches_and_the_end(
         next(iter(made(**way)))
     assert reached.value.code == 0
     recording = recorder.read()
-    found = [event.value for event in recording.of(Kind.LOADER_NEXT)]
-    assert found == [number + 1 for count in passes for number in range(count)]
+    batches = [event.value for event in recording.of(Kind.LOADER_NEXT)]
+    assert batches == [number + 1 for count in passes for number in range(count)]
     assert recording.of(Kind.LIMIT)[0].value == 3
-    assert told(recorder)["applied"] == {"data": "alone"}
+    assert trial_note(recorder)["applied"] == {"data": "alone"}
     assert faults(recorder) == []
 
 
@@ -67,30 +67,21 @@ def test_evaluation_and_other_loaders_go_on(recorder: Recorder) -> None:
         list(loader)
 
 
-def test_only_on_the_main_thread(recorder: Recorder) -> None:
-    start_trial(recorder, data="alone", batches=2, sites=(HERE,))
-    taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.append(len(list(made()))))
-    thread.start()
-    thread.join()
-    assert taken == [3]
-    end_of_process(recorder)
-    assert "main thread" in told(recorder)["refused"]["data"]
-
-
 def test_off_the_main_thread_the_run_ends_at_its_next_step(recorder: Recorder) -> None:
     """Nothing but plain training would follow, as long as the trial may take."""
     trial = TrialOptions(data="alone", batches=2, sites=(HERE,)).to_json()
     recorder.start(*default_probes(trial), options={"trial": trial, "max_time_s": 600.0})
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     optimizer.step()
-    thread = threading.Thread(target=lambda: list(made()))
+    taken: list[int] = []
+    thread = threading.Thread(target=lambda: taken.append(len(list(made()))))
     thread.start()
     thread.join()
     with pytest.raises(RunLimitReached) as reached:
         optimizer.step()
     assert (reached.value.code, reached.value.limit) == (0, TRIAL)
     assert recorder.read().of(Kind.LIMIT)[0].value == 3
+    assert (taken, list(trial_note(recorder)["refused"])) == ([3], ["data"])
     assert faults(recorder) == []
 
 
@@ -110,26 +101,24 @@ def test_what_a_class_makes_of_its_batches_is_not_its_loaders_work(recorder: Rec
     assert len(recorder.read().of(Kind.LOADER_NEXT)) == 5
 
 
-def test_an_empty_loader_is_no_endless_loop(recorder: Recorder) -> None:
-    def empty() -> Any:
-        return DataLoader(Numbers(), batch_size=100, drop_last=True)
-
-    start_trial(recorder, data="alone", batches=5, sites=(site_in(empty),))
-    with pytest.raises(RunLimitReached):
-        list(empty())
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise KeyError("sample")
 
 
-def test_an_error_of_the_dataset_is_the_scripts(recorder: Recorder) -> None:
-    class Broken(Numbers):
-        def __getitem__(self, index: int) -> torch.Tensor:
-            raise KeyError("sample")
+@pytest.mark.parametrize(
+    ("dataset", "batch_size", "error"),
+    [(Numbers(), 100, RunLimitReached), (Broken(), 1, KeyError)],  # the first has no batch
+)
+def test_an_empty_loader_ends_the_run_and_errors_are_the_scripts(
+    recorder: Recorder, dataset: Any, batch_size: int, error: type[BaseException]
+) -> None:
+    def loader() -> Any:
+        return DataLoader(dataset, batch_size, drop_last=True)
 
-    def broken() -> Any:
-        return DataLoader(Broken())
-
-    start_trial(recorder, data="alone", batches=5, sites=(site_in(broken),))
-    with pytest.raises(KeyError, match="sample"):
-        list(broken())
+    start_trial(recorder, data="alone", batches=5, sites=(site_in(loader),))
+    with pytest.raises(error):
+        list(loader())
     assert faults(recorder) == []
 
 

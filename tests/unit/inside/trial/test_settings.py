@@ -1,22 +1,22 @@
-"""torch's own settings in a trial, and what it notes of itself."""
+"""Settings of torch and of optimizers in a trial: where torch allows them, and who else chooses."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.session import Recorder, read_recordings, run_hooked
-from support.trials import end_of_process, faults, start_trial, told
+from support.trials import end_of_process, faults, start_trial, trial_note
 
 from trainprof.inside.catalogue import default_probes
-from trainprof.inside.trial.notes import TrialNotes
 from trainprof.launch.options import TrialOptions
 from trainprof.record.schema import Topic
+
+SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_the_number_of_threads_stays(recorder: Recorder) -> None:
     assert torch.get_num_threads() == 3
     with pytest.raises(RuntimeError, match="positive"):
         torch.set_num_threads(0)
-    assert told(recorder)["applied"] == {"torch_threads": 3}
+    assert trial_note(recorder)["applied"] == {"torch_threads": 3}
     assert faults(recorder) == []
 
 
@@ -64,33 +64,35 @@ def test_workers_keep_their_threads_and_a_note_survives_a_crash(tmp_path: Path) 
     trial = TrialOptions(settings={"torch_threads": 3}).to_json()
     done = run_hooked(["script.py"], tmp_path, tmp_path / "run", options={"trial": trial})
     assert done.returncode == 3
-    # Python's own may say what the crash has left behind.
+    # Python's own may report what the crash has left behind.
     assert "Traceback" not in done.stderr
     assert done.stdout == "3\n[1, 1]\n[1, 1]\n"
     main = read_recordings(tmp_path / "run" / "events")[0]
     assert main.notes(Topic.TRIAL) == [{"applied": {"torch_threads": 3}, "refused": {}}]
 
 
-def test_a_number_that_torch_refuses(recorder: Recorder) -> None:
-    start_trial(recorder, settings={"torch_threads": 0})
-    assert "positive" in told(recorder)["refused"]["torch_threads"]
-
-
-def test_precision_of_matrix_products(recorder: Recorder) -> None:
-    start_trial(recorder, settings={"float32_matmul_precision": "high"})
-    assert torch.get_float32_matmul_precision() == "high"
+@pytest.mark.parametrize(
+    ("asked", "chosen", "why"),
+    [
+        ({"torch_threads": 0}, None, "positive"),
+        ({"float32_matmul_precision": "high"}, None, None),
+        ({"float32_matmul_precision": "high"}, "highest", "'highest'"),
+        ({"fused": True}, None, "no optimizer was built"),
+    ],
+)
+def test_what_torch_refuses_or_the_script_chooses_is_noted(
+    recorder: Recorder, asked: dict[str, Any], chosen: str | None, why: str | None
+) -> None:
+    start_trial(recorder, settings=asked)
+    if chosen:
+        torch.set_float32_matmul_precision(chosen)
     end_of_process(recorder)
-    assert told(recorder)["applied"] == {"float32_matmul_precision": "high"}
-    assert told(recorder)["refused"] == {}
-
-
-def test_the_scripts_own_precision_stands_and_is_said(recorder: Recorder) -> None:
-    start_trial(recorder, settings={"float32_matmul_precision": "high"})
-    torch.set_float32_matmul_precision("highest")
-    end_of_process(recorder)
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert told(recorder)["applied"] == {}
-    assert "'highest'" in told(recorder)["refused"]["float32_matmul_precision"]
+    if "float32_matmul_precision" in asked:
+        assert torch.get_float32_matmul_precision() == (chosen or "high")
+    note = trial_note(recorder)
+    assert note["applied"] == ({} if why else asked)
+    assert note["refused"].keys() == (asked.keys() if why else set())
+    assert all(str(why) in reason for reason in note["refused"].values())
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -99,59 +101,103 @@ def test_cudnns_search(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_t
     start_trial(recorder, settings={"cudnn_benchmark": True})
     assert torch.backends.cudnn.benchmark is is_there
     if is_there:
-        assert told(recorder)["applied"] == {"cudnn_benchmark": True}
+        assert trial_note(recorder)["applied"] == {"cudnn_benchmark": True}
         torch.backends.cudnn.benchmark = False
     end_of_process(recorder)
-    assert told(recorder)["applied"] == {}
+    assert trial_note(recorder)["applied"] == {}
     why = "sets it to False" if is_there else "no cuDNN"
-    assert why in told(recorder)["refused"]["cudnn_benchmark"]
+    assert why in trial_note(recorder)["refused"]["cudnn_benchmark"]
 
 
-def test_what_never_came_is_said(recorder: Recorder) -> None:
+# Optimizers
+
+
+def parameters(count: int = 2, **options: Any) -> list[torch.nn.Parameter]:
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(3, **options)) for _ in range(count)]
+
+
+def step(optimizer: Any) -> list[list[float]]:
+    updated = optimizer.param_groups[0]["params"]
+    for p in updated:
+        p.grad = torch.full_like(p, 0.5)
+    optimizer.step()
+    return [p.tolist() for p in updated]
+
+
+def settings_of(optimizer: Any, name: str = "fused") -> list[Any]:
+    return [optimizer.defaults.get(name), *(g.get(name) for g in optimizer.param_groups)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "make"),
+    [
+        *[("fused", make) for make in (SGD, Adam, AdamW, torch.optim.Adagrad)],
+        *[("foreach", make) for make in (SGD, Adam, torch.optim.RMSprop)],
+    ],
+)
+def test_as_torchs_own_constructor_sets_it(recorder: Recorder, setting: str, make: Any) -> None:
+    own = make(parameters(), lr=0.1, **{setting: True})
+    start_trial(recorder, settings={setting: True})
+    ours = make([{"params": parameters()}, {"params": parameters(1), "lr": 0.5}], lr=0.1)
+    assert settings_of(ours, setting) == [True] * 3
+    ours.add_param_group({"params": parameters(1)})
+    assert settings_of(ours, setting) == [True] * 4
+    scaling = [getattr(x, "_step_supports_amp_scaling", False) for x in (ours, own)]
+    assert scaling == [setting == "fused"] * 2
+    assert step(ours) == step(own)
+    keys = [sorted(state) for state in ours.state.values()]
+    assert keys[:2] == [sorted(state) for state in own.state.values()]
+    assert trial_note(recorder)["applied"] == {setting: True}
+    assert (trial_note(recorder)["refused"], faults(recorder)) == ({}, [])
+
+
+class Own(torch.optim.Optimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"fused": None})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Adam(parameters(), fused=False), "fused=False"),
+        (lambda: Adam(parameters(), foreach=True), "foreach=True"),
+        (lambda: Adam([{"params": parameters(), "fused": False}]), "fused=False"),
+        (lambda: Adam(parameters(), differentiable=True), "differentiable"),
+        (lambda: Adam(parameters(), capturable=True), "capturable"),
+        (lambda: torch.optim.RMSprop(parameters()), "does not know fused"),
+        (lambda: Own(parameters()), "does not know fused"),
+    ],
+)
+def test_where_it_is_not_to_be(recorder: Recorder, make: Callable[[], Any], why: str) -> None:
+    bare = settings_of(make())
     start_trial(recorder, settings={"fused": True})
-    end_of_process(recorder)
-    assert told(recorder)["refused"] == {"fused": "no optimizer was built"}
+    optimizer = make()
+    assert settings_of(optimizer) == bare
+    assert not getattr(optimizer, "_step_supports_amp_scaling", False)
+    assert trial_note(recorder)["applied"] == {}
+    assert why in trial_note(recorder)["refused"]["fused"]
 
 
-# Notes
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_state_that_is_loaded_does_not_undo_it(recorder: Recorder, by_name: bool) -> None:
+    saved = Adam(parameters())
+    step(saved)
+    state = saved.state_dict()
+    before = copy.deepcopy(state)
+    start_trial(recorder, settings={"fused": True})
+    optimizer, own = Adam(parameters()), Adam(parameters(), fused=True)
+    for loaded in (optimizer, own):
+        loaded.load_state_dict(state_dict=state) if by_name else loaded.load_state_dict(state)
+    assert str(state) == str(before)
+    assert settings_of(optimizer) == [True, True]
+    assert step(optimizer) == step(own)
 
 
-def test_a_note_follows_every_change_and_none_a_repetition(recorder: Recorder) -> None:
-    notes = TrialNotes({"a": "never a", "b": "never b"})
-    notes.apply("a", 1)
-    recorder.start(notes)
-    notes.apply("a", 1)
-    notes.apply("b", 2)
-    notes.refuse("c", "first")
-    notes.refuse("c", "second")
-    notes.take_back("b", "gone")
-    end_of_process(recorder)
-    found = [(note["applied"], note["refused"]) for note in recorder.read().notes(Topic.TRIAL)]
-    assert found == [
-        ({"a": 1, "b": 2}, {}),
-        ({"a": 1, "b": 2}, {"c": "first"}),
-        ({"a": 1}, {"c": "first", "b": "gone"}),
-    ]
-
-
-def test_a_run_without_a_trial_has_nothing_of_one(recorder: Recorder) -> None:
-    def names(probes: list[Any]) -> set[str]:
-        return {probe.name for probe in probes}
-
-    assert not any(name.startswith("trial") for name in names(default_probes()))
-    with_trial = names(default_probes(TrialOptions(data="free").to_json()))
-    assert with_trial - names(default_probes()) == {
-        "trial",
-        "trial_settings",
-        "trial_data",
-        "trial_losses",
-    }
-
-
-def test_nor_is_anything_of_one_imported() -> None:
-    code = (
-        "import sys; from trainprof.inside.catalogue import default_probes; default_probes();"
-        "print([name for name in sys.modules if name.startswith('trainprof.inside.trial.probes')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+def test_an_error_of_the_constructor_looks_the_same(same_with_us: Callable[..., Any]) -> None:
+    trial = TrialOptions(settings={"fused": True}).to_json()
+    for wrong in (lambda: SGD([], lr=1), lambda: Adam(parameters(), lr=-1)):
+        assert same_with_us(wrong, *default_probes(trial))[0] == "raised"

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any, ClassVar, Final
 
 from trainprof.inside.model.parameters import parameters_of
+from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.session import BackwardWatch, ModuleCall, Session
 from trainprof.record.notes import Note
 

@@ -17,8 +17,8 @@ from trainprof.inside.model.parameters import (
     parameters_in,
     reads_gradients,
 )
+from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import lines_with
 from trainprof.inside.session import ModuleCall, Session
 from trainprof.record.notes import Note

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, ClassVar, Final
 
 from trainprof.inside.model.parameters import held_in, is_training, modules_of
+from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.patching.plain_tensors import PlainTensors
 from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.session import ModuleCall, Session
 from trainprof.record.notes import Note

@@ -24,10 +24,7 @@ NAME_IS_TAKEN = (
 
 
 class _EndsAtTorch(object):  # noqa: UP004 - of Python 2 another one is no class
-    """Ends a trial whose script is to train in a Python that we cannot be in.
-
-    A tool or a launcher that runs in one is left alone: it imports no torch.
-    """
+    """Ends a trial whose script is to train in a Python that we cannot be in."""
 
     def __init__(self, message):  # type: (str) -> None
         self.message = message

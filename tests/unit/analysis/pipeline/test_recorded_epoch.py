@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.events import MS, FakeRun
+from support.loops import Loop
 
 from trainprof.analysis.pipeline.recorded_epoch import skipped_first
 from trainprof.analysis.summary.finding import LIKELY
@@ -51,8 +51,7 @@ def resumed(tmp_path: Path, skipped: int, trained: int = 60, workers: int = 0) -
 def test_what_workers_would_give_is_of_the_batches_that_are_trained_on(
     tmp_path: Path, skipped: int
 ) -> None:
-    found = resumed(tmp_path, skipped)
-    [finding] = [one for one in found.findings if one.id == "serial_loading"]
+    [finding] = [x for x in resumed(tmp_path, skipped).findings if x.id == "serial_loading"]
     assert finding.evidence["wait_per_batch_s"] == pytest.approx(0.020, rel=0.01)
     assert finding.evidence["batch_s"] == pytest.approx(0.170, rel=0.01)
     assert finding.evidence[LIKELY] == pytest.approx(170 / 150, abs=0.01)
@@ -61,53 +60,23 @@ def test_what_workers_would_give_is_of_the_batches_that_are_trained_on(
 def test_workers_that_were_started_ahead_of_batches_that_are_left_took_no_longer(
     tmp_path: Path,
 ) -> None:
-    found = resumed(tmp_path, 120, workers=1)
-    [loader] = found.loaders
+    summary = resumed(tmp_path, 120, workers=1)
+    [loader] = summary.loaders
     assert loader.bound is not None
     assert loader.bound.measured_step_s == pytest.approx(0.151, rel=0.01)
-    assert found.findings == []
+    assert summary.findings == []
 
 
-def _looks_ahead(run: FakeRun, loader: int, optimizer: int) -> None:
-    for _ in range(4):
-        run.next(loader)
-    for _ in range(20):
-        run.next(loader)
-        run.learn(optimizer)
-
-
-def _without_a_module(run: FakeRun, loader: int, optimizer: int) -> None:
-    """A function computes, and the losses of ten batches go backwards together."""
-    for _ in range(3):
-        for _ in range(10):
-            run.next(loader)
-            run.passes_time(MS)
-        run.backward()
-        run.update(optimizer)
-
-
-def _all_ahead(run: FakeRun, loader: int, optimizer: int) -> None:
-    """As `list(loader)` has them."""
-    for _ in range(20):
-        run.next(loader)
-    for _ in range(20):
-        run.learn(optimizer)
-
-
-def _plainly(run: FakeRun, loader: int, optimizer: int) -> None:
-    for _ in range(20):
-        run.next(loader)
-        run.learn(optimizer)
-
-
-@pytest.mark.parametrize("train", [_looks_ahead, _without_a_module, _all_ahead, _plainly])
-def test_batches_that_are_computed_with_later_are_not_left(
-    train: Callable[[FakeRun, int, int], None],
-) -> None:
-    run = FakeRun()
-    loader = run.loader()
-    run.iterate(loader)
-    train(run, loader, run.optimizer())
-    events = run.events()
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param("i1 4( n1 ) 20( n1 l )", id="looks ahead"),
+        pytest.param("i1 3( 10( n1 + ) b u )", id="losses of ten batches go backwards together"),
+        pytest.param("i1 20( n1 ) 20( l )", id="list(loader)"),
+        pytest.param("i1 20( n1 l )", id="plainly"),
+    ],
+)
+def test_batches_that_are_computed_with_later_are_not_left(loop: str) -> None:
+    events = Loop().play(loop).run.events()
     nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
     assert skipped_first(nexts, events.start[events.is_kind(Kind.FORWARD, *LEARNING)]) == 0

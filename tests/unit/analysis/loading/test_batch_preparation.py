@@ -8,13 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.loading.batch_preparation import _by_process
-from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.machine.processes import Tick, resources_of, samples_by_pid, ticks_of
+from trainprof.analysis.machine.processes import resources_of, samples_by_pid, ticks_of
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
@@ -72,32 +69,28 @@ def training(run: FakeRun, loader: int, batches: int = 4) -> None:
     run.train_pass(loader, run.optimizer(), batches)
 
 
-def test_workers_are_known_by_the_iterator_that_started_them(tmp_path):
-    """Two loaders with workers, started by spawn: the workers do not know whose they are."""
-    run = FakeRun()
-    one, other = run.loader(1, num_workers=1), run.loader(2, num_workers=1)
-    first, second = worker(run, 11, 0, one), worker(run, 12, 0, other)
-    fetch(first, 5 * MS, flags=1)
-    fetch(second, 7 * MS, flags=1)
-    training(run, one)
-    training(run, other)
-    found = summary(tmp_path, run, first, second).loaders
-    assert [fetch_of(x).dataset_s for x in found] == pytest.approx([0.005, 0.007])
-    assert [[w["pid"] for w in fetch_of(x).per_worker] for x in found] == [[11], [12]]
+@pytest.mark.parametrize("is_given_again", [False, True])
+def test_workers_are_known_by_the_iterator_that_started_them(tmp_path, is_given_again):
+    """Two loaders with workers, started by spawn: the workers do not know whose they are.
 
-
-def test_a_pid_that_is_given_out_again_belongs_to_the_later_loader(tmp_path):
+    A pid that is given again belongs to the later loader.
+    """
     run = FakeRun()
-    one, other = run.loader(1, num_workers=1), run.loader(2, num_workers=1)
-    again = worker(run, 11, 0, one)
-    fetch(again, 5 * MS, flags=1)
-    training(run, one)
-    worker(run, 11, 0, other)
-    again.now = run.now
-    fetch(again, 7 * MS, flags=1)
-    training(run, other)
-    found = summary(tmp_path, run, again).loaders
-    assert [fetch_of(x).n for x in found] == [1, 1]
+    first, second = run.loader(1, num_workers=1), run.loader(2, num_workers=1)
+    logs = [worker(run, 11, 0, first)]
+    fetch(logs[0], 5 * MS, flags=1)
+    training(run, first)
+    if is_given_again:
+        worker(run, 11, 0, second)
+        logs[0].now = run.now
+    else:
+        logs.append(worker(run, 12, 0, second))
+    fetch(logs[-1], 7 * MS, flags=1)
+    training(run, second)
+    fetches = [fetch_of(x) for x in summary(tmp_path, run, *logs).loaders]
+    assert [x.dataset_s for x in fetches] == pytest.approx([0.005, 0.007])
+    pids = [[row["pid"] for row in x.per_worker] for x in fetches]
+    assert pids == ([[11], [11]] if is_given_again else [[11], [12]])
 
 
 def test_a_workers_row(tmp_path):
@@ -201,16 +194,16 @@ def test_how_long_its_fetch_was_kept_from_the_cores_is_told_of_a_slow_sample(tmp
     assert [(x["index"], x["kept_off_s"]) for x in found] == [(8, 0.006), (9, 0.005), (7, 0.0)]
 
 
-def test_a_sample_without_an_index_is_told_by_its_place(tmp_path):
+def test_a_sample_without_an_index_is_known_by_its_place(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=1)
-    one = worker(run, 11, 0, loader)
-    start = one.now
-    fetch(one, 20 * MS, flags=1)
-    one.record(Kind.SLOW_SAMPLE, start, start + MS, value=3)
+    one_worker = worker(run, 11, 0, loader)
+    start = one_worker.now
+    fetch(one_worker, 20 * MS, flags=1)
+    one_worker.record(Kind.SLOW_SAMPLE, start, start + MS, value=3)
     training(run, loader)
-    [found] = fetch_of(summary(tmp_path, run, one).loaders[0]).slow_samples
-    assert (found["index"], found["place_in_batch"]) == (None, 3)
+    [sample] = fetch_of(summary(tmp_path, run, one_worker).loaders[0]).slow_samples
+    assert (sample["index"], sample["place_in_batch"]) == (None, 3)
 
 
 def test_samples_of_a_loader_in_a_dataset_are_its_own(tmp_path):
@@ -276,43 +269,28 @@ def test_a_script_that_executes_itself_anew_keeps_its_figures(tmp_path):
 # What the supervisor's samples add
 
 
-def ticks(pid: int, states: str, **counters: list[float]) -> list[Tick]:
+def test_resources_of_a_process_in_a_stretch_of_time():
+    figures = {
+        "rss_bytes": [1, 9, 5, 20],
+        "threads": [1, 2, 1, 1],
+        "read_bytes": [0, 100, 300, 900],
+        "user_ns": [0, 0, S, S],
+    }
     lines = [
         {
             "t_ns": number * S,
             "processes": [
-                {"pid": pid, "started_ns": 5, "state": state}
-                | {name: values[number] for name, values in counters.items()}
+                {"pid": 7, "started_ns": 5, "state": state}
+                | {name: values[number] for name, values in figures.items()}
             ],
         }
-        for number, state in enumerate(states)
+        for number, state in enumerate("RRSD")
     ]
-    return ticks_of(lines)
-
-
-def test_resources_of_a_process_in_a_stretch_of_time():
-    found = resources_of(
-        samples_by_pid(
-            ticks(
-                7,
-                "RRSD",
-                rss_bytes=[1, 9, 5, 20],
-                threads=[1, 2, 1, 1],
-                read_bytes=[0, 100, 300, 900],
-                user_ns=[0, 0, S, S],
-            ),
-            [7],
-        )[7],
-        S,
-        2 * S,
-    )
-    assert (found["rss_bytes"], found["threads"]) == (9, 2)
-    assert found["read_bytes_per_s"] == 200
-    assert found["cpu_percent"] == 100
-
-
-def test_a_process_that_was_never_sampled_has_no_resources():
-    assert samples_by_pid(ticks(7, "R"), [8]) == {8: []}
+    samples = samples_by_pid(ticks_of(lines), [7, 8])
+    resources = resources_of(samples[7], S, 2 * S)
+    assert (resources["rss_bytes"], resources["threads"]) == (9, 2)
+    assert (resources["read_bytes_per_s"], resources["cpu_percent"]) == (200, 100)
+    assert samples[8] == []
     assert resources_of([], 0, S) == {}
 
 
@@ -354,45 +332,26 @@ def test_details_of_any_content_do_not_stop_the_analysis(tmp_path, seed):
     assert json.dumps(asdict(found), allow_nan=False)
 
 
-def test_a_processs_fetches_are_looked_at_by_themselves():
-    """What is looked at for one worker must not grow with all there are: they may be thousands."""
-    rows = 5000
-    columns = {name: np.zeros(rows) for name in FetchTable.__slots__}
-    columns["pid"] = np.tile(np.arange(rows // 50), 50)
-    columns["start_ns"] = np.arange(rows)[::-1]
-    groups = list(_by_process(FetchTable(**columns)))
-    assert [len(group) for group in groups] == [50] * (rows // 50)
-    assert all((np.diff(group.start_ns) > 0).all() for group in groups)
-
-
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_a_loader_that_copies_to_a_device_as_it_makes_batches(tmp_path, is_inside):
+@pytest.mark.parametrize(("is_inside", "is_noted"), [(True, False), (False, False), (False, True)])
+def test_a_loader_that_uses_a_device_as_it_prepares_batches(tmp_path, is_inside, is_noted):
+    """It copies to one in its fetches, or its batches are on one."""
     run = FakeRun()
-    copying, other = run.loader(1), run.loader(2)
+    using, other = run.loader(1), run.loader(2)
     optimizer = run.optimizer()
-    for loader in (copying, other):
+    if is_noted:
+        run.text(Topic.ENVIRONMENT, {"batch_on_device": using})
+    for loader in (using, other):
         run.iterate(loader)
-        for _ in range(4):
-            run.yielded[loader] = run.yielded.get(loader, 0) + 1
-            with run.span(Kind.LOADER_NEXT, site=loader, value=run.yielded[loader]):
+        for number in range(1, 5):
+            with run.span(Kind.LOADER_NEXT, site=loader, value=number):
                 with run.span(Kind.FETCH, value=4):
                     run.passes_time(MS)
-                    if loader == copying and is_inside:
+                    if loader == using and is_inside:
                         run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
                 run.passes_time(MS)
             if not is_inside:
                 run.leaf(Kind.TRANSFER, MS, flags=1, value=8)
             run.learn(optimizer)
         run.stop(loader)
-    found = {one.id: one.touches_device for one in summary(tmp_path, run).loaders}
-    assert found == {copying: is_inside, other: False}
-
-
-def test_a_loader_that_gives_batches_which_are_on_a_device(tmp_path):
-    run = FakeRun()
-    there, here = run.loader(1), run.loader(2)
-    run.text(Topic.ENVIRONMENT, {"batch_on_device": there})
-    for loader in (there, here):
-        training(run, loader)
-    found = {one.id: one.touches_device for one in summary(tmp_path, run).loaders}
-    assert found == {there: True, here: False}
+    touches = {loader.id: loader.touches_device for loader in summary(tmp_path, run).loaders}
+    assert touches == {using: is_inside or is_noted, other: False}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.events import MS, US, FakeRun
+from support.loops import Loop
 
 from trainprof.analysis.loading.recreated_loaders import renumbered
 from trainprof.findings.summarize import summarize
@@ -52,6 +53,7 @@ def test_a_loader_built_anew_for_each_evaluation_is_one_loader(tmp_path):
         (10, {}, ["evaluation"], ["training"]),
         (10, {"serial": 2, "sampler": "SequentialSampler"}, ["evaluation"], ["training"]),
         (20, {}, [], []),
+        (10, {"site": 0}, [], []),  # of a place that is not known
         (10, {"built_by": "transformers", "built_at": 0}, [], []),
         (10, {"takes": ["dataset"], "call_ends_at": [10, 70]}, [], []),  # two calls in one line
         (10, {"takes": ["dataset"], "call_ends_at": [10, 30]}, ["evaluation"], ["training"]),
@@ -71,22 +73,12 @@ def test_what_else_a_line_builds(tmp_path, line, facts, of_training, of_evaluati
 
 @pytest.mark.parametrize(("serial", "also"), [(1, []), (2, ["training"])])
 def test_a_line_that_builds_several_for_training(tmp_path, serial, also):
-    """One after the other they are one that is built anew with other arguments."""
+    """One after the other they are one that is recreated with other arguments."""
     run = FakeRun()
     optimizer = run.optimizer()
     for facts in ({"serial": 1, "batch_size": 8}, {"serial": serial, "batch_size": 16}):
         run.train_pass(run.loader(10, **facts), optimizer, 4)
     assert [x.also_builds for x in run.summary(tmp_path).loaders] == [also, also]
-
-
-def test_loaders_of_places_that_nobody_knows_are_of_no_line(tmp_path):
-    run = FakeRun()
-    train, optimizer = run.loader(10, length=4, site=0), run.optimizer()
-    validation = run.loader(10, length=3, site=0)
-    for _ in range(2):
-        run.train_pass(train, optimizer, 4)
-        run.evaluation_pass(validation, 3)
-    assert [x.also_builds for x in run.summary(tmp_path).loaders] == [[], []]
 
 
 def test_a_training_loader_built_anew_each_epoch_gives_all_of_its_epochs(tmp_path):
@@ -122,28 +114,26 @@ def test_how_many_datasets_loaders_built_anew_had(tmp_path, numbers, datasets, i
     assert found.is_of_new_parts is is_new
 
 
-def test_loaders_of_one_line_that_take_turns_are_kept_apart(tmp_path):
+@pytest.mark.parametrize(
+    ("facts", "uses", "iterations"),
+    [
+        pytest.param({}, "ab ab", [2, 2, 2], id="they take turns"),
+        pytest.param({"length": 9}, "ab", [1, 1, 1], id="another length"),
+        pytest.param({"dataset": "Test"}, "ab", [1, 1, 1], id="another dataset"),
+        pytest.param({"dataset_number": 2}, "ab", [1, 1, 1], id="another one of its class"),
+        pytest.param({}, "a b", [2, 2], id="one after the other"),
+    ],
+)
+def test_which_loaders_of_one_line_are_kept_apart(tmp_path, facts, uses, iterations):
     run = FakeRun()
     train, optimizer = run.loader(10), run.optimizer()
     first = run.loader(20, length=3)
-    second = _built_again(run, first)
-    for _ in range(2):
+    loaders = {"a": first, "b": _built_again(run, first, **facts)}
+    for used in uses.split():
         run.train_pass(train, optimizer, 4)
-        run.evaluation_pass(first, 3)
-        run.evaluation_pass(second, 3)
-    assert [x.passes for x in run.summary(tmp_path).loaders] == [2, 2, 2]
-
-
-@pytest.mark.parametrize("facts", [{"length": 9}, {"dataset": "Test"}, {"dataset_number": 2}])
-def test_loaders_of_one_line_that_differ_are_kept_apart(tmp_path, facts):
-    run = FakeRun()
-    train, optimizer = run.loader(10), run.optimizer()
-    first = run.loader(20, length=3)
-    second = _built_again(run, first, **facts)
-    run.train_pass(train, optimizer, 4)
-    run.evaluation_pass(first, 3)
-    run.evaluation_pass(second, 3)
-    assert [x.passes for x in run.summary(tmp_path).loaders] == [1, 1, 1]
+        for letter in used:
+            run.evaluation_pass(loaders[letter], 3)
+    assert [x.passes for x in run.summary(tmp_path).loaders] == iterations
 
 
 def test_one_that_trains_and_one_that_evaluates_are_kept_apart(tmp_path):
@@ -173,17 +163,6 @@ def test_fetches_of_workers_go_to_the_first_of_loaders_built_anew(tmp_path):
     assert loader.fetch.n == 2
 
 
-def _serial_pass(run: FakeRun, loader: int, optimizer: int, batches: int, fetch: int) -> None:
-    """A pass whose batches the training process makes itself."""
-    run.iterate(loader)
-    for _ in range(batches):
-        run.yielded[loader] += 1
-        with run.span(Kind.LOADER_NEXT, site=loader, value=run.yielded[loader]):
-            run.fetch(fetch, 8, site=loader)
-        run.learn(optimizer, backward=5 * MS)
-    run.stop(loader)
-
-
 def test_training_loaders_of_one_line_that_are_zipped_are_kept_apart(tmp_path):
     run = FakeRun()
     one, optimizer = run.loader(10), run.optimizer()
@@ -208,74 +187,35 @@ def test_ids_are_renumbered_wherever_they_stand():
     assert renumbered(ids, {}) is ids
 
 
-def test_phases_of_training_have_their_epochs_counted_together(tmp_path):
-    run = FakeRun()
-    before, after, optimizer = run.loader(10), run.loader(20), run.optimizer()
-    for _ in range(2):
-        run.train_pass(before, optimizer, 5, samples=[4] * 5)
-    for _ in range(3):
-        run.train_pass(after, optimizer, 2, samples=[4] * 2)
-    found = run.summary(tmp_path)
-    training = found.training
-    assert (training.epochs, training.iterations, training.samples) == (5, 16, 64)
-    assert [(x.index, x.loader, x.iterations, x.steps) for x in found.epochs] == [
-        *((0, before, 5, 5), (1, before, 5, 5)),
-        *((2, after, 2, 2), (3, after, 2, 2), (4, after, 2, 2)),
-    ]
+@pytest.mark.parametrize(
+    ("loop", "epochs", "iterations", "steps"),
+    [
+        pytest.param(
+            "2( i1 5( n1 l ) s1 ) 3( i2 2( n2 l ) s2 )", 5, 16, [5, 5, 2, 2, 2], id="two phases"
+        ),
+        pytest.param("i1 5( n1 l ) i2 3( n2 l ) s2", 2, 8, [5, 3], id="the first left by a break"),
+        pytest.param("3( i1 5( n1 l ) s1 i2 2( n2 l ) s2 )", 3, 21, None, id="by turns"),
+        pytest.param("6( i1 n1 i2 n2 l )", 6, 6, None, id="two batches in every step"),
+        pytest.param(
+            "2( i1 i2 3( n1 n2 l ) s2 i2 3( n1 n2 l ) s1 )", 2, 12, None, id="zipped, one shorter"
+        ),
+        # Of 3 batches, accumulated by two: an update in the next epoch is not the last one's.
+        pytest.param("2( i1 n1 n1 f b n1 f b u s1 f b )", 2, 6, [1, 1], id="accumulated"),
+        pytest.param("2( i1 n1 3( n1 l ) s1 l ~ )", 2, 8, [4, 4], id="looks ahead"),
+    ],
+)
+def test_epochs_and_iterations_of_several_loaders(tmp_path, loop, epochs, iterations, steps):
+    summary = Loop().play(loop).run.summary(tmp_path)
+    training = summary.training
+    assert (training.epochs, training.iterations) == (epochs, iterations)
+    if steps is not None:
+        assert [(x.index, x.steps) for x in summary.epochs] == list(enumerate(steps))
+
+
+def test_a_part_is_an_epoch_of_a_phase(tmp_path):
+    run = Loop().play("2( i1 5( n1 l ) s1 ) 3( i2 2( n2 l ) s2 )").run
     third = run.summary(tmp_path, epoch=2)
     assert (third.training.steps, third.epochs[0].index) == (2, 2)
-
-
-def test_the_first_phase_may_be_left_by_a_break(tmp_path):
-    run = FakeRun()
-    before, after, optimizer = run.loader(10), run.loader(20), run.optimizer()
-    run.iterate(before)
-    for _ in range(5):
-        run.next(before)
-        run.learn(optimizer)
-    run.train_pass(after, optimizer, 3)
-    found = run.summary(tmp_path)
-    assert (found.training.epochs, found.training.iterations) == (2, 8)
-    assert [x.steps for x in found.epochs] == [5, 3]
-
-
-def test_loaders_by_turns_make_one_epoch_and_all_of_their_iterations(tmp_path):
-    run = FakeRun()
-    one, other, optimizer = run.loader(10), run.loader(20), run.optimizer()
-    for _ in range(3):
-        run.train_pass(one, optimizer, 5)
-        run.train_pass(other, optimizer, 2)
-    training = run.summary(tmp_path).training
-    assert (training.epochs, training.iterations, training.steps) == (3, 21, 21)
-
-
-def test_two_batches_in_every_step_are_one_iteration(tmp_path):
-    run = FakeRun()
-    labelled, unlabelled, optimizer = run.loader(10), run.loader(20), run.optimizer()
-    for _ in range(6):
-        for loader in (labelled, unlabelled):  # next(iter(loader))
-            run.iterate(loader)
-            run.next(loader)
-        run.learn(optimizer)
-    assert run.summary(tmp_path).training.iterations == 6
-
-
-def test_zipped_loaders_are_one_iteration_a_step(tmp_path):
-    run = FakeRun()
-    long, short, optimizer = run.loader(10), run.loader(20), run.optimizer()
-    for _ in range(2):
-        run.iterate(long)
-        run.iterate(short)
-        for number in range(6):
-            run.next(long)
-            if number and number % 3 == 0:
-                run.stop(short)
-                run.iterate(short)
-            run.next(short)
-            run.learn(optimizer)
-        run.stop(long)
-    training = run.summary(tmp_path).training
-    assert (training.epochs, training.iterations) == (2, 12)
 
 
 def test_an_epoch_has_the_waits_of_loaders_that_are_zipped_to_its_own(tmp_path):
@@ -301,21 +241,7 @@ def test_an_epoch_has_the_waits_of_loaders_that_are_zipped_to_its_own(tmp_path):
 
 
 def test_the_last_step_of_a_loader_that_looks_ahead_belongs_to_its_epoch(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    for _ in range(2):
-        run.iterate(loader)
-        run.next(loader)
-        for _ in range(3):
-            run.next(loader)
-            run.forward()
-            run.backward()
-            run.update(optimizer)
-        run.stop(loader)
-        run.learn(optimizer)
-        run.passes_time(5 * MS)
-    first, second = run.summary(tmp_path).epochs
-    assert (first.steps, second.steps) == (4, 4)
+    first, _ = Loop().play("2( i1 n1 3( n1 l ) s1 l ~ )").run.summary(tmp_path).epochs
     assert first.seconds == pytest.approx((10 + 4 * 100 + 5 + 4 * 550) * US / 1e9)
 
 
@@ -334,24 +260,6 @@ def test_a_resumed_loader_has_a_first_batch_all_the_same(tmp_path):
     assert (entry.passes, entry.first_batch_s.n, entry.wait_s.n) == (2, 2, 3)
     assert found.epochs[1].first_batch_s == pytest.approx(9e-3)
     assert found.ledger.seconds["first_batch"] == pytest.approx(9.1e-3)
-
-
-def test_an_update_in_the_next_epoch_is_not_the_last_ones(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    for _ in range(2):  # of 3 batches, accumulated by two
-        run.iterate(loader)
-        run.next(loader)
-        for number in range(2):
-            run.next(loader)
-            run.forward()
-            run.backward()
-            if number:
-                run.update(optimizer)
-        run.stop(loader)
-        run.forward()
-        run.backward()
-    assert [x.steps for x in run.summary(tmp_path).epochs] == [1, 1]
 
 
 def _over_parts(tmp_path, lengths, **facts):

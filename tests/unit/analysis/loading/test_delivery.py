@@ -12,19 +12,13 @@ from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 S = 1_000_000_000
 
 
-def take(
-    run: FakeRun, loader: int, number: int, *, blocked: int, receive: int, told: int | None = None
-) -> None:
-    """A `next` as the probes see it, with 1 ms of something else.
-
-    Args:
-        told: What is recorded of receiving, where its CPU is told too.
-    """
+def take(run, loader, number, *, blocked, receive, cpu_us=None):
+    """A `next` as the probes see it, with 1 ms of something else."""
     with run.span(Kind.LOADER_NEXT, site=loader, value=number):
         start = run.now
         run.passes_time(blocked + receive + MS)
-        flags = 0 if told is None else NextPartsFlag.CPU_TOLD
-        value = receive if told is None else told
+        flags = 0 if cpu_us is None else NextPartsFlag.CPU_TOLD
+        value = receive | (cpu_us or 0) << RECEIVE_CPU_SHIFT
         run.record(Kind.NEXT_PARTS, start, start + blocked, site=loader, value=value, flags=flags)
 
 
@@ -39,64 +33,49 @@ def test_the_first_batch_of_a_pass_is_apart(tmp_path):
             take(run, loader, number, blocked=blocked, receive=3 * MS)
             run.learn(optimizer)
         run.stop(loader)
-    [found] = run.summary(tmp_path).loaders
-    assert found.blocked_s == pytest.approx(2 * (0.040 + (READY_NS - 1) / 1e9))
-    assert found.receive_s == pytest.approx(6 * 0.003)
-    assert found.ready_share == pytest.approx(2 / 6)
-    assert found.wait_total_s == pytest.approx(found.blocked_s + found.receive_s + 6 * 0.001)
+    [row] = run.summary(tmp_path).loaders
+    assert row.blocked_s == pytest.approx(2 * (0.040 + (READY_NS - 1) / 1e9))
+    assert row.receive_s == pytest.approx(6 * 0.003)
+    assert row.ready_share == pytest.approx(2 / 6)
+    assert row.wait_total_s == pytest.approx(row.blocked_s + row.receive_s + 6 * 0.001)
 
 
-def test_working_is_told_from_waiting_for_the_worker(tmp_path):
+@pytest.mark.parametrize("cpu_us", [1000, None])
+def test_working_is_told_from_waiting_for_the_worker(tmp_path, cpu_us):
+    """Of older recordings what receiving worked is not known."""
     run = FakeRun()
     loader, optimizer = run.loader(num_workers=2), run.optimizer()
     run.iterate(loader)
     for number in range(1, 5):
-        told = 3 * MS | 1000 << RECEIVE_CPU_SHIFT
-        take(run, loader, number, blocked=MS, receive=3 * MS, told=told)
+        take(run, loader, number, blocked=MS, receive=3 * MS, cpu_us=cpu_us)
         run.learn(optimizer)
-    [found] = run.summary(tmp_path).loaders
-    assert found.receive_s == pytest.approx(3 * 0.003)
-    assert found.receive_cpu_s == pytest.approx(3 * 0.001)
+    [row] = run.summary(tmp_path).loaders
+    assert row.receive_s == pytest.approx(3 * 0.003)
+    assert row.receive_cpu_s == (None if cpu_us is None else pytest.approx(3 * 0.001))
 
 
-def test_of_older_recordings_what_receiving_worked_is_not_known(tmp_path):
+def test_each_loader_has_its_own_and_one_without_workers_none(tmp_path):
     run = FakeRun()
-    loader, optimizer = run.loader(num_workers=2), run.optimizer()
-    run.iterate(loader)
-    for number in range(1, 4):
-        take(run, loader, number, blocked=MS, receive=3 * MS)
-        run.learn(optimizer)
-    [found] = run.summary(tmp_path).loaders
-    assert (found.receive_s, found.receive_cpu_s) == (pytest.approx(2 * 0.003), None)
-
-
-def test_each_loader_has_its_own(tmp_path):
-    run = FakeRun()
-    one, other, optimizer = run.loader(1), run.loader(2), run.optimizer()
-    for loader in (one, other):
+    loaders, optimizer = [run.loader(line) for line in (1, 2, 3)], run.optimizer()
+    for loader in loaders:
         run.iterate(loader)
     for number in range(1, 4):
-        take(run, one, number, blocked=10 * MS, receive=0)
-        take(run, other, number, blocked=0, receive=5 * MS)
+        take(run, loaders[0], number, blocked=10 * MS, receive=0)
+        take(run, loaders[1], number, blocked=0, receive=5 * MS)
+        run.next(loaders[2])
         run.learn(optimizer)
-    first, second = run.summary(tmp_path).loaders
+    first, second, third = run.summary(tmp_path).loaders
     assert (first.blocked_s, first.receive_s) == pytest.approx((0.020, 0.0))
     assert (second.blocked_s, second.receive_s) == pytest.approx((0.0, 0.010))
-
-
-def test_without_workers_nothing_is_delivered(tmp_path):
-    run = FakeRun()
-    run.train_pass(run.loader(), run.optimizer(), 4)
-    [found] = run.summary(tmp_path).loaders
-    assert (found.blocked_s, found.receive_s, found.ready_share) == (None, None, None)
+    assert (third.blocked_s, third.receive_s, third.ready_share) == (None, None, None)
 
 
 def test_a_single_batch_has_no_share_of_ready_ones():
     run = FakeRun()
     take(run, 1, 1, blocked=10, receive=10)
     log = run.log()
-    found = delivery_of(log.details, log.events)
-    assert (found["blocked_s"], found["ready_share"]) == (0.0, None)
+    figures = delivery_of(log.details, log.events)
+    assert (figures["blocked_s"], figures["ready_share"]) == (0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -135,5 +114,5 @@ def test_a_batch_is_pinned_while_its_loader_is_passed_over(tmp_path):
         with run.span(Kind.LOADER_NEXT, site=loader, value=number):
             run.leaf(Kind.PIN, 3 * MS)
         run.learn(optimizer)
-    [found] = run.summary(tmp_path).loaders
-    assert found.pin_s == pytest.approx(0.006)
+    [row] = run.summary(tmp_path).loaders
+    assert row.pin_s == pytest.approx(0.006)

@@ -112,12 +112,12 @@ def memory_of(directory: Path, **how: Any) -> DeviceMemory:
 
 
 def test_peaks_are_the_allocators_own(tmp_path: Path) -> None:
-    found = memory_of(tmp_path)
-    assert found.peak_allocated_bytes == found.peak_reserved_bytes == WEIGHTS + 500 * MIB
-    assert found.limit_bytes == LIMIT
-    assert found.readings == 6 * STEPS
-    assert found.between_steps_bytes == WEIGHTS
-    assert found.not_observed == {}
+    memory = memory_of(tmp_path)
+    assert memory.peak_allocated_bytes == memory.peak_reserved_bytes == WEIGHTS + 500 * MIB
+    assert memory.limit_bytes == LIMIT
+    assert memory.readings == 6 * STEPS
+    assert memory.between_steps_bytes == WEIGHTS
+    assert memory.not_observed == {}
 
 
 def noise(scale: int) -> Callable[[int], int]:
@@ -137,10 +137,10 @@ def noise(scale: int) -> Callable[[int], int]:
 def test_growth_is_told_with_its_slope(
     tmp_path: Path, kept: Callable[[int], int], per_step: int, read_every: int
 ) -> None:
-    found = memory_of(tmp_path, kept=kept, read_every=read_every)
-    assert found.is_growing
-    assert found.growth_bytes_per_step == pytest.approx(per_step, rel=0.1)
-    assert 90 < (found.growth_steps or 0) < STEPS
+    memory = memory_of(tmp_path, kept=kept, read_every=read_every)
+    assert memory.is_growing
+    assert memory.growth_bytes_per_step == pytest.approx(per_step, rel=0.1)
+    assert 90 < (memory.growth_steps or 0) < STEPS
 
 
 @pytest.mark.parametrize(
@@ -158,18 +158,18 @@ def test_growth_is_told_with_its_slope(
     ],
 )
 def test_what_is_no_growth_is_not_told(tmp_path: Path, kept: Callable[[int], int]) -> None:
-    found = memory_of(tmp_path, kept=kept)
-    assert found.is_growing is False
+    memory = memory_of(tmp_path, kept=kept)
+    assert memory.is_growing is False
 
 
 @pytest.mark.parametrize(("steps", "read_every"), [(45, 1), (STEPS, 10)])
 def test_of_few_steps_or_readings_no_growth_is_known(
     tmp_path: Path, steps: int, read_every: int
 ) -> None:
-    found = memory_of(tmp_path, kept=lambda step: step * GIB, steps=steps, read_every=read_every)
-    assert found.is_growing is None
-    assert found.growth_bytes_per_step is None
-    assert "fewer than" in found.not_observed["growth_bytes_per_step"]
+    memory = memory_of(tmp_path, kept=lambda step: step * GIB, steps=steps, read_every=read_every)
+    assert memory.is_growing is None
+    assert memory.growth_bytes_per_step is None
+    assert "fewer than" in memory.not_observed["growth_bytes_per_step"]
 
 
 def test_counts_go_on_and_without_a_peak_the_highest_reading_is_one(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_why_nothing_is_known(tmp_path: Path) -> None:
     run = FakeRun()
     run.text(Topic.ENVIRONMENT, {"no_device_memory": "torch tells nothing"})
     run.learn(run.optimizer())
-    found = run.summary(tmp_path)
-    assert found.devices is None
-    assert found.not_observed["devices.memory"] == "torch tells nothing"
+    summary = run.summary(tmp_path)
+    assert summary.devices is None
+    assert summary.not_observed["devices.memory"] == "torch tells nothing"
 
 
 OUT_OF_MEMORY = {

@@ -1,9 +1,12 @@
-"""Readings of the allocator: at ends of phases, seldom enough, and without a trace of them."""
+"""Device memory: readings of the allocator, emptied caches, and the error that ends a run."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ import torch
 from support import fake_device
 from support.fake_device import FakeTensor
 from support.fake_memory import GIB, MIB, FakeAllocator
-from support.session import FakeClock, Recorder, Recording
+from support.session import FakeClock, Recorder, Recording, run_hooked
 from torch import nn
 
 from trainprof.inside.device.marks import DeviceMarksProbe
@@ -22,7 +25,9 @@ from trainprof.inside.device.memory import (
     SHARE_OF_TIME,
     SHORTEST_PAUSE_NS,
     DeviceMemoryProbe,
+    EmptiedCachesProbe,
     find_reader,
+    last_state,
     limit_of,
 )
 from trainprof.inside.session import Probe
@@ -83,15 +88,15 @@ class Works(nn.Module):
 
 def readings(recording: Recording) -> list[tuple[int, dict[MemoryFigure, int]]]:
     """When each was made, ms, and all that was known then."""
-    found: list[tuple[int, dict[MemoryFigure, int]]] = []
+    rows: list[tuple[int, dict[MemoryFigure, int]]] = []
     for event in recording.of(Kind.DEVICE_MEMORY):
         figure = MemoryFigure(event.flags)
         if figure == MemoryFigure.ALLOCATED:
-            known = found[-1][1] if found else {}
-            found.append((event.start // MS - 1000, {**known}))
+            known = rows[-1][1] if rows else {}
+            rows.append((event.start // MS - 1000, {**known}))
         if figure != MemoryFigure.BURST:
-            found[-1][1][figure] = event.value
-    return found
+            rows[-1][1][figure] = event.value
+    return rows
 
 
 def use_device(clock: FakeClock) -> None:
@@ -151,15 +156,6 @@ def test_only_what_changed_is_written_but_always_what_is_allocated(
     assert written[-4:] == [MemoryFigure.ALLOCATED] * 4
 
 
-def test_before_the_script_uses_a_device_nothing_is_asked(
-    recorder: Recorder, memory: FakeAllocator, clock: FakeClock
-) -> None:
-    recorder.start(*probes(), now=clock)
-    for _ in range(3):
-        Works(memory, clock)(torch.ones(1))
-    assert memory.asked == 0
-
-
 @pytest.mark.parametrize("phase_ms", [1, 100])
 def test_readings_take_no_more_than_their_share(
     recorder: Recorder, memory: FakeAllocator, clock: FakeClock, phase_ms: int
@@ -213,12 +209,14 @@ def test_statistics_stay_and_what_the_script_resets_is_read_before(
     assert last[MemoryFigure.PEAK_ALLOCATED] == 340 * MIB
 
 
-def test_while_a_graph_is_captured_nothing_is_asked(
+def test_nothing_is_asked_before_a_device_is_used_nor_while_a_graph_is_captured(
     recorder: Recorder, memory: FakeAllocator, clock: FakeClock
 ) -> None:
     session = recorder.start(*probes(), now=clock)
-    use_device(clock)
     module = Works(memory, clock)
+    module(torch.ones(1))
+    assert memory.asked == 0
+    use_device(clock)
     module(torch.ones(1))
     asked = memory.asked
     assert session.accelerator is not None
@@ -226,7 +224,7 @@ def test_while_a_graph_is_captured_nothing_is_asked(
     module(torch.ones(1))
     for finish in session.at_end:
         finish()
-    assert memory.asked == asked
+    assert memory.asked == asked > 0
 
 
 def test_an_allocator_that_does_not_tell_is_not_asked_again(
@@ -239,19 +237,14 @@ def test_an_allocator_that_does_not_tell_is_not_asked_again(
         Works(memory, clock)(torch.ones(1))
     assert memory.asked == 1
     recording = recorder.read()
-    assert {
-        "no_device_memory": "its allocator does not tell: "
-        "CUDAPluggableAllocator does not yet support getDeviceStats."
-    } in recording.notes(Topic.ENVIRONMENT)
+    notes = recording.notes(Topic.ENVIRONMENT)
+    (why,) = [note["no_device_memory"] for note in notes if "no_device_memory" in note]
+    assert str(memory.error).partition("\n")[0] in why
     assert recording.notes(Topic.PROBE_FAILED) == []
-
-
-def test_a_fault_of_ours_silences_the_readings_alone(
-    recorder: Recorder, memory: FakeAllocator, clock: FakeClock
-) -> None:
+    recorder.stop()
     recorder.start(*probes(), now=clock)
+    memory.error = LookupError("ours")  # silences the readings alone
     use_device(clock)
-    memory.error = LookupError("ours")
     for _ in range(2):
         Works(memory, clock)(torch.ones(1))
     recording = recorder.read()
@@ -276,22 +269,7 @@ def test_a_forked_child_leaves_its_parents_device_alone(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-# What torch offers, by kind of device; it is found by name alone.
-
-
-def reads(**modules: Any) -> dict[MemoryFigure, int] | None:
-    (kind,) = [name for name in modules if name != "accelerator"]
-    reader = find_reader(SimpleNamespace(**modules), kind)  # type: ignore[arg-type]
-    return None if reader is None else reader(0)
-
-
-@pytest.fixture
-def used() -> FakeAllocator:
-    allocator = FakeAllocator()
-    allocator.allocate(9 * MIB)
-    allocator.free(2 * MIB)
-    allocator.retries = 3
-    return allocator
+# What torch offers
 
 
 ALL = {
@@ -302,42 +280,45 @@ ALL = {
     MemoryFigure.RETRIES: 3,
     MemoryFigure.OUT_OF_MEMORY: 0,
 }
+NO_COUNTS = {figure: ALL[figure] for figure in list(ALL)[:4]}
+MPS = {MemoryFigure.ALLOCATED: 5, MemoryFigure.RESERVED: 8}
 
 
-def test_cuda_and_xpu_give_all_in_one_call(used: FakeAllocator) -> None:
-    for kind in ("cuda", "xpu"):
-        module = SimpleNamespace(memory_stats_as_nested_dict=used.nested, memory_stats=pytest.fail)
-        assert reads(**{kind: module}) == ALL
-    assert used.asked == 2
-
-
-def test_devices_from_elsewhere_give_them_flat(used: FakeAllocator) -> None:
-    assert reads(npu=SimpleNamespace(memory_stats=used.flat)) == ALL
-    accelerator = SimpleNamespace(memory_stats=used.flat)
-    assert reads(npu=SimpleNamespace(), accelerator=accelerator) == ALL
-
-
-def test_mps_tells_what_is_and_no_more() -> None:
-    module = SimpleNamespace(current_allocated_memory=lambda: 5, driver_allocated_memory=lambda: 8)
-    assert reads(mps=module) == {MemoryFigure.ALLOCATED: 5, MemoryFigure.RESERVED: 8}
-
-
-def test_cudas_own_allocator_keeps_no_retries(used: FakeAllocator) -> None:
-    module = SimpleNamespace(
-        memory_stats_as_nested_dict=used.nested, get_allocator_backend=lambda: "cudaMallocAsync"
-    )
-    found = reads(cuda=module)
-    assert found is not None
-    assert found.keys() == {
-        MemoryFigure.ALLOCATED,
-        MemoryFigure.RESERVED,
-        MemoryFigure.PEAK_ALLOCATED,
-        MemoryFigure.PEAK_RESERVED,
-    }
-
-
-def test_where_torch_tells_nothing_there_is_no_reader() -> None:
-    assert reads(npu=SimpleNamespace()) is None
+@pytest.mark.parametrize(
+    ("kind", "has", "figures"),
+    [
+        ("cuda", lambda x: {"memory_stats_as_nested_dict": x.nested, "memory_stats": None}, ALL),
+        ("xpu", lambda x: {"memory_stats_as_nested_dict": x.nested}, ALL),
+        ("npu", lambda x: {"memory_stats": x.flat}, ALL),
+        ("accelerator", lambda x: {"memory_stats": x.flat}, ALL),
+        (
+            "mps",
+            lambda x: {"current_allocated_memory": lambda: 5, "driver_allocated_memory": lambda: 8},
+            MPS,
+        ),
+        (
+            "cuda",
+            lambda x: {
+                "memory_stats_as_nested_dict": x.nested,
+                "get_allocator_backend": lambda: "cudaMallocAsync",  # CUDA's own keeps no retries
+            },
+            NO_COUNTS,
+        ),
+        ("npu", lambda x: {}, None),
+    ],
+)
+def test_what_torch_offers_by_kind_of_device(
+    kind: str, has: Callable[[FakeAllocator], dict[str, Any]], figures: Any
+) -> None:
+    allocator = FakeAllocator()
+    allocator.allocate(9 * MIB)
+    allocator.free(2 * MIB)
+    allocator.retries = 3
+    torch_: Any = SimpleNamespace(npu=SimpleNamespace())
+    setattr(torch_, kind, SimpleNamespace(**has(allocator)))
+    reader = find_reader(torch_, "npu" if kind == "accelerator" else kind)
+    assert (None if reader is None else reader(0)) == figures
+    assert allocator.asked <= 1
 
 
 @pytest.mark.parametrize(
@@ -359,3 +340,139 @@ def test_where_torch_tells_nothing_there_is_no_reader() -> None:
 def test_what_the_process_may_take(module: dict[str, Any], limit: int | None) -> None:
     fake: Any = SimpleNamespace(npu=SimpleNamespace(**module))
     assert limit_of(fake, "npu", 0) == limit
+
+
+# Emptied caches
+
+
+@pytest.mark.parametrize("module", [torch.cuda, torch.xpu], ids=["cuda", "xpu"])
+def test_each_call_of_empty_cache_has_its_line(recorder: Recorder, module: Any) -> None:
+    recorder.start(EmptiedCachesProbe())
+    module.empty_cache()
+    line = sys._getframe().f_lineno - 1
+    (event,) = recorder.read().of(Kind.CACHE_EMPTIED)
+    assert event.line == f"test_device_memory.py:{line}"
+    assert recorder.read().notes(Topic.PROBE_FAILED) == []
+
+
+def test_a_call_by_python_itself_at_exit_is_none(tmp_path: Path) -> None:
+    """There is no line that makes it, and nobody to hand an error to."""
+    script = "import atexit, torch\natexit.register(torch.cuda.empty_cache)\n"
+    (tmp_path / "script.py").write_text(script)
+    done = run_hooked(["script.py"], tmp_path, tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Out of memory
+
+
+# As torch 2.4 to 2.13 writes them.
+CUDA = (
+    "CUDA out of memory. Tried to allocate 1.25 GiB. GPU 1 has a total capacity of 93.02 GiB of "
+    "which 1.18 GiB is free. Process 2752205 has 91.82 GiB memory in use. Of the allocated memory "
+    "90.63 GiB is allocated by PyTorch, with 23.00 MiB allocated in private pools (e.g., CUDA "
+    "Graphs), and 120.54 MiB is reserved by PyTorch but unallocated. If reserved but unallocated "
+    "memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation."
+)
+XPU = (
+    "XPU out of memory. Tried to allocate 512 bytes. GPU 0 has a total capacity of 64.00 GiB of "
+    "which 0 bytes is free. Of the allocated memory 63.00 GiB is allocated by PyTorch, and 0 bytes "
+    "is reserved by PyTorch but unallocated. Please use `empty_cache` to release all unoccupied "
+    "cached memory."
+)
+OF_MPS = "MPS backend out of memory (MPS allocated: 9.05 GB). Tried to allocate 256.00 MB"
+
+
+def ends_by(monkeypatch: pytest.MonkeyPatch, raises: Callable[[], Any]) -> dict[str, Any] | None:
+    try:
+        raises()
+    except BaseException as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        monkeypatch.delattr(sys, "last_exc", raising=False)
+    return last_state(lambda code: code.co_name != "in_a_library")
+
+
+def in_a_library(error: BaseException) -> None:
+    raise error
+
+
+def user(error: BaseException) -> None:
+    in_a_library(error)
+
+
+def test_the_sentences_of_cuda_and_xpu_are_read_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ends_by(monkeypatch, lambda: user(torch.OutOfMemoryError(CUDA)))
+    assert state is not None
+    place = state.pop("place")
+    assert place == [__file__, user.__code__.co_firstlineno + 1, "user"]
+    assert state == {
+        "device": 1,
+        "requested_bytes": round(1.25 * GIB),
+        "total_bytes": round(93.02 * GIB),
+        "free_bytes": round(1.18 * GIB),
+        "allocated_bytes": round(90.63 * GIB),
+        "kept_bytes": round(120.54 * MIB),
+    }
+    state = ends_by(monkeypatch, lambda: user(torch.cuda.OutOfMemoryError(XPU)))
+    assert state is not None
+    assert (state["requested_bytes"], state["free_bytes"], state["kept_bytes"]) == (512, 0, 0)
+
+
+@pytest.mark.parametrize("message", [OF_MPS, "CUDA error: out of memory", "CUDA out of memory."])
+def test_what_a_sentence_does_not_have_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    state = ends_by(monkeypatch, lambda: user(RuntimeError(message)))
+    assert state is not None
+    assert [value for name, value in state.items() if name != "place"] == [None] * 6
+
+
+def test_an_error_that_it_caused_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises() -> None:
+        try:
+            user(torch.OutOfMemoryError(CUDA))
+        except RuntimeError as error:
+            raise ValueError("batch too large") from error
+
+    state = ends_by(monkeypatch, raises)
+    assert state is not None
+    assert state["device"] == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        MemoryError("out of memory"),
+        ValueError("out of memory"),
+        SystemExit(1),
+        KeyboardInterrupt(),
+        RuntimeError(7),
+    ],
+)
+def test_other_errors_do_not_count(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    assert ends_by(monkeypatch, lambda: user(error)) is None
+
+
+def test_an_error_that_the_script_caught_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    monkeypatch.delattr(sys, "last_exc", raising=False)
+    with contextlib.suppress(torch.OutOfMemoryError):
+        user(torch.OutOfMemoryError(CUDA))
+    assert last_state(lambda code: True) is None
+
+
+def test_a_rank_that_exits_by_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.multiprocessing makes `sys.exit(1)` of it, and our turn comes while that passes."""
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    monkeypatch.delattr(sys, "last_exc", raising=False)
+    try:
+        try:
+            user(torch.OutOfMemoryError(CUDA))
+        except Exception:
+            sys.exit(1)
+    except SystemExit:
+        state = last_state(lambda code: True)
+    assert state is not None
+    assert state["device"] == 1
