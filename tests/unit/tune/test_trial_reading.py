@@ -71,7 +71,7 @@ def run_of(
     child_raised=None,
     is_overdue=False,
     silent_ms=0,
-) -> Measured:
+):
     """A child trains, and its parent ends with so many a status."""
     child = FakeRun(pid=20, role="child", header={"ancestors": [LAUNCHER_PID, 1]})
     loader, optimizer = child.loader(41, length=1000), child.optimizer()

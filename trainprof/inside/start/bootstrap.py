@@ -112,7 +112,6 @@ class ScriptProcess:
             atexit.register(self._on_exit)
 
     def _time_lines(self) -> Lines | None:
-        """Returns what times lines, where that is asked for and line_profiler is to be had."""
         options = self._options.get("lines")
         words = getattr(sys, "orig_argv", ())
         if not isinstance(options, dict) or any(HELPER_OF_MULTIPROCESSING in w for w in words):
@@ -131,7 +130,6 @@ class ScriptProcess:
         return None
 
     def _install_lines(self, lines: Lines) -> None:
-        """Lets lines be timed from the script's first on."""
         _install_in_script(lines.profile)
         callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
