@@ -44,7 +44,6 @@ _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 class NoLineTimes(TrainprofError):
     slug: ClassVar[str] = "no-line-times"
-    exit_code: ClassVar[int] = 2
 
 
 def _only(text: str) -> str:
