@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.events import FakeRun
 
-from trainprof.record.schema import Kind, LookFlag, Topic
+from trainprof.record.schema import Kind, StackFlag, Topic
 
 
 def stack(run: FakeRun, *frames: tuple[int, str] | int, file: str = "train.py") -> int:
@@ -21,5 +21,5 @@ def sample(
 ) -> None:
     """Takes one now, that was due some ns earlier."""
     if flags is None:
-        flags = 0 if late else LookFlag.KNOWN
-    run.record(Kind.LOOK, run.now - late, run.now, site=seen, value=held_ns, flags=flags)
+        flags = 0 if late else StackFlag.KNOWN
+    run.record(Kind.STACK_SAMPLE, run.now - late, run.now, site=seen, value=held_ns, flags=flags)

@@ -113,9 +113,9 @@ class Kind(IntEnum):
     # An event put into a device's stream at `start`, seen reached at `end`; site = device; value =
     # ns (signed) on the device since the thread's mark before; flags = DeviceMark
     DEVICE_MARK = 74
-    # A look at what a thread was running, wanted at `start` and taken at `end`; site = stack;
-    # flags = Look; value = ns for which Python code that let nobody else run any went on
-    LOOK = 75
+    # What a thread was running, wanted at `start` and taken at `end`; site = stack;
+    # flags = StackFlag; value = ns for which Python code that let nobody else run any went on
+    STACK_SAMPLE = 75
     # In a trial: from here on a loader's batches are copies of earlier ones; site = loader id,
     # value = how many there are
     FREE_DATA = 76
@@ -235,8 +235,8 @@ class Writer(IntEnum):
     DISTRIBUTED = 5  # torch.distributed.checkpoint
 
 
-class LookFlag(IntEnum):
-    """Bits of a LOOK record's flags."""
+class StackFlag(IntEnum):
+    """Bits of a STACK_SAMPLE record's flags."""
 
     KNOWN = 1  # else the thread had gone on before it could be looked at
     WAITS = 2  # in Python's own code that waits for another thread or process

@@ -163,21 +163,6 @@ def test_one_line_that_builds_several_loaders_says_so(tmp_path, capsysbinary):
     assert b"# mind: its line builds 2 loaders (training, evaluation): it counts for all" in out
 
 
-def test_two_changes_of_one_loaders_workers_are_not_made_together(tmp_path, capsysbinary):
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8, num_workers=2)\n")
-    suggested(tmp_path, capsysbinary)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    [first] = summary["findings"]
-    changes = ({"num_workers": 0}, {"persistent_workers": True}, {"pin_memory": True})
-    summary["findings"] = [{**first, "change": change} for change in changes]
-    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    assert run_command(["report", str(tmp_path / "run"), "--suggest-patch"]) == 0
-    out = capsysbinary.readouterr().out
-    assert out.count(b"# edit by hand: one above changes the same call") == 1
-    apply("git", out, tmp_path)
-    assert "(d, 8, num_workers=0, pin_memory=True)" in (tmp_path / "train.py").read_text()
-
-
 def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(tmp_path, capsysbinary):
     script = tmp_path / "train.py"
     script.write_text("a = DataLoader(d, 8)\n")

@@ -20,7 +20,7 @@ from trainprof.tune.runner import Script, label_of
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox
 from trainprof.tune.search import Search
 from trainprof.tune.session import TuneOptions
-from trainprof.tune.trial import WARM_UP, Measured, Trial
+from trainprof.tune.trial import Measured
 
 Captured = pytest.CaptureFixture[str]
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
@@ -54,19 +54,6 @@ def test_what_is_faster_is_recommended_on_stdout(planted, capsys):
     assert "trial 4 of about " in shown.err
     assert run_command(["report", "t"]) == 0
     assert capsys.readouterr().out == shown.out
-
-
-def test_a_warm_up_of_few_steps_is_no_failure(planted, capsys, monkeypatch):
-    change_runs(
-        monkeypatch,
-        lambda run, _: (
-            replace(run, outcome=TOO_FEW_STEPS, pace=None) if run.trial.name == WARM_UP else run
-        ),
-    )
-    assert run_command(["tune", "-o", "t", "train.py"]) == 0
-    shown = capsys.readouterr().err
-    assert "warm_up: done, not counted" in shown
-    assert TOO_FEW_STEPS not in shown
 
 
 def test_the_json_is_the_contracts(planted, capsys):
@@ -167,40 +154,6 @@ def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with
     again = ("--trial-steps", "80", "--interval", "0.5", "-o", "t", "--budget", "10m")
     ended = json_of(capsys, "--resume", "t", *again, "train.py")["tuning"]
     assert (ended["ended_by"], ended["trial_steps"]) == ("finished", 80)
-
-
-def test_a_directory_in_the_place_of_the_summary_is_named(planted, capsys):
-    json_of(capsys, "-o", "t", "train.py")
-    Path("t/summary.json").unlink()
-    Path("t/summary.json").mkdir()
-    shown = " ".join(complaint(capsys, *GO_ON).split())
-    assert "summary.json cannot be written: a directory is in its place" in shown
-    assert "t/summary.json, then go on with --resume" in shown
-    assert run_command(["report", "t"]) == 2
-    assert "is a `tune` run: only its whole result is shown" in capsys.readouterr().err
-    Path("t/summary.json").rmdir()
-    os.mkfifo("t/summary.json")
-    assert json_of(capsys, *GO_ON)["tuning"]["ended_by"] == "finished"
-    assert Path("t/summary.json").is_file()
-
-
-def test_a_trial_on_another_device_is_told_and_not_counted(planted, capsys, monkeypatch):
-    json_of(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
-    begun, read = json.loads(Path("t/tune.json").read_text()), journal.read
-    shown_by = {"device": "cuda (NVIDIA T4)"}
-
-    def read_on_another(*words, **named):
-        return replace(read(*words, **named), ground={"device": "cuda (NVIDIA H100)"})
-
-    change_runs(monkeypatch, lambda run, _: replace(run, ground=shown_by))
-    monkeypatch.setattr(journal, "read", read_on_another)
-    shown = " ".join(complaint(capsys, "--resume", "t", "--budget", "10m", "train.py").split())
-    assert "device was cuda (NVIDIA H100) and is cuda (NVIDIA T4): its trials" in shown
-    assert json.loads(Path("t/tune.json").read_text())["done"] == begun["done"]
-    name = planted[-1]
-    Path("t/trials", label_of(Trial(name), planted.count(name))).rmdir()
-    shown_by["device"] = "cuda (NVIDIA H100)"
-    assert json_of(capsys, *GO_ON)["tuning"]["ended_by"] == "finished"
 
 
 def refused(directory, words):

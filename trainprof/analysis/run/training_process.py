@@ -27,7 +27,7 @@ _OF_LOADER: Final = (
 # Those whose site is the id of any text.
 _OF_TEXT: Final = (
     *_OF_LOADER,
-    Kind.LOOK,
+    Kind.STACK_SAMPLE,
     Kind.FOUND_SYNC,
     Kind.COMPILE,
     Kind.COLLECTIVE,

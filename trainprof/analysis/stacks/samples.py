@@ -14,7 +14,7 @@ from trainprof.analysis.loading.fetches import Details
 from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, ProcessLog
 from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, within
-from trainprof.record.schema import FETCHED, Kind, LookFlag, Topic
+from trainprof.record.schema import FETCHED, Kind, StackFlag, Topic
 
 # Fewer looks say little about a part of the run.
 MIN_SAMPLES: Final = 8
@@ -67,24 +67,24 @@ class StackSamples:
 
 def thread_samples(details: Details, thread: int) -> StackSamples:
     """Picks the looks at a thread out of a process's details."""
-    rows = details[(details["kind"] == Kind.LOOK) & (details["thread"] == thread)]
+    rows = details[(details["kind"] == Kind.STACK_SAMPLE) & (details["thread"] == thread)]
     rows = rows[np.argsort(rows["end"], kind="stable")]
 
-    def has(flag: LookFlag) -> Bool:
+    def has(flag: StackFlag) -> Bool:
         is_set: Bool = (rows["flags"] & flag) > 0
         return is_set
 
     return StackSamples(
         wanted_ns=rows["start"].astype(np.int64),
         taken_ns=rows["end"].astype(np.int64),
-        is_known=has(LookFlag.KNOWN),
+        is_known=has(StackFlag.KNOWN),
         stack=rows["site"].astype(np.int64),
-        waits=has(LookFlag.WAITS),
+        waits=has(StackFlag.WAITS),
         held_ns=rows["value"].astype(np.int64),
-        is_alone=~has(LookFlag.CROWDED),
-        runs=has(LookFlag.RUNS),
-        is_operator=has(LookFlag.OPERATOR),
-        of_arrays=has(LookFlag.ARRAYS),
+        is_alone=~has(StackFlag.CROWDED),
+        runs=has(StackFlag.RUNS),
+        is_operator=has(StackFlag.OPERATOR),
+        of_arrays=has(StackFlag.ARRAYS),
     )
 
 
@@ -95,7 +95,7 @@ def distinct(samples: StackSamples) -> int:
 
 def sampled_threads(details: Details) -> list[int]:
     """Returns the threads that were looked at."""
-    threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.LOOK]).tolist()
+    threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.STACK_SAMPLE]).tolist()
     return threads
 
 

@@ -34,7 +34,7 @@ from trainprof.inside.stacks.copied_frames import (
     stack_of,
 )
 from trainprof.inside.stacks.last_stacks import LastStacks
-from trainprof.record.schema import Kind, LookFlag, Topic
+from trainprof.record.schema import Kind, StackFlag, Topic
 
 # A sample costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
 # rarely another is needed: how many samples, and the time between two until then.
@@ -68,7 +68,7 @@ _MOST_KNOWN: Final = 64
 _OF_ARRAYS: Final = ("numpy", "scipy")
 # As a metaclass could not answer for its class: nothing of the script's is to run.
 _MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
-_LOOK: Final = int(Kind.LOOK)
+_LOOK: Final = int(Kind.STACK_SAMPLE)
 CoreTimes = tuple[int, int] | None
 
 
@@ -221,11 +221,11 @@ class _Sample:
     works: set[int] = field(default_factory=set)
 
     def flags(self, ident: int, *, is_running: bool) -> int:
-        waits = LookFlag.WAITS if ident in self.waiting else 0
-        runs = LookFlag.RUNS if is_running else 0
-        operator = LookFlag.OPERATOR if runs and not waits and ident in self.by_torch else 0
-        arrays = LookFlag.ARRAYS if runs and not waits and ident in self.by_arrays else 0
-        crowded = LookFlag.CROWDED if self.works - {ident} else 0
+        waits = StackFlag.WAITS if ident in self.waiting else 0
+        runs = StackFlag.RUNS if is_running else 0
+        operator = StackFlag.OPERATOR if runs and not waits and ident in self.by_torch else 0
+        arrays = StackFlag.ARRAYS if runs and not waits and ident in self.by_arrays else 0
+        crowded = StackFlag.CROWDED if self.works - {ident} else 0
         return waits | runs | operator | arrays | crowded
 
 
@@ -397,7 +397,7 @@ class StackSampler:
             # What is named, written down and read of code may release the GIL.
             for ident, stack in sample.watched.items():
                 flags = sample.flags(ident, is_running=ident in running)
-                flags |= LookFlag.KNOWN if is_known else 0
+                flags |= StackFlag.KNOWN if is_known else 0
                 number = self._stack(stack)
                 for at in wanted:
                     still_ns = max(held_ns - (at - wanted[0]), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
-from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic, TransferFlag
+from trainprof.record.schema import Kind, StackFlag, SyncFlag, Topic, TransferFlag
 
 
 def loop(
@@ -193,7 +193,7 @@ def test_what_comes_behind_an_evaluation_is_named_by_samples(tmp_path, forwards,
     def sampled(stack):
         with run.span(Kind.FORWARD, flags=LEARNS if stack == training else 0):
             run.passes_time(MS)
-            run.record(Kind.LOOK, run.now, run.now, site=stack, flags=LookFlag.KNOWN)
+            run.record(Kind.STACK_SAMPLE, run.now, run.now, site=stack, flags=StackFlag.KNOWN)
             run.passes_time(MS)
 
     for _ in range(4):

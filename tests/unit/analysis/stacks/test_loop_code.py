@@ -15,11 +15,11 @@ from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, BETWEEN_FORWARDS, IN_CLOSURE
-from trainprof.record.schema import CompileFlag, ForwardFlag, Kind, LookFlag, SyncFlag, Topic
+from trainprof.record.schema import CompileFlag, ForwardFlag, Kind, StackFlag, SyncFlag, Topic
 
 STEPS, LONG = 30, 60
-OPERATOR = LookFlag.KNOWN | LookFlag.RUNS | LookFlag.OPERATOR
-PYTHON = {"flags": LookFlag.KNOWN, "held_ns": MS}
+OPERATOR = StackFlag.KNOWN | StackFlag.RUNS | StackFlag.OPERATOR
+PYTHON = {"flags": StackFlag.KNOWN, "held_ns": MS}
 NUMPY = SyncFlag.NUMPY | SyncFlag.ON_CPU
 
 
@@ -141,10 +141,14 @@ def train(
         ({"reads": (NUMPY,)}, 0.0, 0.0),
         ({"reads": (SyncFlag.TOLIST | SyncFlag.ON_CPU,)}, 0.0, 0.0),
         # Nor what sleeps, or holds the GIL.
-        ({"flags": LookFlag.KNOWN}, 0.0, 0.0),
-        ({"flags": LookFlag.KNOWN | LookFlag.RUNS}, 0.0, 0.0),  # a library without torch
+        ({"flags": StackFlag.KNOWN}, 0.0, 0.0),
+        (
+            {"flags": StackFlag.KNOWN | StackFlag.RUNS},
+            0.0,
+            0.0,
+        ),  # a library without torch
         (PYTHON, 0.0, 0.0),
-        ({"flags": LookFlag.KNOWN | LookFlag.WAITS}, 0.0, 0.0),
+        ({"flags": StackFlag.KNOWN | StackFlag.WAITS}, 0.0, 0.0),
     ],
 )
 def test_a_loss_of_torchs_functions_is_the_models_own_work(
@@ -170,7 +174,7 @@ def test_a_loss_is_known_wherever_it_stands(tmp_path: Path, step: Step, place: s
     assert summary.loss_in_loop_s == pytest.approx(STEPS * 0.010, rel=0.05)
     assert summary.loss_by_place == {place: summary.loss_in_loop_s}
     assert summary.ledger.other_by_place[place] == pytest.approx(STEPS * 0.010, rel=0.05)
-    for number, how in enumerate(({"flags": LookFlag.KNOWN}, {"reads": (NUMPY,)})):
+    for number, how in enumerate(({"flags": StackFlag.KNOWN}, {"reads": (NUMPY,)})):
         summary, line = train(FakeRun(), tmp_path / str(number), step=step, **how)
         assert (line.torch_share, line.loss_share) == (0.0, 0.0)
         assert (summary.loss_in_loop_s, summary.loss_by_place) == (0.0, {})
@@ -201,11 +205,11 @@ def stop_counting(run: FakeRun, after_steps: int) -> int:
     [
         # What a line computed while reads were counted it computes later.
         (3, {}, 1.0),
-        (3, {"flags": LookFlag.KNOWN}, 0.0),
+        (3, {"flags": StackFlag.KNOWN}, 0.0),
         (3, {"reads": (ITEM_ON_CPU,) * 8}, 0.0),
         # Of a line that was met only later it is known only if it is Python.
         (0, {}, None),
-        (0, {"flags": LookFlag.KNOWN}, 0.0),
+        (0, {"flags": StackFlag.KNOWN}, 0.0),
         (0, {"reads": (NUMPY,)}, 0.0),
     ],
 )
@@ -247,7 +251,7 @@ def test_what_is_not_known_is_left_out_of_the_rest(tmp_path: Path) -> None:
     ("step", "flags", "bottleneck", "share"),
     [
         (usual, OPERATOR, "compute", 21 / 22),
-        (usual, LookFlag.KNOWN, "host", 10 / 22),
+        (usual, StackFlag.KNOWN, "host", 10 / 22),
         (behind_the_update, OPERATOR, "host", 10 / 22),
     ],
 )

@@ -9,7 +9,7 @@ from support.events import LEARNS, MS, US, FakeRun
 from support.stack_samples import sample, stack
 
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.record.schema import Kind, LookFlag, SyncFlag, Topic
+from trainprof.record.schema import Kind, StackFlag, SyncFlag, Topic
 
 STEPS = 60
 MASK, OTHER = 31, 35
@@ -53,9 +53,9 @@ def train(
         with run.span(Kind.FORWARD, flags=LEARNS):
             run.passes_time(10 * MS)
             is_python = step < first_held or (step % 10) < 10 * python
-            known = LookFlag.KNOWN if is_known or not is_python else 0
+            known = StackFlag.KNOWN if is_known or not is_python else 0
             if crowded_of and step % crowded_of == 0:
-                known |= LookFlag.CROWDED
+                known |= StackFlag.CROWDED
             if is_python:
                 sample(run, here, late=held_ns, held_ns=held_ns, flags=known | flags | arrays)
             else:
@@ -63,7 +63,7 @@ def train(
             run.passes_time(10 * MS)
         with run.span(Kind.BACKWARD):
             run.passes_time(5 * MS)
-            sample(run, backward, flags=LookFlag.KNOWN | flags)
+            sample(run, backward, flags=StackFlag.KNOWN | flags)
             run.passes_time(5 * MS)
         run.update(optimizer)
     run.stop(loader)
@@ -71,14 +71,14 @@ def train(
 
 
 def test_a_librarys_arrays_count_though_they_release_the_gil(tmp_path: Path) -> None:
-    flags = LookFlag.RUNS | LookFlag.ARRAYS
+    flags = StackFlag.RUNS | StackFlag.ARRAYS
     summary = train(FakeRun(), tmp_path, held_ns=0, is_known=True, arrays=flags)
     [finding] = summary.findings
     assert (finding.id, finding.site) == ("python_in_model", "model.py:31")
     assert summary.python_in_model.seconds["forward"] == pytest.approx(0.6, rel=0.05)
     assert summary.python_in_model.seconds["backward"] == 0
     # In the user's own code it looks like an operator of torch's.
-    flags = LookFlag.RUNS | LookFlag.OPERATOR
+    flags = StackFlag.RUNS | StackFlag.OPERATOR
     own = train(FakeRun(), tmp_path / "own", held_ns=0, is_known=True, arrays=flags)
     assert own.findings == []
 
@@ -112,7 +112,7 @@ def test_python_in_the_forward_has_its_share_and_line(
         {"python": 0.0},
         {"held_ns": 60 * US},  # as between two of torch's operators
         {"python": 0.1},  # by so few looks that it may be chance
-        {"flags": LookFlag.CROWDED},  # another thread may have been the one
+        {"flags": StackFlag.CROWDED},  # another thread may have been the one
         {"crowded_of": 10},  # and at the other looks, before it went to wait
     ],
 )

@@ -33,7 +33,7 @@ from trainprof.inside.stacks.sampler import (
     TorchUsers,
     why_not_here,
 )
-from trainprof.record.schema import Kind, LookFlag, Topic
+from trainprof.record.schema import Kind, StackFlag, Topic
 
 pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not sampled here")
 MS = 1_000_000
@@ -79,7 +79,7 @@ def frames(recording: Recording, sample: Event) -> list[str]:
     return [json.loads(recording.texts[site][1])[2] for site in sample.text]
 
 
-def count(samples: Iterable[Event], flag: LookFlag) -> int:
+def count(samples: Iterable[Event], flag: StackFlag) -> int:
     return sum(sample.flags & flag > 0 for sample in samples)
 
 
@@ -90,13 +90,13 @@ def test_a_busy_line_is_sampled_and_so_is_the_line_that_called_it(recorder: Reco
     for wanted in range(60, 1200, 60):  # on full cores many samples are late
         work_until(probe, wanted)
         recording = recorder.read()
-        looks = recording.of(Kind.LOOK)
-        samples = [x for x in looks if x.text and x.flags & LookFlag.KNOWN]
+        looks = recording.of(Kind.STACK_SAMPLE)
+        samples = [x for x in looks if x.text and x.flags & StackFlag.KNOWN]
         if len(samples) >= 30:
             break
     assert recording.notes(Topic.PROBE_FAILED) == []
     assert all(sample.start <= sample.end for sample in samples)
-    assert count(samples, LookFlag.WAITS) == 0
+    assert count(samples, StackFlag.WAITS) == 0
     stacks = [frames(recording, sample) for sample in samples]
     burning = [stack for stack in stacks if "burn" in stack[:2]]
     assert len(burning) > len(samples) / 2
@@ -107,13 +107,13 @@ def test_a_busy_line_is_sampled_and_so_is_the_line_that_called_it(recorder: Reco
 def test_a_thread_that_waits_and_one_that_works(recorder: Recorder) -> None:
     probe, never = start(recorder), threading.Event()
     work_until(probe, 30, lambda: never.wait(0.01))
-    waiting = recorder.read().of(Kind.LOOK)
+    waiting = recorder.read().of(Kind.STACK_SAMPLE)
     work_until(probe, 60)
-    working = recorder.read().of(Kind.LOOK)[len(waiting) :]
+    working = recorder.read().of(Kind.STACK_SAMPLE)[len(waiting) :]
     for samples, is_wait in ((waiting, True), (working, False)):
         # One that had to wait stands for all that were due meanwhile: each counts once here.
         each = {sample.end: sample for sample in samples}.values()
-        assert (count(each, LookFlag.WAITS) > len(each) / 2) is is_wait
+        assert (count(each, StackFlag.WAITS) > len(each) / 2) is is_wait
 
 
 @pytest.mark.usefixtures("often", "alone")
@@ -131,8 +131,8 @@ def test_who_runs_while_the_gil_is_free_and_who_sleeps(recorder: Recorder, is_as
     for attempt in attempts():  # with another test the other thread may hold the only core
         work = (lambda: time.sleep(0.02)) if is_asleep else (lambda: zlib.crc32(data))
         work_until(probe, 80 * (attempt + 1), work)
-        free = [x for x in recorder.read().of(Kind.LOOK) if x.value == 0][begin:]
-        runs = count(free, LookFlag.RUNS)
+        free = [x for x in recorder.read().of(Kind.STACK_SAMPLE) if x.value == 0][begin:]
+        runs = count(free, StackFlag.RUNS)
         is_right = runs < len(free) / 4 if is_asleep else runs > len(free) / 2
         if free and is_right:
             break
@@ -176,8 +176,8 @@ def test_torchs_operators_and_what_else_lets_others_run(
         probe = start(recorder)
         work_until(probe, 80, does.get(work, lambda: numbers.softmax(0).exp().sum()))
         recorder.stop()
-        samples = recorder.read().of(Kind.LOOK)[8:]
-        of_torch, of_arrays = (count(samples, x) for x in (LookFlag.OPERATOR, LookFlag.ARRAYS))
+        samples = recorder.read().of(Kind.STACK_SAMPLE)[8:]
+        of_torch, of_arrays = (count(samples, x) for x in (StackFlag.OPERATOR, StackFlag.ARRAYS))
         are_operators = of_torch > len(samples) / 2 if operators else of_torch < len(samples) / 4
         are_arrays = of_arrays > len(samples) / 2 if arrays else of_arrays == 0
         if are_operators and are_arrays:
@@ -190,9 +190,9 @@ def test_how_long_the_gil_was_held(recorder: Recorder) -> None:
     released.acquire()
     # As torch's operators, this lets others run meanwhile.
     work_until(probe, 60, lambda: released.acquire(timeout=0.02))
-    idle = recorder.read().of(Kind.LOOK)
+    idle = recorder.read().of(Kind.STACK_SAMPLE)
     work_until(probe, 120)
-    working = recorder.read().of(Kind.LOOK)[len(idle) + 1 :]
+    working = recorder.read().of(Kind.STACK_SAMPLE)[len(idle) + 1 :]
     assert sum(sample.value > 0 for sample in idle) < len(idle) / 3
     assert sum(sample.value > 0 for sample in working) > len(working) / 3
     assert all(sample.value <= sample.end - sample.start for sample in working)
@@ -217,9 +217,9 @@ def test_who_releases_the_gil_for_moments_is_sampled_late_or_where_it_works(
     for wanted in range(60, 361, 60):  # on full cores many samples are late all the same
         work_until(probe, wanted, work)
         recording = recorder.read()
-        samples = recording.of(Kind.LOOK)[begin:]
+        samples = recording.of(Kind.STACK_SAMPLE)[begin:]
         begin += len(samples)
-        known = [frames(recording, x) for x in samples if x.flags & LookFlag.KNOWN]
+        known = [frames(recording, x) for x in samples if x.flags & StackFlag.KNOWN]
         elsewhere = [stack for stack in known if not {"burn", "<genexpr>"} & {*stack}]
         # It sleeps for about a fifth of the time, and has no core for some of the rest.
         if len(elsewhere) < 0.4 * len(samples):
@@ -249,7 +249,7 @@ def test_who_holds_the_gil_for_longer_than_a_period_counts_for_all_of_it(
             work()
             spent[work] += time.perf_counter() - begin
         recording = recorder.read()
-        stacks = [{*frames(recording, sample)} for sample in recording.of(Kind.LOOK)]
+        stacks = [{*frames(recording, sample)} for sample in recording.of(Kind.STACK_SAMPLE)]
         held, asleep = (sum(name in stack for stack in stacks) for name in ("hold", "let_go"))
         share, truth = held / max(held + asleep, 1), spent[hold] / sum(spent.values())
         if abs(share - truth) < 0.1 and held + asleep > 100:
@@ -270,10 +270,10 @@ def test_another_thread_that_runs_python_code(recorder: Recorder, is_busy: bool)
     thread = threading.Thread(target=other)
     thread.start()
     work_until(probe, 60)
-    samples = recorder.read().of(Kind.LOOK)
+    samples = recorder.read().of(Kind.STACK_SAMPLE)
     is_over.set()
     thread.join()
-    crowded = count(samples, LookFlag.CROWDED)
+    crowded = count(samples, StackFlag.CROWDED)
     assert crowded > len(samples) / 2 if is_busy else crowded < len(samples) / 4
 
 
@@ -315,7 +315,10 @@ def test_the_script_sees_no_thread_and_no_collector_switched_off(
     monkeypatch.setattr(StackSampler, "_stack", naming)
     probe = StackSampler()
     session = recorder.start(probe, ForwardProbe())
-    assert (recorder.read().of(Kind.LOOK), probe._samples) == ([], 0)  # nothing computes yet
+    assert (recorder.read().of(Kind.STACK_SAMPLE), probe._samples) == (
+        [],
+        0,
+    )  # nothing computes yet
     compute()
     assert threading.enumerate() == threads
     work_until(probe, 10)
@@ -405,10 +408,10 @@ def test_a_thread_is_sampled_before_it_can_go_on(
     monkeypatch.setattr(sampler, "times_waited", lambda: waits)
     probe = start(recorder)
     stays()
-    written = len(recorder.read().of(Kind.LOOK))
+    written = len(recorder.read().of(Kind.STACK_SAMPLE))
     goes_on()
     recording = recorder.read()
-    held, *later = [frames(recording, x) for x in recording.of(Kind.LOOK)[written:]]
+    held, *later = [frames(recording, x) for x in recording.of(Kind.STACK_SAMPLE)[written:]]
     assert "goes_on" not in held
     assert any("goes_on" in names for names in later)
 
