@@ -118,14 +118,7 @@ def timings(draw: st.DrawFn) -> dict[tuple[int, str], list[tuple[int, int, int]]
 @example({(5, "decorated"): []}, 1e-6, False, False, False)
 @example({(5, "decorated"): [(11, 1, 0)]}, 1e-6, False, False, True)
 @example({(5, "decorated"): [(11, 2**60, 2**60)]}, 1e-9, False, False, True)
-def test_the_table_is_kernprofs(
-    file: Path,
-    timings: dict[tuple[int, str], list[tuple[int, int, int]]],
-    shown_s: float,
-    skip_zero: bool,
-    sort: bool,
-    is_there: bool,
-) -> None:
+def test_the_table_is_kernprofs(file, timings, shown_s, skip_zero, sort, is_there):
     path = str(file) if is_there else "/nowhere/photos.py"
     stats = {(path, line, name): rows for (line, name), rows in timings.items()}
     theirs = io.StringIO()
@@ -144,7 +137,7 @@ def test_the_table_is_kernprofs(
     assert ours == theirs.getvalue()
 
 
-def test_what_it_looks_like() -> None:
+def test_what_it_looks_like():
     rows = (LineTime(2, 1000, 5_000_000_000), LineTime(3, 1000, 12_345_678))
     text = ("def f(x):\n", "    wait(x)\n", "    return x\n")
     function = FunctionTimes("/project/f.py", 1, "f", "", Source(text), rows)
@@ -164,7 +157,7 @@ def test_what_it_looks_like() -> None:
     )
 
 
-def test_a_gap_that_only_damage_tells_of_is_not_printed() -> None:
+def test_a_gap_that_only_damage_tells_of_is_not_printed():
     rows = (LineTime(2, 1, 1), LineTime(1 << 24, 1, 1))
     text = kernprof_table.render(LineProfile((FunctionTimes("f", 1, "f", "", None, rows),)))
     assert len(text.splitlines()) < 20
@@ -188,9 +181,7 @@ def acting(text: str) -> list[str]:
 
 @settings(deadline=None, max_examples=150)
 @given(name=hostile, path=hostile, line=hostile, has_text=st.booleans(), unit=st.booleans())
-def test_nothing_in_a_name_or_a_line_acts(
-    name: str, path: str, line: str, has_text: bool, unit: bool
-) -> None:
+def test_nothing_in_a_name_or_a_line_acts(name, path, line, has_text, unit):
     source = Source(("def f():\n", f"    {line}\n", "    pass\n")) if has_text else None
     seen = FunctionTimes(
         path, 1, name, name, source, (LineTime(2, 1, 5),), ((WORKER, (LineTime(2, 1, 5),)),)
@@ -268,7 +259,7 @@ def alone(*rows: LineTime, text: Source | None = None, name: str = "f") -> Funct
     return FunctionTimes("f.py", 1, name, "", text or Source(("pass\n",)), rows)
 
 
-def test_line_pages(golden: Any, gallery: Any) -> None:
+def test_line_pages(golden, gallery):
     closing = ("see it again:", "trainprof lines latest")
     golden("lines_80.txt", page(photos(), closing=closing))
     golden("lines_120.txt", page(photos(), 120, closing=closing, unit_s=1e-3))
@@ -308,7 +299,7 @@ def test_line_pages(golden: Any, gallery: Any) -> None:
     )
 
 
-def test_hot_lines_are_red_where_colour_is_allowed() -> None:
+def test_hot_lines_are_red_where_colour_is_allowed():
     text = page(photos(), color=True)
     (hot,) = [row for row in text.splitlines() if "picture.load()" in row]
     assert hot.startswith("\x1b[1;31m")
@@ -317,7 +308,7 @@ def test_hot_lines_are_red_where_colour_is_allowed() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("options", [{}, {"verbose": True}, {"unit_s": 1e-9}, {"unicode": False}])
-def test_no_line_is_wider_than_the_page(width: int, options: dict[str, Any]) -> None:
+def test_no_line_is_wider_than_the_page(width, options):
     for row in page(photos(), width, **options).splitlines():
         assert cell_len(row) <= width, row
         assert row == row.rstrip()
