@@ -64,21 +64,21 @@ def diagnose(
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, context, failed) for rule in by_id.values())
     results = [x for x in asked if x is not None]
-    joined = [told_of_tune(x, context) for x in joined_by_line(results, by_id, context)]
-    judged = [(x, passed_over_for(x, by_id[x.id], context)) for x in joined]
+    joined = [told_of_tune(finding, context) for finding in joined_by_line(results, by_id, context)]
+    judged = [(finding, passed_over_for(finding, by_id[finding.id], context)) for finding in joined]
     passed_over = [why for _, why in judged if why is not None]
-    worthwhile = [x for x, why in judged if why is None]
-    completed = [_completed(x, by_id[x.id], context) for x in worthwhile]
-    known, symptoms = _without_symptoms(completed, by_id)
-    return Diagnosis(ranked(known), [*symptoms, *passed_over])
+    worthwhile = [finding for finding, why in judged if why is None]
+    completed = [_completed(finding, by_id[finding.id], context) for finding in worthwhile]
+    reported, symptoms = _without_symptoms(completed, by_id)
+    return Diagnosis(ranked(reported), [*symptoms, *passed_over])
 
 
 def _asked(
     rule: Rule, context: RunContext, failed: Callable[[str, Exception], None] | None
 ) -> Finding | None:
     try:
-        result = rule.find(context)
-        return result and replace(result, traits=rule.traits)
+        finding = rule.find(context)
+        return finding and replace(finding, traits=rule.traits)
     except Exception as error:
         if failed is None:
             raise
@@ -101,17 +101,17 @@ def _without_symptoms(
         if rules[why].explains_unsure_workers:
             roots |= {finding.id: why for finding in findings if _may_want_cores(finding)}
     # Who kept training off for less than a finding costs is not why.
-    by_id = {item.id: item for item in findings}
+    by_id = {cause.id: cause for cause in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
-    known, symptoms = [], []
+    reported, symptoms = [], []
     for finding in findings:
-        explained = [item.title for item in findings if roots.get(item.id) == finding.id]
+        explained = [cause.title for cause in findings if roots.get(cause.id) == finding.id]
         if finding.id not in roots:
             also = [*finding.also, *(f"it may be why {title}" for title in explained)]
-            known.append(replace(finding, also=also))
+            reported.append(replace(finding, also=also))
         else:
             symptoms.append(PassedOver(finding, SYMPTOM, root=roots[finding.id]))
-    return known, symptoms
+    return reported, symptoms
 
 
 def _may_explain(root: Finding, finding: Finding) -> bool:

@@ -162,13 +162,13 @@ def _of_batches(
     return to if settings is None else f"{settings.call}(..., {to})", wait_s, change
 
 
-def _is_pageable(value: Transfer) -> bool:
-    return value.direction == "h2d" and value.pinned_share < _MOSTLY
+def _is_pageable(copy: Transfer) -> bool:
+    return copy.direction == "h2d" and copy.pinned_share < _MOSTLY
 
 
-def _is_blocking(value: Transfer) -> bool:
+def _is_blocking(copy: Transfer) -> bool:
     # What comes back to the host is read there: it would be read too early.
-    return value.direction != "d2h" and value.non_blocking_share < _MOSTLY
+    return copy.direction != "d2h" and copy.non_blocking_share < _MOSTLY
 
 
 def _copies_back(context: RunContext, worst: Transfer) -> bool:
@@ -182,8 +182,8 @@ def _waited_s(context: RunContext) -> float:
     return sum(device.copy_wait_s for device in context.summary.devices or ())
 
 
-def _each_bytes(value: Transfer) -> float:
-    return value.bytes / max(value.count, 1)
+def _each_bytes(copy: Transfer) -> float:
+    return copy.bytes / max(copy.count, 1)
 
 
 def _may_be_batches(worst: Transfer, loaders: list[Loader]) -> bool:

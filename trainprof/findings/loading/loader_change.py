@@ -54,10 +54,10 @@ def of_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
 def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
     """Returns what the setting that a loader's cause names would give; None without one."""
     cause = feeder.cause
-    if cause is None or cause.setting is None or cause.found is None:
+    if cause is None or cause.setting is None or cause.prediction is None:
         return None
     return of_setting(
-        context, feeder, cause.setting, _no_faster_than_others(context, feeder, cause.found)
+        context, feeder, cause.setting, _no_faster_than_others(context, feeder, cause.prediction)
     )
 
 

@@ -110,13 +110,13 @@ class Cause:
 
     Attributes:
         name: One of those above.
-        setting, found: With more workers or none, more batches ahead or the data shared out evenly,
-            and the model's answer; None where that does not help.
+        setting, prediction: With more workers or none, more batches ahead or the data shared out
+            evenly, and the model's answer; None where that does not help.
     """
 
     name: str
     setting: Setting | None = None
-    found: Prediction | None = None
+    prediction: Prediction | None = None
 
 
 def cause_of(
@@ -356,7 +356,7 @@ def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Predict
     Args:
         inputs: Of the loader.
         now: The model of the setting it was recorded with.
-        found: Of more workers.
+        prediction: Of more workers.
     """
     step, least_s = prediction.step_s, _least_step_s(inputs, now)
     best_s = (1 - _SHORT_GAIN) * _least_step_s(inputs, now, "low")

@@ -91,7 +91,7 @@ def _of_loader(context: RunContext, feeder: Feeder) -> list[Finding | None]:
 
 
 def _needless(context: RunContext, feeder: Feeder) -> Finding | None:
-    result, loader = feeder.cause.found if feeder.cause is not None else None, feeder.loader
+    result, loader = feeder.cause.prediction if feeder.cause is not None else None, feeder.loader
     made_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else None
     if result is None or made_s is None or feeder.measured is None:
         return None
