@@ -14,12 +14,12 @@ from trainprof.compare.comparability import GPU, TORCH, ground_of, ground_of_hos
 from trainprof.compare.compared_run import ComparedRun
 from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import summarize
-from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
+from trainprof.launch.sources import installed_torch
 from trainprof.launch.target import Target
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
 from trainprof.tune.runner import label_of
 from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, TrialRunner, was_in_vain
 from trainprof.tune.trial_reading import read, save_json

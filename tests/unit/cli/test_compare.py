@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from support.compared_runs import recorded, steps_of
@@ -20,7 +19,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs(tmp_path, monkeypatch):
     """Recorded runs under trainprof-runs: a1 a2 a3 of 1 ms, b1 b2 b3 of 2 ms, 12 steps in cut."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -33,13 +32,13 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return parent
 
 
-def make(parent: Path, name: str, forwards: list[int]) -> None:
+def make(parent, name, forwards):
     made = recorded(parent / "made", name, forwards=forwards)
     os.rename(made.path, parent / name)
     shutil.rmtree(parent / "made")
 
 
-def told(capsys: Captured, *words: str, status: int = 0) -> dict[str, object]:
+def told(capsys, *words, status=0):
     """What `compare --format json` prints."""
     assert run_command(["compare", *words, "--format", "json"]) == status
     found = json.loads(capsys.readouterr().out)
@@ -47,7 +46,7 @@ def told(capsys: Captured, *words: str, status: int = 0) -> dict[str, object]:
     return found
 
 
-def test_runs_are_named_as_for_report(capsys: Captured) -> None:
+def test_runs_are_named_as_for_report(capsys):
     for words in (
         ["a1", "b3"],
         ["trainprof-runs/a1", "latest"],
@@ -56,7 +55,7 @@ def test_runs_are_named_as_for_report(capsys: Captured) -> None:
         assert told(capsys, *words)["verdict"] == "slower"
 
 
-def test_the_page_says_the_answer_and_what_it_rests_on(capsys: Captured) -> None:
+def test_the_page_says_the_answer_and_what_it_rests_on(capsys):
     assert run_command(["compare", "a1", "b1"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -64,14 +63,14 @@ def test_the_page_says_the_answer_and_what_it_rests_on(capsys: Captured) -> None
     assert "differences under 3.5 % can be chance" in out
 
 
-def test_each_other_is_compared_with_base(capsys: Captured) -> None:
+def test_each_other_is_compared_with_base(capsys):
     assert run_command(["compare", "a1", "a2", "b1", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["verdict"] for one in found] == ["no_visible_difference", "slower"]
     assert [one["other"]["name"] for one in found] == ["a2", "b1"]
 
 
-def test_repeated_runs_are_given_by_options(capsys: Captured) -> None:
+def test_repeated_runs_are_given_by_options(capsys):
     sides = [word for name in ("a1", "a2", "a3") for word in ("--base", name)]
     sides += [word for name in ("b1", "b2", "b3") for word in ("--other", name)]
     found = told(capsys, *sides)
@@ -80,7 +79,7 @@ def test_repeated_runs_are_given_by_options(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(("percent", "status"), [("50", 1), ("50%", 1), ("0", 1), ("65", 0)])
-def test_the_gate_trips_by_the_near_bound(percent: str, status: int, capsys: Captured) -> None:
+def test_the_gate_trips_by_the_near_bound(percent, status, capsys):
     # A step of 2.45 ms instead of 1.45 ms: 69 % longer, and 62 % for certain.
     assert run_command(["compare", "a1", "b1", "--fail-if-slower", percent]) == status
     out, err = capsys.readouterr()
@@ -92,13 +91,13 @@ def test_the_gate_trips_by_the_near_bound(percent: str, status: int, capsys: Cap
         assert err == ""
 
 
-def test_the_gate_holds_for_a_run_that_is_faster_or_alike(capsys: Captured) -> None:
+def test_the_gate_holds_for_a_run_that_is_faster_or_alike(capsys):
     assert run_command(["compare", "b1", "a1", "--fail-if-slower", "0"]) == 0
     assert run_command(["compare", "a1", "a2", "--fail-if-slower", "0"]) == 0
     assert run_command(["compare", "a1", "a2", "b1", "--fail-if-slower", "5"]) == 1
 
 
-def test_a_gate_that_cannot_be_judged_does_not_pass(capsys: Captured) -> None:
+def test_a_gate_that_cannot_be_judged_does_not_pass(capsys):
     assert run_command(["compare", "a1", "cut", "--fail-if-slower", "5"]) == 2
     out, err = capsys.readouterr()
     assert "NO VERDICT" in out
@@ -108,14 +107,14 @@ def test_a_gate_that_cannot_be_judged_does_not_pass(capsys: Captured) -> None:
     assert run_command(["compare", "a1", "cut"]) == 0
 
 
-def ended(runs: Path, name: str, **end: object) -> None:
+def ended(runs, name, **end):
     """Writes how a run ended into its manifest."""
     manifest = runs / name / "manifest.json"
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(told | {"exit": told["exit"] | end}))
 
 
-def test_the_gate_does_not_pass_for_a_run_that_was_killed(runs: Path, capsys: Captured) -> None:
+def test_the_gate_does_not_pass_for_a_run_that_was_killed(runs, capsys):
     ended(runs, "a2", status=None, signal=9, reason="killed")
     found = told(capsys, "a1", "a2", "--fail-if-slower", "5", status=2)
     assert found["gate"] == {
@@ -135,7 +134,7 @@ def test_the_gate_does_not_pass_for_a_run_that_was_killed(runs: Path, capsys: Ca
     assert run_command(["compare", "a1", "a2"]) == 0
 
 
-def test_the_gate_does_not_pass_for_another_script(runs: Path, capsys: Captured) -> None:
+def test_the_gate_does_not_pass_for_another_script(runs, capsys):
     manifest = runs / "a2" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("train.py", "evaluate.py"))
     assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 0  # a copy of it
@@ -145,7 +144,7 @@ def test_the_gate_does_not_pass_for_another_script(runs: Path, capsys: Captured)
     assert "judged: script train.py -> evaluate.py" in capsys.readouterr().err
 
 
-def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs: Path, capsys: Captured) -> None:
+def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs, capsys):
     ended(runs, "a2", status=None, signal=9, reason="killed")
     assert run_command(["compare", "a1", "a2", "b1", "a3", "--fail-if-slower", "5"]) == 1
     first, hint, second = capsys.readouterr().err.splitlines()
@@ -154,7 +153,7 @@ def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs: Path, capsys: Ca
     assert second.startswith("trainprof: b1: a step takes")
 
 
-def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
+def test_the_json_says_what_the_gate_says(capsys):
     tripped = told(capsys, "a1", "b1", "--fail-if-slower", "50", status=1)["gate"]
     assert isinstance(tripped, dict)
     assert (tripped["limit"], tripped["outcome"]) == (0.5, "tripped")
@@ -181,7 +180,7 @@ def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
         (["a1", "b1", "--format", "html"], "'html' is none of terminal, json, markdown"),
     ],
 )
-def test_user_errors_are_one_line_and_a_hint(words: list[str], part: str, capsys: Captured) -> None:
+def test_user_errors_are_one_line_and_a_hint(words, part, capsys):
     assert run_command(["compare", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -190,7 +189,7 @@ def test_user_errors_are_one_line_and_a_hint(words: list[str], part: str, capsys
     assert hint.startswith("hint: ")
 
 
-def test_a_run_of_which_nothing_is_left_is_refused(runs: Path, capsys: Captured) -> None:
+def test_a_run_of_which_nothing_is_left_is_refused(runs, capsys):
     for log in (runs / "b1" / "events").iterdir():
         log.write_bytes(b"\0" * 100)
     assert run_command(["compare", "a1", "b1"]) == 2
@@ -199,7 +198,7 @@ def test_a_run_of_which_nothing_is_left_is_refused(runs: Path, capsys: Captured)
     assert hint == "hint: see what there is: trainprof report b1"
 
 
-def test_damaged_samples_and_manifests_are_no_hindrance(runs: Path, capsys: Captured) -> None:
+def test_damaged_samples_and_manifests_are_no_hindrance(runs, capsys):
     (runs / "b1" / "manifest.json").write_text('{"versions": 5, "host": [], "script": {}, "opt')
     (runs / "b1" / "samples" / "host.jsonl").write_text("{\n\0")
     assert told(capsys, "a1", "b1")["verdict"] == "slower"
@@ -209,14 +208,14 @@ def test_damaged_samples_and_manifests_are_no_hindrance(runs: Path, capsys: Capt
     assert told(capsys, "a1", "b1")["verdict"] == "slower"
 
 
-def test_markdown_on_stdout(capsys: Captured) -> None:
+def test_markdown_on_stdout(capsys):
     assert run_command(["compare", "a1", "b1", "--format", "markdown"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("**OTHER IS SLOWER: a step")
     assert "| a step, mean |" in out
 
 
-def test_of_deleted_events_the_means_are_left(runs: Path, capsys: Captured) -> None:
+def test_of_deleted_events_the_means_are_left(runs, capsys):
     for name in ("a1", "a2", "a3", "b1", "b2", "b3"):
         directory = RunDirectory(runs / name)
         write_json(directory.summary, to_jsonable(summarize(directory)))
@@ -229,7 +228,7 @@ def test_of_deleted_events_the_means_are_left(runs: Path, capsys: Captured) -> N
     assert told(capsys, *sides)["verdict"] == "slower"
 
 
-def test_the_ranks_of_a_launcher_are_one_run(runs: Path, capsys: Captured) -> None:
+def test_the_ranks_of_a_launcher_are_one_run(runs, capsys):
     for name in ("a1", "b1"):
         (runs / name / "ranks").mkdir(parents=True)
         for part in ("manifest.json", "events", "samples"):

@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from trainprof.launch.live_log import LiveLog
-from trainprof.launch.progress import Progress, ProgressThread
+from trainprof.launch.progress import LiveLog, Progress, ProgressThread
 from trainprof.record.event_log import EventLog
 from trainprof.record.last_stacks import STACKS_SUFFIX
 from trainprof.record.schema import Kind, Topic

@@ -21,7 +21,7 @@ from support.planted_trials import FakeRunner, Planted, workers
 
 from trainprof.analysis.summary.tune import BASELINE, FAILED
 from trainprof.compare.comparability import ground_of
-from trainprof.launch.installed_torch import installed_torch
+from trainprof.launch.sources import installed_torch
 from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.journal import (

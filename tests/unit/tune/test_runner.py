@@ -45,7 +45,7 @@ def test_its_directory_keeps_the_name_that_the_page_shows():
     assert label_of(SINGLE, 2) == f"{SINGLE.name}.2"
 
 
-ENDED = Outcome(1, 0, None, 0, 1, 0, 0.0, 0.0, False, ())
+ENDED = Outcome(0, None, 1, 0, 0.0, 0.0, False, ())
 
 
 @dataclass

@@ -43,10 +43,8 @@ SITE = "train.py:41"
 
 def outcome_of(run: FakeRun, *received: int, status=None, signal=None) -> Outcome:
     return Outcome(
-        pid=LAUNCHER_PID,
         status=status,
         signal=signal,
-        spawned_ns=run.start,
         ended_ns=run.now,
         max_rss_bytes=0,
         user_s=0.0,

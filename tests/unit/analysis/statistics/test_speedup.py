@@ -62,19 +62,15 @@ def test_swapped_sides_give_the_inverse() -> None:
     assert (forth.verdict, back.verdict) == (SLOWER, FASTER)
 
 
-def test_equal_pairs_give_false_alarms_in_one_of_twenty_at_most() -> None:
-    told = rates(1, 0.0, run_noise=0.01)
-    assert told[FASTER] + told[SLOWER] <= 0.05
-
-
-def test_equal_groups_give_false_alarms_in_one_of_twenty_at_most() -> None:
-    told = rates(3, 0.0, run_noise=0.03, count=100)
-    assert told[FASTER] + told[SLOWER] <= 0.05
-
-
-def test_two_equal_runs_each_give_false_alarms_in_one_of_twenty_at_most() -> None:
-    told = rates(side=2, planted=0)
-    assert told[FASTER] + told[SLOWER] <= 0.05
+@pytest.mark.parametrize(
+    ("side", "noise"),
+    [(1, {"run_noise": 0.01}), (3, {"run_noise": 0.03, "count": 100}), (2, {})],
+)
+def test_equal_runs_give_false_alarms_in_one_of_twenty_at_most(
+    side: int, noise: dict[str, float]
+) -> None:
+    verdicts = rates(side, 0.0, **noise)
+    assert verdicts[FASTER] + verdicts[SLOWER] <= 0.05
 
 
 def test_two_runs_each_are_never_less_sure_than_one() -> None:
@@ -106,15 +102,13 @@ def test_of_two_runs_each_the_machine_tells_how_far_they_may_be_apart() -> None:
     assert found.high == pytest.approx(2 * math.exp(half), rel=1e-4)
 
 
-def test_a_planted_slow_down_by_five_percent_is_found_by_three_runs_each() -> None:
-    told = rates(3, 0.05, pairs=100)
-    assert told[SLOWER] >= 0.9
-    assert told[FASTER] == 0
-
-
-def test_a_pair_finds_it_too_where_runs_differ_by_half_a_percent() -> None:
-    told = rates(1, 0.05, run_noise=0.005, noise=0.03, alike=0.5)
-    assert told[SLOWER] >= 0.9
+@pytest.mark.parametrize(
+    ("side", "noise"), [(3, {}), (1, {"run_noise": 0.005, "noise": 0.03, "alike": 0.5})]
+)
+def test_a_planted_slow_down_by_five_percent_is_found(side: int, noise: dict[str, float]) -> None:
+    verdicts = rates(side, 0.05, pairs=100, **noise)
+    assert verdicts[SLOWER] >= 0.9
+    assert verdicts[FASTER] == 0
 
 
 def test_a_difference_smaller_than_chance_is_not_told_by_a_pair_but_by_groups() -> None:
@@ -217,33 +211,36 @@ def test_one_run_that_took_turns_with_the_others_met_what_they_did() -> None:
     assert speed_up(*pair, took_turns=True) == speed_up(*pair)
 
 
-def test_too_few_steps_give_no_verdict() -> None:
-    found = speed_up([even(0.1)], [even(0.2, count=19)])
-    assert found.verdict == UNKNOWN
-    assert found.why_unknown == "19 steady steps are not enough, a verdict takes 20"
-    assert (found.low, found.high) == (None, None)
+@pytest.mark.parametrize(
+    ("base", "other"), [(even(0.1), even(0.2, count=19)), (Pace(0.1, None), even(0.2))]
+)
+def test_too_few_steps_and_means_alone_give_no_verdict(base: Pace, other: Pace) -> None:
+    found = speed_up([base], [other])
+    assert (found.verdict, found.low, found.high) == (UNKNOWN, None, None)
+    assert found.why_unknown
     assert found.mid == pytest.approx(0.5)
     assert speed_up([even(0.1)], [even(0.2, count=20)]).verdict == SLOWER
 
 
-def test_a_pair_of_means_alone_gives_no_verdict() -> None:
-    found = speed_up([Pace(0.1, None)], [even(0.2)])
-    assert found.verdict == UNKNOWN
-    assert found.why_unknown is not None
+DRIFTED = Pace(0.105, np.repeat([0.100, 0.110], 50))
 
 
-def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them() -> None:
-    quiet = even(0.1)
-    assert chance_of([quiet], [quiet]).share == LEAST_CHANCE
-    busy = chance_of([quiet], [replace(quiet, disturbance=0.4)])
-    assert (busy.share, busy.why) == (0.4, "other processes kept the CPU busy")
-    virtual = chance_of([replace(quiet, wandering=0.12)], [quiet])
-    assert (virtual.share, virtual.why) == (0.12, "virtual cores may change their pace")
-    drifted = Pace(0.105, np.repeat([0.100, 0.110], 50))
-    drift = chance_of([quiet], [drifted])
-    assert drift.share == pytest.approx(2 * np.log(1.1))
-    assert drift.why == "step times drifted inside a run"
-    assert chance_of([quiet, even(0.12)], [quiet]).share == pytest.approx(2 * np.log(1.2))
+@pytest.mark.parametrize(
+    ("base", "other", "share", "why"),
+    [
+        ([even(0.1)], [even(0.1)], LEAST_CHANCE, None),
+        ([even(0.1)], [replace(even(0.1), disturbance=0.4)], 0.4, "other processes"),
+        ([replace(even(0.1), wandering=0.12)], [even(0.1)], 0.12, "virtual cores"),
+        ([even(0.1)], [DRIFTED], 2 * math.log(1.1), "drifted"),
+        ([even(0.1), even(0.12)], [even(0.1)], 2 * math.log(1.2), None),
+    ],
+)
+def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them(
+    base: list[Pace], other: list[Pace], share: float, why: str | None
+) -> None:
+    chance = chance_of(base, other)
+    assert chance.share == pytest.approx(share)
+    assert why is None or why in chance.why
 
 
 def test_a_busy_machine_hides_what_a_quiet_one_shows() -> None:
