@@ -26,12 +26,10 @@ _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?%?")
 
 class NothingToCompare(TrainprofError):
     slug: ClassVar[str] = "nothing-to-compare"
-    exit_code: ClassVar[int] = 2
 
 
 class RunGivenTwice(TrainprofError):
     slug: ClassVar[str] = "run-given-twice"
-    exit_code: ClassVar[int] = 2
 
 
 def _percent(text: str | float) -> float:

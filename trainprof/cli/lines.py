@@ -44,7 +44,6 @@ _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 class NoLineTimes(TrainprofError):
     slug: ClassVar[str] = "no-line-times"
-    exit_code: ClassVar[int] = 2
 
 
 def _only(text: str) -> str:
@@ -294,11 +293,13 @@ class LineView:
         if not is_terminal(stream):
             return self._table(profile)
         from trainprof.report import line_page
+        from trainprof.report.text.layout import Page
 
+        style = style_of(stream)
         return line_page.render(
             profile,
-            **style_of(stream),
-            verbose=self.verbose,
+            Page(width=style["width"], unicode=style["unicode"], verbose=self.verbose),
+            color=style["color"],
             unit_s=self.unit_s,
             skip_zero=self.skip_zero,
             per_process=self.per_process,

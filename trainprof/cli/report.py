@@ -33,22 +33,18 @@ _STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 
 class RunNotFound(TrainprofError):
     slug: ClassVar[str] = "run-not-found"
-    exit_code: ClassVar[int] = 2
 
 
 class LoaderNotFound(TrainprofError):
     slug: ClassVar[str] = "loader-not-found"
-    exit_code: ClassVar[int] = 2
 
 
 class RuleNotFound(TrainprofError):
     slug: ClassVar[str] = "rule-not-found"
-    exit_code: ClassVar[int] = 2
 
 
 class RunDamaged(TrainprofError):
     slug: ClassVar[str] = "run-damaged"
-    exit_code: ClassVar[int] = 2
 
 
 def report(

@@ -46,11 +46,9 @@ _UNITS: Final = {1.0: "s", 1e-3: "ms", 1e-6: "µs", 1e-9: "ns"}
 
 def render(
     profile: LineProfile,
+    page: Page,
     *,
-    width: int,
     color: bool,
-    unicode: bool = True,
-    verbose: bool = False,
     unit_s: float | None = None,
     skip_zero: bool = False,
     per_process: bool = False,
@@ -59,12 +57,12 @@ def render(
     """Returns the functions in their order, then notes on all of them, as `page.render` does.
 
     Args:
-        profile: What to show; `verbose` folds nothing, `skip_zero` leaves out what was not reached.
+        page: Where it is written; `verbose`: nothing is folded.
+        skip_zero: Functions that were not reached are left out.
         unit_s: Unit of the times, in seconds; None: each its own.
         per_process: Each process by itself, not added up.
         closing: Words and a command to copy behind the notes, or nothing.
     """
-    page = Page(width=width, unicode=unicode, verbose=verbose)
     lines: list[Text] = []
     shown = [function for function in profile.functions if function.rows or not skip_zero]
     if per_process:

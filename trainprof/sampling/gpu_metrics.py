@@ -38,12 +38,14 @@ class Metric:
     readings: tuple[Reading, ...]
 
 
-def _energy(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"energy_mj": nvml.nvmlDeviceGetTotalEnergyConsumption(handle)}
+def _number(key: str, function: str, *, unit: float | None = None) -> Reading:
+    """Returns a reading of one number, in units of `unit`."""
 
+    def read(nvml: Any, handle: Any) -> dict[str, Any]:
+        value = getattr(nvml, f"nvmlDeviceGet{function}")(handle)
+        return {key: value if unit is None else value / unit}
 
-def _power(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
+    return read
 
 
 def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -51,36 +53,15 @@ def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
     return {"utilization_gpu_percent": rates.gpu}
 
 
-def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+def _memory(nvml: Any, handle: Any, *, is_old: bool) -> dict[str, Any]:
+    """The call of old drivers counts as used what the driver reserves."""
+    version = {} if is_old else {"version": nvml.nvmlMemory_v2}
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, **version)
     return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
 
-def _memory_with_reserved(nvml: Any, handle: Any) -> dict[str, Any]:
-    """The call of old drivers, which counts as used what the driver reserves."""
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
-
-
-def _power_limit(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
-
-
-def _temperature(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
-
-
-def _temperature_versioned(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"temperature_c": nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)}
-
-
-def _event_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"clock_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)}
-
-
-def _throttle_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
-    """The older name of the same call."""
-    return {"clock_reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)}
+def _temperature(nvml: Any, handle: Any, *, function: str) -> dict[str, Any]:
+    return {"temperature_c": getattr(nvml, function)(handle, nvml.NVML_TEMPERATURE_GPU)}
 
 
 def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
@@ -102,27 +83,33 @@ def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
 
 METRICS: Final = (
     # First what its moment matters for: energy is power over time.
-    Metric("energy", Tier.EVERY_SAMPLE, ("energy_mj",), (_energy,)),
-    Metric("power", Tier.EVERY_SAMPLE, ("power_w",), (_power,)),
     Metric(
-        "utilization",
-        Tier.EVERY_SAMPLE,
-        ("utilization_gpu_percent",),
-        (_utilization,),
+        *("energy", Tier.EVERY_SAMPLE, ("energy_mj",)),
+        (_number("energy_mj", "TotalEnergyConsumption"),),
     ),
     Metric(
-        "memory",
-        Tier.EVERY_SAMPLE,
-        ("memory_used_bytes", "memory_total_bytes"),
-        (_memory, _memory_with_reserved),
+        *("power", Tier.EVERY_SAMPLE, ("power_w",)),
+        (_number("power_w", "PowerUsage", unit=1000),),
     ),
-    Metric("temperature", Tier.SELDOM, ("temperature_c",), (_temperature, _temperature_versioned)),
-    Metric("power_limit", Tier.SELDOM, ("power_limit_w",), (_power_limit,)),
-    Metric("clock_reasons", Tier.SELDOM, ("clock_reasons",), (_event_reasons, _throttle_reasons)),
+    Metric("utilization", Tier.EVERY_SAMPLE, ("utilization_gpu_percent",), (_utilization,)),
     Metric(
-        "processes",
-        Tier.SELDOM,
-        ("processes",),
+        *("memory", Tier.EVERY_SAMPLE, ("memory_used_bytes", "memory_total_bytes")),
+        (partial(_memory, is_old=False), partial(_memory, is_old=True)),
+    ),
+    Metric(
+        *("temperature", Tier.SELDOM, ("temperature_c",)),
+        tuple(partial(_temperature, function=f"nvmlDeviceGetTemperature{v}") for v in ("", "V")),
+    ),
+    Metric(
+        *("power_limit", Tier.SELDOM, ("power_limit_w",)),
+        (_number("power_limit_w", "EnforcedPowerLimit", unit=1000),),
+    ),
+    Metric(  # the older name of the same call is the second
+        *("clock_reasons", Tier.SELDOM, ("clock_reasons",)),
+        tuple(_number("clock_reasons", f"CurrentClocks{x}Reasons") for x in ("Event", "Throttle")),
+    ),
+    Metric(
+        *("processes", Tier.SELDOM, ("processes",)),
         (partial(_processes, version="v3"), partial(_processes, version="v2")),
     ),
 )

@@ -54,12 +54,6 @@ def test_a_run_that_was_cut_off_or_is_of_ranks_is_a_run():
     assert names_saved_run("many")
 
 
-def test_a_directory_that_runs_is_a_run_where_it_has_a_manifest():
-    saved_run("both")
-    (Path("both") / "__main__.py").touch()
-    assert names_saved_run("both")
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -76,11 +70,6 @@ def test_a_directory_that_runs_is_a_run_where_it_has_a_manifest():
 )
 def test_the_word_that_decides(arguments, word):
     assert script_word(arguments, VALUED) == word
-
-
-def test_which_options_take_a_value():
-    assert {"-f", "--only", "-u", "--unit", "--top", "-o", "-m"} <= VALUED
-    assert not {"-z", "-t", "--sort", "--per-process", "--lprof", "-q"} & VALUED
 
 
 def test_lines_takes_all_that_run_does():

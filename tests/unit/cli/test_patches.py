@@ -14,8 +14,6 @@ from support import summaries
 from trainprof.analysis.summary.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
-from trainprof.cli.patches import patches
-from trainprof.record.run_directory import RunDirectory
 
 CHANGE = {"num_workers": 4}
 TOOLS = {"git": ["git", "apply", "-p1", "-"], "patch": ["patch", "-p1", "--no-backup-if-mismatch"]}
@@ -40,10 +38,10 @@ def suggested(root, capture, *, site="train.py:1", loader=None, more_loaders=(),
     return out, err.decode()
 
 
-def apply(how, found, folder):
+def apply(how, diff, folder):
     if shutil.which(how) is None:
         pytest.skip(f"there is no {how}")
-    subprocess.run(TOOLS[how], input=found, cwd=folder, check=True, capture_output=True)
+    subprocess.run(TOOLS[how], input=diff, cwd=folder, check=True, capture_output=True)
 
 
 KINDS = {
@@ -128,19 +126,10 @@ def test_a_file_that_cannot_be_changed(source, why, tmp_path, capsysbinary):
     if source is not None:
         (tmp_path / "train.py").write_bytes(source)
     out, err = suggested(tmp_path, capsysbinary)
-    told = next(line for line in out.decode().splitlines() if "by hand: " in line)
-    assert why in told
-    assert told.removeprefix("# ") in err
+    remark = next(line for line in out.decode().splitlines() if "by hand: " in line)
+    assert why in remark
+    assert remark.removeprefix("# ") in err
     assert b"---" not in out
-
-
-def test_a_part_of_the_run_is_not_called_the_run(tmp_path):
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": "/work"}))
-    whole = summaries.slow_loader()
-    part = replace(whole, run=replace(whole.run, part="epoch 2"))
-    for summary, shown in ((whole, "the run 3.0"), (part, "this part of it 3.0")):
-        remarks = patches(RunDirectory(tmp_path), summary)[0]
-        assert shown in next(one for one in remarks if one.startswith("gives: "))
 
 
 def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(tmp_path, capsysbinary):
@@ -199,8 +188,8 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(tmp_p
     (run / "manifest.json").rename(manifest)
 
     def again(began_ns):
-        told = {"schema_version": 1, "cwd": str(tmp_path), "times": {"spawned_time_ns": began_ns}}
-        manifest.write_text(json.dumps(told))
+        remark = {"schema_version": 1, "cwd": str(tmp_path), "times": {"spawned_time_ns": began_ns}}
+        manifest.write_text(json.dumps(remark))
         assert run_command(["report", str(run), "--suggest-patch"]) == 0
         return capsysbinary.readouterr().out
 
@@ -209,21 +198,6 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(tmp_p
     out = again(changed_ns - 1)
     assert b"edit by hand: train.py has changed since the run" in out
     assert b"+a =" not in out
-
-
-def test_a_change_that_takes_more_has_no_patch(tmp_path, capsysbinary):
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
-    out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])
-    assert b"# mind: the dataset holds x open\n# edit by hand: it is more than" in out
-    assert b"---" not in out
-
-
-def test_an_optimizer_made_in_another_file(tmp_path, capsysbinary):
-    (tmp_path / "optimizers.py").write_text("def make(p):\n    return Adam(p, lr=0.1)\n")
-    known = {"evidence": {"optimizer": "Adam"}, "change": {"fused": True}}
-    out, _ = suggested(tmp_path, capsysbinary, site="optimizers.py:2", **known)
-    apply("git", out, tmp_path)
-    assert "Adam(p, lr=0.1, fused=True)" in (tmp_path / "optimizers.py").read_text()
 
 
 def test_all_optimizers_of_a_finding_are_changed(tmp_path, capsysbinary):

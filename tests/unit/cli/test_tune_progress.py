@@ -49,16 +49,6 @@ def ended(measured=DONE, left_s=60.0):
     return Progress(measured.trial, measured, 4, 9, left_s)
 
 
-def test_a_sentence_on_the_budget_does_not_mix_with_the_line_of_a_trial(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    screen = Terminal()
-    progress = TuneProgress(screen)
-    progress(running())
-    progress.announce("plan: 3 trials")
-    assert screen.getvalue().endswith("\rtrainprof: plan: 3 trials\n")
-    TuneProgress(None).announce("plan: 3 trials")
-
-
 def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     screen, clock = Terminal(), Clock()
@@ -88,18 +78,18 @@ def test_in_a_log_each_trial_has_a_line_with_the_time_left():
 
 
 def kept(*names):
-    told = []
+    lines = []
     for name in names:
         run = replace(DONE, trial=Trial(name))
-        told += [replace(one, is_kept=True) for one in (running(run.trial), ended(run))]
-    return told
+        lines += [replace(line, is_kept=True) for line in (running(run.trial), ended(run))]
+    return lines
 
 
 def test_what_was_run_before_is_told_as_kept_in_one_line():
     log = io.StringIO()
     with TuneProgress(log) as progress:
-        for one in (*kept(WARM_UP, "baseline"), running(), ended()):
-            progress(one)
+        for step in (*kept(WARM_UP, "baseline"), running(), ended()):
+            progress(step)
     assert log.getvalue().splitlines() == [
         "2 trials kept from before",
         "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)",
@@ -109,19 +99,10 @@ def test_what_was_run_before_is_told_as_kept_in_one_line():
 def test_where_nothing_is_run_anew_that_is_said():
     log = io.StringIO()
     with TuneProgress(log) as progress:
-        for one in kept(WARM_UP):
-            progress(one)
+        for step in kept(WARM_UP):
+            progress(step)
         assert log.getvalue() == ""
     assert log.getvalue() == "1 trial kept from before, and none run anew\n"
-
-
-def test_on_a_terminal_no_kept_trial_counts_down():
-    screen = Terminal()
-    with TuneProgress(screen) as progress:
-        for one in kept(WARM_UP, "baseline"):
-            progress(one)
-    assert "trial 4" not in screen.getvalue()
-    assert "left" not in screen.getvalue()
 
 
 def test_a_line_that_is_under_way_is_taken_back_at_the_end():
@@ -133,7 +114,7 @@ def test_a_line_that_is_under_way_is_taken_back_at_the_end():
 
 
 @pytest.mark.parametrize(
-    ("measured", "told"),
+    ("measured", "lines"),
     [
         (replace(DONE, training_pace=None), "200 steps/s"),
         (replace(DONE, trial=Trial(WARM_UP)), "125 steps/s"),
@@ -144,10 +125,10 @@ def test_a_line_that_is_under_way_is_taken_back_at_the_end():
         ),
     ],
 )
-def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured, told):
+def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured, lines):
     log = io.StringIO()
     TuneProgress(log)(ended(measured))
-    assert log.getvalue().endswith(f": {told} (1m 00s left)\n")
+    assert log.getvalue().endswith(f": {lines} (1m 00s left)\n")
 
 
 def test_a_terminal_that_is_gone_ends_the_countdown(monkeypatch):

@@ -204,7 +204,7 @@ def recorded(parent, *, pid, trains=True, ended):
     return run.write(parent)
 
 
-def told(directory, what, pid=None):
+def note(directory, what, pid=None):
     (directory.path / f"{what}-{pid or os.getpid()}").touch()
 
 
@@ -213,8 +213,8 @@ def test_it_lingers_once_it_takes_too_long(tmp_path, what, allowed_s):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     watch = Lingering(directory, now=now)
     assert not watch.is_over()
-    told(directory, what)
-    now.s += 10 * allowed_s  # it counts from when it was told
+    note(directory, what)
+    now.s += 10 * allowed_s  # it counts from when it was noted
     assert not watch.is_over()
     now.s += allowed_s - 1
     assert not watch.is_over()
@@ -225,10 +225,10 @@ def test_it_lingers_once_it_takes_too_long(tmp_path, what, allowed_s):
 def test_what_saves_behind_its_limit_has_the_time_of_that_and_then_of_its_end(tmp_path):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     watch = Lingering(directory, now=now)
-    told(directory, LIMIT_MET)
+    note(directory, LIMIT_MET)
     assert not watch.is_over()
     now.s += AFTER_LIMIT_S - 1
-    told(directory, AT_END)
+    note(directory, AT_END)
     assert not watch.is_over()
     now.s += AT_END_S - 1
     assert not watch.is_over()
@@ -244,7 +244,7 @@ def test_one_that_has_ended_does_not_linger_whatever_its_parent_does(tmp_path, i
             child.wait()
         directory, now = recorded(tmp_path, pid=child.pid, ended=Kind.LIMIT), Now()
         watch = Lingering(directory, now=now)
-        told(directory, AT_END, child.pid)
+        note(directory, AT_END, child.pid)
         assert not watch.is_over()
         now.s += 10 * AFTER_LIMIT_S
         assert not watch.is_over()
@@ -263,7 +263,7 @@ def test_none_of_the_others_may_train(tmp_path, other, is_over):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     recorded(tmp_path, pid=OTHER_PID, **other)  # type: ignore[arg-type]
     watch = Lingering(directory, now=now)
-    told(directory, AT_END)
+    note(directory, AT_END)
     watch.is_over()
     now.s += AT_END_S
     assert watch.is_over() is is_over
@@ -273,7 +273,7 @@ def test_a_log_that_cannot_be_read_may_be_one_that_trains(tmp_path):
     directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
     (directory.events / f"{OTHER_PID}-1.events").write_bytes(b"x" * 4096)
     watch = Lingering(directory, now=now)
-    told(directory, AT_END)
+    note(directory, AT_END)
     watch.is_over()
     now.s += AT_END_S
     assert not watch.is_over()
@@ -334,20 +334,6 @@ def test_where_little_was_free_it_ends_before_half_of_that_is_left(free):
     watch = TrialWatch(PID, "/work")
     assert [free(watch, n) for n in (GIB, 600 * MIB, 512 * MIB)] == [False] * 3
     assert free(watch, 511 * MIB)
-
-
-def test_a_full_disk_from_the_start_ends_no_trial(free):
-    watch = TrialWatch(PID, "/work")
-    assert not free(watch, 0)
-    assert not free(watch, 0)
-
-
-def test_it_stays_full_when_the_trial_that_ends_frees_some(free):
-    watch = TrialWatch(PID, "/work")
-    free(watch, 100 * GIB)
-    assert free(watch, GIB)
-    assert free(watch, 100 * GIB)
-    assert watch.is_full
 
 
 def test_the_file_system_is_the_one_that_the_process_sees(machine):

@@ -111,10 +111,10 @@ def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory):
 )
 def test_what_is_started_in_the_end_is_told_beside_what_was_typed(words, is_ours, script, entry):
     target = replace(TARGET, words=words, name=script, is_ours=is_ours)
-    told = opening_manifest(
+    manifest = opening_manifest(
         target, RunOptions(words), {}, name="t", spawned_ns=1, spawned_time_ns=1
     )
-    assert (told["script"], told["entry"]) == (script, entry)
+    assert (manifest["script"], manifest["entry"]) == (script, entry)
 
 
 def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory):

@@ -1,4 +1,4 @@
-"""What is told of the files beside a script."""
+"""What is digests of the files beside a script."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def plant(root, *names):
 
 def test_modules_beside_the_script_and_below_it(tmp_path):
     plant(tmp_path, "train.py", "data.py", "lib/model.py", "notes.txt")
-    told = own_sources(tmp_path / "train.py")
-    assert told == {
+    digests = own_sources(tmp_path / "train.py")
+    assert digests == {
         name: hashlib.sha256(f"# {name}\n".encode()).hexdigest()[:16]
         for name in ("data.py", "lib/model.py")
     }
@@ -69,10 +69,10 @@ def test_settings_that_the_command_names(tmp_path, monkeypatch):
     ]
     # What the script writes is another file after each run.
     words += ["--metrics-out", "metrics.json", "--save_to=out.yaml"]
-    told = named_settings(words)
+    digests = named_settings(words)
     names = ["cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py"]
-    assert list(told) == names
-    assert told["cfg.yaml"] == hashlib.sha256(b"# cfg.yaml\n").hexdigest()[:16]
+    assert list(digests) == names
+    assert digests["cfg.yaml"] == hashlib.sha256(b"# cfg.yaml\n").hexdigest()[:16]
     monkeypatch.setattr(sources, "LARGEST_SETTINGS_BYTES", 12)
     assert set(named_settings(words)) == {"cfg.yaml", "more.json", "model.py", "words.txt"}
     monkeypatch.setattr(sources, "_MOST_SETTINGS", 2)

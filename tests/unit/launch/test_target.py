@@ -118,15 +118,6 @@ def test_an_unreadable_script_is_126(monkeypatch):
         resolve(["secret.py"])
 
 
-def test_a_folder_that_may_not_be_searched_is_126(monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(ScriptNotRunnable):
-        resolve(["closed/train.py"])
-
-
 def test_nothing_to_run_is_125():
     with pytest.raises(NothingToRun) as caught:
         resolve([])

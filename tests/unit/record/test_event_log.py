@@ -93,12 +93,6 @@ def test_nothing_is_opened_before_the_first_record(log, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_same_text_has_the_same_id(log):
-    first = log.define(Topic.CLASS, "Net")
-    assert log.define(Topic.OPTIMIZER, "Net") != first
-    assert log.define(Topic.CLASS, "Net") == first
-
-
 @pytest.mark.parametrize("text", ["", "x" * 24, "x" * 25, "ünï" * 700, "\udc80 lone"])
 def test_texts_of_any_length(log, text):
     log.define(Topic.CLASS, text)
@@ -458,19 +452,6 @@ def test_a_childs_own_are_written_as_ever(log):
     log.emit(Kind.FETCH, 1, 2, before)
     log.emit(Kind.FETCH, 1, 2, log.define(Topic.LOADER, "[2]"))
     log.refer(0)
-    assert read(log).notes(Topic.LOADER) == [[1], [2]]
-
-
-def test_a_grandchild_refers_to_any_of_them(log):
-    first = log.define(Topic.LOADER, "[1]")
-    log.reopen_in_child()
-    second = log.define(Topic.LOADER, "[2]")
-    log.emit(Kind.FETCH, 1, 2, second)
-    log.reopen_in_child()
-    log.emit(Kind.FETCH, 1, 2)
-    assert read(log).notes(Topic.LOADER) == []
-    log.refer(first)
-    log.refer(second)
     assert read(log).notes(Topic.LOADER) == [[1], [2]]
 
 

@@ -25,9 +25,9 @@ def test_before_any_update_there_is_no_step():
 @pytest.mark.parametrize("turns", ["ABCDEF", "AAB", "ABABAB"])
 def test_the_first_round_is_not_taken_for_more_than_the_busiest_makes(turns):
     most = max(turns.count(letter) for letter in turns)
-    told = [counted(turns[:made]).steps for made in range(1, len(turns) + 1)]
-    assert told[0] == 1
-    assert max(told) == most
+    steps = [counted(turns[:made]).steps for made in range(1, len(turns) + 1)]
+    assert steps[0] == 1
+    assert max(steps) == most
 
 
 @pytest.mark.parametrize(

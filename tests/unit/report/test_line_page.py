@@ -19,6 +19,7 @@ from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
 from trainprof.report import kernprof_table, line_page
 from trainprof.report.line_page import line_notes, processes_in_words, unseen_notes
+from trainprof.report.text.layout import Page
 
 TEXT = '''\
 """A module."""
@@ -190,12 +191,12 @@ def test_nothing_in_a_name_or_a_line_acts(name, path, line, has_text, unit):
     profile = LineProfile((seen, unseen), cwd="/", damage=(line,))
     table = kernprof_table.render(profile)
     assert not acting(table)
-    page = line_page.render(profile, width=80, color=False, unit_s=1e-6 if unit else None)
-    assert not acting(page)
-    assert "\t" not in page
-    ascii_page = line_page.render(profile, width=80, color=False, unicode=False)
+    shown = page(profile, unit_s=1e-6 if unit else None)
+    assert not acting(shown)
+    assert "\t" not in shown
+    ascii_page = page(profile, unicode=False)
     assert ascii_page.isascii()
-    for text in (page, ascii_page):
+    for text in (shown, ascii_page):
         assert all(cell_len(row) <= 80 for row in text.splitlines())
 
 
@@ -252,7 +253,9 @@ def photos(**changes: Any) -> LineProfile:
 
 
 def page(profile: LineProfile, width: int = 80, **options: Any) -> str:
-    return line_page.render(profile, width=width, **{"color": False, **options})
+    unicode, verbose = (options.pop(name, name == "unicode") for name in ("unicode", "verbose"))
+    where = Page(width=width, unicode=unicode, verbose=verbose)
+    return line_page.render(profile, where, **{"color": False, **options})
 
 
 def alone(*rows: LineTime, text: Source | None = None, name: str = "f") -> FunctionTimes:

@@ -136,7 +136,7 @@ def test_afterwards_orphans_are_no_affair_of_ours_again():
 
 
 def test_alone_in_its_house_it_needs_no_mark():
-    helpers = [one.pid for one in psutil.Process().children(recursive=True)]
+    helpers = [process.pid for process in psutil.Process().children(recursive=True)]
     with Orphans("run", helpers=helpers) as watched:
         left = psutil.Process(orphan_of("-c", SLEEPS, of_trial=False))
         assert len(watched.end()) == 1

@@ -65,14 +65,6 @@ def test_a_call_that_was_late_once_costs_nothing():
         assert pace.slowed_ns is None
 
 
-def test_one_quick_answer_brings_it_back():
-    pace = MetricPace(Tier.EVERY_SAMPLE, S // 2, devices=1)
-    asked_at(pace, 300 * MS)
-    pace.asked(60 * S, 1, is_answered=True)
-    assert pace.slowed_ns is None
-    assert pace.is_due(60 * S)
-
-
 def test_a_failure_is_tried_again_later_and_later():
     pace = MetricPace(Tier.EVERY_SAMPLE, S // 2, devices=1)
     assert asked_at(pace, 1, is_answered=False) == [0, 1, 3, 7, 15, 31]

@@ -78,9 +78,9 @@ def test_memory_is_in_bytes():
 
 def test_shared_memory_is_that_of_its_file_system(tmp_path):
     whole = os.statvfs(tmp_path)
-    told = shared_memory(str(tmp_path))
-    assert told["shm_total_bytes"] == whole.f_blocks * whole.f_frsize
-    assert 0 < told["shm_used_bytes"] < told["shm_total_bytes"]
+    shown = shared_memory(str(tmp_path))
+    assert shown["shm_total_bytes"] == whole.f_blocks * whole.f_frsize
+    assert 0 < shown["shm_used_bytes"] < shown["shm_total_bytes"]
     assert shared_memory(str(tmp_path / "missing")) == {}
 
 
@@ -111,9 +111,9 @@ def test_who_waits_for_a_core_is_told_of_our_own_cgroup(fake_proc, has_own):
     if has_own:
         fake_proc.write("sys/fs/cgroup/box/cpu.pressure", "some total=10\nfull total=2\n")
     host = HostReader(fake_proc.root)
-    told = {"some_us": 10, "full_us": 2} if has_own else {"some_us": 1000}
+    shown = {"some_us": 10, "full_us": 2} if has_own else {"some_us": 1000}
     others = {"memory": {"some_us": 7}, "io": {"some_us": 8}}
-    assert host.sample()["pressure"] == {"cpu": told, **others}
+    assert host.sample()["pressure"] == {"cpu": shown, **others}
     if has_own:  # it does not go on with the machine's counter
         own.unlink()
         assert host.sample()["pressure"] == others
@@ -126,8 +126,8 @@ def test_what_a_quota_has_taken():
 
 
 def test_the_mean_clock_rate_of_the_cores():
-    told = b"cpu MHz\t\t: 2000.000\nflags\t: x\ncpu MHz\t\t: 3000.5\n"
-    assert clock_rate(told) == {"cpu_mhz": 2500.25}
+    shown = b"cpu MHz\t\t: 2000.000\nflags\t: x\ncpu MHz\t\t: 3000.5\n"
+    assert clock_rate(shown) == {"cpu_mhz": 2500.25}
     assert clock_rate(b"model name : none") == {}
 
 

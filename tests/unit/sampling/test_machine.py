@@ -163,8 +163,8 @@ OTHER = "1"
 
 def of_firmware(fake_proc, vendor, product, chassis):
     fake_proc.write("proc/cpuinfo", ARM)
-    for name, told in (("sys_vendor", vendor), ("product_name", product)):
-        fake_proc.write(f"sys/class/dmi/id/{name}", f"{told}\n")
+    for name, text in (("sys_vendor", vendor), ("product_name", product)):
+        fake_proc.write(f"sys/class/dmi/id/{name}", f"{text}\n")
     fake_proc.write("sys/class/dmi/id/chassis_type", f"{chassis}\n")
 
 

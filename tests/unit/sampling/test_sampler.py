@@ -76,13 +76,6 @@ class TestPace:
             assert pace.next_interval_ns(0, 90 * MS) == 500 * MS
             assert pace.next_interval_ns(0, 2 * MS) == 500 * MS
 
-    def test_what_would_be_slow_at_half_the_interval_is_not_calm(self):
-        pace = Pace(0.5)
-        pace.next_interval_ns(0, 26 * MS)
-        for _ in range(10 * CALM_TICKS):
-            pace.next_interval_ns(0, 26 * MS)
-        assert pace.interval_s == 1.0
-
     def test_a_long_run_is_sampled_less_often(self):
         pace = Pace(0.5)
         full_rate_ns = FULL_RATE_SAMPLES * 500 * MS

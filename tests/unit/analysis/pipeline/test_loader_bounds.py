@@ -111,11 +111,11 @@ def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
     validation = [loader(number, role="evaluation") for number in range(10, 20)]
     brief = loader(98, iterations=19)
     peeked = loader(99, role="other")
-    found = with_bounds([*validation, loader(1), brief, peeked], known_of)
+    bounded = with_bounds([*validation, loader(1), brief, peeked], known_of)
     assert asked == [1, 19, 18, 17]
     assert len(asked) == MAX_BOUNDS
-    assert sorted(one.id for one in found if one.bound) == sorted(asked)
-    assert [one.id for one in found] == [*range(10, 20), 1, 98, 99]
+    assert sorted(row.id for row in bounded if row.bound) == sorted(asked)
+    assert [row.id for row in bounded] == [*range(10, 20), 1, 98, 99]
 
 
 @pytest.mark.parametrize(

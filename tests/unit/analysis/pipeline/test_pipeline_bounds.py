@@ -109,9 +109,9 @@ TAKEN = {"receive_s": Interval.exactly(12 * MS)}
     ],
 )
 def test_what_bounds_it(fetch, running, compute, more, name, wait_cause, limits):
-    found = predict(planted(fetch=fetch, running=running, compute=compute, **more))
-    assert (found.bound.name, found.bound.wait_cause) == (name, wait_cause)
-    assert {k: found.bound.limits_s[k] / MS for k in limits} == pytest.approx(limits)
+    prediction = predict(planted(fetch=fetch, running=running, compute=compute, **more))
+    assert (prediction.bound.name, prediction.bound.wait_cause) == (name, wait_cause)
+    assert {k: prediction.bound.limits_s[k] / MS for k in limits} == pytest.approx(limits)
 
 
 # Other settings
