@@ -20,7 +20,7 @@ from trainprof.record.names import LAST_STEP, MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind
 from trainprof.record.step_count import StepCount
 
-# What ended the run, as a LIMIT record's value tells it.
+# What ended the run, as a LIMIT record's value.
 TRIAL: Final = "trial"
 _VALUES: Final = {MAX_STEPS: 1, MAX_TIME: 2, TRIAL: 3}
 # In the place of an optimizer's id: the script updates its parameters itself.

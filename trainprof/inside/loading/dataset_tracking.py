@@ -136,7 +136,7 @@ class DatasetNumbers:
         self._most: dict[int, int] = {}
         self._counter = itertools.count(1)
         self._of_run: dict[int | str, int] = {}
-        # By loader, with the dataset's id, where nothing tells when it is gone.
+        # By loader, with the dataset's id, where it cannot be seen when it is gone.
         self._unwatched: dict[int, tuple[int, int]] = {}
 
     def of_line(self, site: int, dataset: Any) -> int | None:
@@ -149,7 +149,7 @@ class DatasetNumbers:
         if key not in numbers:
             try:
                 weakref.ref(dataset)
-            except TypeError:  # a list, say: nothing tells when another takes its id
+            except TypeError:  # a list, say: it cannot be seen when another takes its id
                 return None
             if type(key) is str and len(numbers) >= self._most.get(site, MOST_FINGERPRINTS):
                 self._forget_dead(site, numbers)

@@ -303,8 +303,8 @@ class Birthplace:
         built_by: The installed package that calls the constructor, None where the user does.
         built_at: The line of that call, as an id; 0 where it is the user's.
         call_ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where
-            Python does not tell.
-        is_taken_over: A package built it anew, of one that this line built.
+            Python does not say.
+        is_taken_over: A package rebuilt it, of one that this line built.
     """
 
     site: int
@@ -339,7 +339,7 @@ def _traits(loader: object) -> _Traits:
 def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) -> Birthplace | None:
     """Returns the place of the latest candidate that `loader` was rebuilt from, if any."""
     batches = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
-    # Lightning's predict makes batches anew, of what the old one's sampler draws.
+    # Lightning's predict makes batches again, of what the old one's sampler draws.
     samplers = [*batches, *(_with_inner(batch, "sampler")[-1] for batch in batches)]
     keys, (_, own) = {id(sampler) for sampler in samplers}, _traits(loader)
     by_sampler = [place for place, (known, _) in candidates if known & keys]
@@ -372,7 +372,7 @@ def _constructors(cls: type) -> set[int]:
 def standard_library() -> list[str]:
     """Returns the directories of Python's own, that of Python code first; they may be the same.
 
-    `sysconfig` would tell, but `import torch` does not import it: a script's folder may have a file
+    `sysconfig` knows, but `import torch` does not import it: a script's folder may have a file
     of that name, which would be run in its place.
     """
     version = "python{}.{}".format(*sys.version_info[:2])

@@ -31,7 +31,7 @@ def no_collections() -> Iterator[None]:
     """Keeps the garbage collector from running the script's finalizers on this thread.
 
     Only for what takes less than a switch interval and lets go of the GIL nowhere: the script would
-    see it, and what it asks of the collector meanwhile would be undone.
+    see it, and what it asks of the collector then would be undone.
     """
     global _is_off
     _is_off = gc.isenabled()
@@ -55,7 +55,7 @@ def collect_again() -> None:
 def times_waited() -> Callable[[], int]:
     """Returns what counts how often the thread that calls it had to wait.
 
-    It raises ImportError where the platform does not tell.
+    It raises ImportError where the platform does not count it.
     """
     from trainprof.inside.process.usage import RUSAGE_THREAD, getrusage
 

@@ -46,7 +46,7 @@ _OFF: Final = frozenset(("", "false", "none", "disabled"))
 def own_cores() -> str | None:
     """Returns the processors that the calling thread may be on, such as 0-3,8.
 
-    None where the system does not tell, or where other threads may be on others.
+    None where the system does not say, or where other threads may be on others.
     """
     if not hasattr(os, "sched_getaffinity"):
         return None

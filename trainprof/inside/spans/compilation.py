@@ -24,7 +24,7 @@ _MOST_TIMES: Final = 1 << 31
 
 
 class CompilationProbe:
-    """Is told by torch's compiler itself, which is there once `torch.compile` has been called."""
+    """Listens to torch's compiler, which is there once `torch.compile` has been called."""
 
     name = "compilation"
 

@@ -69,7 +69,7 @@ class DeliveryProbe:
         return __init__
 
     def _created(self, iterator: Any, start: int) -> None:
-        """Notes the workers; from now on tells how long their queue has nothing for us."""
+        """Notes the workers; from now on it is measured how long their queue is empty."""
         emit, end = self._session.emit, self._session.now()
         loader = self._loader.number_of(iterator)
         for number, worker in enumerate(getattr(iterator, "_workers", ())):

@@ -1,4 +1,4 @@
-"""What a fetch takes of the machine, told by the kernel: CPU, waiting for a core, reading."""
+"""What a fetch takes of the machine, by the kernel's counters: CPU, waiting for a core, reading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BLOCK_TICKS: Final = 39
 _MAX_STAT_BYTES: Final = 4096
 # Three numbers. Python makes room for all that may come, and that takes a fifth of reading them.
 _MAX_RUN_DELAY_BYTES: Final = 128
-# Each thread that fetches keeps a file open; of more than these the run delay is not told.
+# Each thread that fetches keeps a file open; of more than these the run delay is not known.
 _MAX_FILES: Final = 64
 # A thread's CPU time in schedstat is as of the last tick; in another file, that the script has
 # opened under the number of ours, there is something else.
@@ -48,7 +48,7 @@ _MAX_LAG_NS: Final = 1_000_000_000
 _READ_BLOCK_BYTES: Final = 512  # of ru_inblock
 _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
-# How large batches are, they tell each by each at first, and then one of so many.
+# At first the size of each batch is read, and then of one in so many.
 FIRST_LOOKED_AT: Final = 16
 ONE_OF_BATCHES: Final = 8
 # Looking at a tensor takes 0.2 us: at so many a batch on average, and at no more than these.
@@ -86,7 +86,7 @@ class UsageMeter:
         os.register_at_fork(after_in_child=self._start_over)
 
     def _start_over(self) -> None:
-        """Forgets what a fork inherits: it tells of the parent's threads."""
+        """Forgets what a fork inherits: it is of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
         self._place = self._short_place = self._shorts = self._longs = 0
@@ -223,7 +223,7 @@ class _KeptFile:
         try:
             return os.pread(self._descriptor, self._most_bytes, 0)
         except OSError as error:
-            # The thread that it told of is gone, and this one has got its number.
+            # The thread that it was of is gone, and this one has got its number.
             if error.errno == errno.ESRCH:
                 os.close(self._descriptor)
         self._open()  # also where the script has closed it

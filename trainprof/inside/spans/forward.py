@@ -58,7 +58,7 @@ class ForwardProbe:
         self._torch = torch
         self._session = session
         # By id: the script's classes may come and go, and an entry goes with its class. None while
-        # each call is to be told of.
+        # each call is watched.
         self._classes: dict[int, tuple[int, int] | None] = {}
         self._names: dict[int, tuple[int, int]] = {}
         self._watches: tuple[ModuleWatch, ...] = ()

@@ -39,7 +39,7 @@ class GarbageProbe:
 
 
 def _called_with_each(send: Callable[[Any], int]) -> Callable[..., Any]:
-    """Returns a function without Python code of its own that gives `told` each of its arguments."""
+    """Returns a function without Python code of its own that gives `send` each of its arguments."""
     return functools.partial(max, key=send)
 
 

@@ -205,7 +205,7 @@ class LoaderProbe:
                     patcher.around(partial(self._make_create, patcher, kind), (cls, method))
             if "_shutdown_workers" in vars(cls):
                 patcher.around_if_there(self._make_shutdown, (cls, "_shutdown_workers"))
-            # Without workers the fetch that follows tells the end and the size.
+            # Without workers the fetch that follows has the end and the size.
             if "_try_put_index" in vars(cls):
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 

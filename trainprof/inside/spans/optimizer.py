@@ -45,7 +45,7 @@ class OptimizerProbe:
         # Threads that are inside an optimizer's step, kept where a limit was set.
         self._running: set[int] = set()
         # Threads whose step was given a closure, until it goes on to its update; ids of the classes
-        # that were asked whether they tell when it does, for as long as they live.
+        # that were asked whether they show when it does, for as long as they live.
         self._calling: set[int] = set()
         self._asked: dict[int, None] = {}
         self._serial = itertools.count(1)

@@ -185,7 +185,7 @@ class SyncProbe:
                 raise
             finally:
                 # A mode or a subclass of the script's would see our reads as calls; what a
-                # mode is asked about comes once more without it.
+                # mode is asked about comes again without it.
                 if (
                     (counts or not host_alone.is_so)
                     and args

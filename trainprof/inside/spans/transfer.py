@@ -154,7 +154,7 @@ class TransferProbe:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        # A mode would see our reads of `.device` as calls, and the call comes once more without it.
+        # A mode would see our reads of `.device` as calls, and the call comes again without it.
         if self._modes.depth() or get_ident() in self._placing:
             return
         origin, target = source.device, result.device
