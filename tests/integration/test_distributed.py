@@ -106,8 +106,6 @@ def test_children_that_train_are_reported_and_kept_apart(tmp_path: Path) -> None
         if not any(missed.values()):
             break
     assert not any(missed.values()), missed
-    page = run(REPORT, "run", cwd=pair.run.parent, env=environment()).stdout.decode()
-    assert "the busiest of 5 training processes" in " ".join(page.split())
 
 
 def truths_in(stdout: bytes) -> list[dict[str, Any]]:
@@ -410,8 +408,6 @@ def test_torchrun_under_trainprof_and_above_it(tmp_path: Path) -> None:
     summary = pair.summary()
     check_ranks(summary, pair)
     assert summary["run"]["exit"]["status"] == 0
-    page = run(REPORT, "-v", "run", cwd=pair.run.parent, env=environment()).stdout.decode()
-    assert "mean of 2 ranks" in " ".join(page.split())
 
     trainprof = (sys.executable, "-m", "trainprof", "run", "-q", "-o", "run")
     above = replace(project, ours=(*TORCHRUN, "--no-python", *trainprof, *words))

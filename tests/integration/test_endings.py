@@ -154,27 +154,6 @@ print({name: value for name, value in os.environ.items()
     assert ours.stdout == bare.stdout
 
 
-@pytest.mark.parametrize("name", ["latest", "a.zip", "torchrunner"])
-def test_other_kinds_of_target(tmp_path: Path, name: str) -> None:
-    text = "import sys; print(sys.argv[1:]); sys.exit(5)"
-    env = None
-    if name == "latest":
-        (tmp_path / name).mkdir()
-        write_script(tmp_path / name, text, "__main__.py")
-    elif name == "a.zip":
-        import zipfile
-
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.writestr("__main__.py", text)
-    else:
-        (tmp_path / "bin").mkdir()
-        command = write_script(tmp_path / "bin", f"#!{sys.executable}\n{text}\n", name)
-        command.chmod(0o755)
-        env = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    ended = run(TRAINPROF, name, "--lr", "1", cwd=tmp_path, env=env)
-    assert (ended.stdout, ended.status) == (b"['--lr', '1']\n", 5)
-
-
 # -- signals ------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.run_file import read_run_file
+from trainprof.record.files import read_run_file
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
 _LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")

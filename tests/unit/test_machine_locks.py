@@ -10,28 +10,28 @@ from support.machine import Machine
 
 def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:
     ours, theirs = Machine(tmp_path), Machine(tmp_path)
-    told: list[str] = []
+    order: list[str] = []
     theirs_began, theirs_may_end = threading.Event(), threading.Event()
 
     def their_tests() -> None:
         with theirs.shared():
             theirs_began.set()
             theirs_may_end.wait()
-            told.append("their first ends")
+            order.append("their first ends")
         with theirs.shared():
-            told.append("their second begins")
+            order.append("their second begins")
 
     thread = threading.Thread(target=their_tests)
     thread.start()
     with ours.shared():
         theirs_began.wait()
-        told.append("ours runs beside")
+        order.append("ours runs beside")
         theirs_may_end.set()
         ours.alone()
         ours.alone()
-        told.append("ours is alone")
+        order.append("ours is alone")
     thread.join()
-    first, *later = told
+    first, *later = order
     assert first == "ours runs beside"
     # The second may have begun before we asked; never while we were alone.
     assert later[0] == "their first ends"

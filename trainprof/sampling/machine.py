@@ -1,4 +1,4 @@
-"""What of the machine this process may use: affinity, cgroup quotas and limits.
+"""The machine: the cores and memory that this process may use, and whether it is virtual.
 
 Both cgroup versions and their mixture are read; a limit may stand at any level above ours.
 """
@@ -6,6 +6,7 @@ Both cgroup versions and their mixture are read; a limit may stand at any level 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,23 @@ UNLIMITED_BYTES: Final = 1 << 60
 # Where a kernel does not list the hyper-threads of a core.
 _PLACE_OF_CORE: Final = ("physical_package_id", "core_id")
 
+_DMI: Final = "sys/class/dmi/id"
+_DEVICE_TREE: Final = "proc/device-tree"
+_DMI_NAMES: Final = ("sys_vendor", "product_name", "board_vendor", "bios_vendor")
+# As systemd-detect-virt knows hypervisors (systemd, src/basic/virt.c), and clouds beside.
+_HYPERVISORS: Final = re.compile(
+    r"KVM|QEMU|Amazon EC2|Google Compute Engine|Microsoft Corporation Virtual Machine|Hyper-V"
+    r"|VMware|VMW|VirtualBox|innotek|Xen|Bochs|Parallels|BHYVE|OpenStack|KubeVirt|Firecracker"
+    r"|Apple Virtualization|Alibaba Cloud|Tencent Cloud|Huawei Cloud|vServer|Virtual Machine"
+)
+# Amazon's machines that are let whole, such as c7g.metal.
+_LET_WHOLE: Final = re.compile(r"Amazon EC2.*\.metal")
+# SMBIOS (DSP0134, 7.4.1): 1 is "other" and 2 "unknown", by which hypervisors go.
+_UNKNOWN_CHASSIS: Final = 2
+# What boards are called that no factory makes.
+_MADE_UP_BOARDS: Final = (b"linux,dummy-virt", b"qemu,", b"riscv-virtio", b"ibm,pseries")
+_QEMU_NODE: Final = "fw-cfg"
+
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
@@ -32,61 +50,41 @@ class _Mount:
 
 
 def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> float:
-    """Returns how many cores this process and its children can keep busy together.
+    """Returns how many cores this process and its children can keep busy together, over 0.
 
-    Args:
-        root: Where `/proc` and the cgroup mounts are looked up.
-        affinity: Cores in the affinity mask; None asks the system.
-
-    Returns:
-        The smallest of affinity mask and cgroup CPU quotas (own and above), in cores, over 0.
+    The smallest of affinity mask and cgroup CPU quotas (own and above).
     """
-    cores = float(_affinity() if affinity is None else affinity)
+    cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
     return min([cores, *(quota for quota, _ in _quotas(root))])
 
 
-def core_numbers() -> list[int] | None:
-    """Returns which processors this process may run on; None where the system does not tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+def core_numbers() -> list[int]:
+    """Returns the numbers of the processors that this process may run on."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) -> list[int] | None:
-    """Returns of each processor of `core_numbers` which core it is of, counted from 0.
+    """Returns for each processor in `core_numbers` the core it is part of, counted from 0.
 
-    Args:
-        root: Where `/sys` is looked up.
-        numbers: Of the processors; None asks the system.
-
-    Returns:
-        Hyper-threads of a core have the same; None where the kernel does not tell.
+    Hyper-threads of a core have the same; None where the kernel does not say.
     """
     processors = core_numbers() if numbers is None else numbers
-    found = [_core_of(root, processor) for processor in processors or ()]
-    if not found or None in found:
+    cores = [_core_of(root, processor) for processor in processors]
+    if not cores or None in cores:
         return None
-    places = list(dict.fromkeys(found))
-    return [places.index(place) for place in found]
+    distinct = list(dict.fromkeys(cores))
+    return [distinct.index(place) for place in cores]
 
 
 def physical_cores(
     root: Path = FILESYSTEM_ROOT, affinity: Collection[int] | None = None
 ) -> float | None:
-    """Returns `usable_cores` with the hyper-threads of a core counted as one.
-
-    Args:
-        root: Where `/sys`, `/proc` and the cgroup mounts are looked up.
-        affinity: The processors in the affinity mask, by number; None asks the system.
-
-    Returns:
-        In cores, over 0; None where the kernel does not tell which processors share a core.
-    """
-    if affinity is None and not hasattr(os, "sched_getaffinity"):
-        return None
+    """Returns `usable_cores` with the hyper-threads of a core counted once; None where unknown."""
     processors = os.sched_getaffinity(0) if affinity is None else affinity
-    found = {_core_of(root, processor) for processor in processors}
-    if not found or None in found:
+    cores = {_core_of(root, processor) for processor in processors}
+    if not cores or None in cores:
         return None
-    return min([float(len(found)), *(quota for quota, _ in _quotas(root))])
+    return min([float(len(cores)), *(quota for quota, _ in _quotas(root))])
 
 
 def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
@@ -97,7 +95,7 @@ def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
     quotas = _quotas(root)
     if not quotas:
         return None
-    _, directory = min(quotas, key=lambda found: found[0])
+    _, directory = min(quotas, key=lambda quota: quota[0])
     return f"{directory}/cpu.stat"
 
 
@@ -140,12 +138,6 @@ def out_of_memory_kills(root: Path = FILESYSTEM_ROOT) -> int | None:
     return max(counts, default=None)
 
 
-def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _core_of(root: Path, processor: int) -> str | None:
     """Returns what all hyper-threads of a processor's core have in common, and no others."""
     topology = f"{root}/sys/devices/system/cpu/cpu{processor}/topology"
@@ -160,27 +152,21 @@ def _core_of(root: Path, processor: int) -> str | None:
 
 def _quotas(root: Path) -> list[tuple[float, str]]:
     """Returns quota in cores and directory of each cgroup that has one, innermost first."""
-    found = []
+    quotas = []
     for version, directory in _levels(root, "cpu"):
-        quota = _quota_v2(directory) if version == 2 else _quota_v1(directory)
+        quota = _quota(version, directory)
         if quota is not None:
-            found.append((quota, directory))
-    return found
+            quotas.append((quota, directory))
+    return quotas
 
 
-def _quota_v1(directory: str) -> float | None:
-    quota_us = first_int(read_text(f"{directory}/cpu.cfs_quota_us"))
-    period_us = first_int(read_text(f"{directory}/cpu.cfs_period_us"))
-    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
-        return None
-    return quota_us / period_us
-
-
-def _quota_v2(directory: str) -> float | None:
-    words = (read_text(f"{directory}/cpu.max") or "").split()
-    if len(words) != 2:
-        return None
-    quota_us, period_us = first_int(words[0]), first_int(words[1])
+def _quota(version: int, directory: str) -> float | None:
+    if version == 2:
+        words = (read_text(f"{directory}/cpu.max") or "").split()
+        quota_us, period_us = map(first_int, words) if len(words) == 2 else (None, None)
+    else:
+        quota_us = first_int(read_text(f"{directory}/cpu.cfs_quota_us"))
+        period_us = first_int(read_text(f"{directory}/cpu.cfs_period_us"))
     if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
         return None
     return quota_us / period_us
@@ -197,7 +183,7 @@ def _levels(root: Path, controller: str) -> list[tuple[int, str]]:
 
 def _hierarchies(root: Path, controller: str) -> list[tuple[int, list[str]]]:
     """Returns (cgroup version, directories from our cgroup upwards) per hierarchy."""
-    found = []
+    hierarchies = []
     mounts = _mounts(root)
     for line in (read_text(f"{root}/proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
@@ -207,8 +193,8 @@ def _hierarchies(root: Path, controller: str) -> list[tuple[int, list[str]]]:
             continue
         mount = _mount_of(mounts, version, controller)
         if mount is not None:
-            found.append((version, _directories(root, mount, path)))
-    return found
+            hierarchies.append((version, _directories(root, mount, path)))
+    return hierarchies
 
 
 def _mount_of(mounts: list[_Mount], version: int, controller: str) -> _Mount | None:
@@ -251,3 +237,41 @@ def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
         return [point]
     levels = [inside, *inside.parents] if inside.parts else [inside]
     return [f"{point}/{level}" if level.parts else point for level in levels]
+
+
+def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool | None:
+    """Whether the machine is a virtual one; None where nothing says so, as in many containers."""
+    flags = re.search(
+        rb"^flags\s*:(.*)$", read_bytes(str(root / "proc/cpuinfo")) or b"", re.MULTILINE
+    )
+    if flags is not None:  # of x86 alone; other processors do not tell
+        return b"hypervisor" in flags[1].split()
+    if (read_text(str(root / "sys/hypervisor/type")) or "").strip():
+        return True
+    by_firmware = _by_firmware(root)
+    return _by_device_tree(root) if by_firmware is None else by_firmware
+
+
+def _by_firmware(root: Path) -> bool | None:
+    names = [(read_text(str(root / _DMI / name)) or "").strip() for name in _DMI_NAMES]
+    firmware = " ".join(names)
+    if _HYPERVISORS.search(firmware):
+        return _LET_WHOLE.search(firmware) is None
+    chassis = first_int(read_text(str(root / _DMI / "chassis_type")))
+    is_real = chassis is not None and chassis > _UNKNOWN_CHASSIS
+    return False if names[0] and is_real else None
+
+
+def _by_device_tree(root: Path) -> bool | None:
+    tree = root / _DEVICE_TREE
+    try:
+        nodes = os.listdir(tree)
+    except OSError:
+        return None
+    boards = read_bytes(str(tree / "compatible")) or b""
+    if "hypervisor" in nodes or any(node.startswith(_QEMU_NODE) for node in nodes):
+        return True
+    if any(board in boards for board in _MADE_UP_BOARDS):
+        return True
+    # A board that has a name of its own.
+    return False if boards and read_bytes(str(tree / "model")) else None

@@ -7,7 +7,10 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
 # file can hold takes about thirty times its size.
@@ -19,13 +22,7 @@ _ROOM_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | _NO_LINK
 
 
 def open_run_file(path: Path) -> int:
-    """Opens a file of a run for reading; nothing outside the run is ever opened.
-
-    Args:
-        path: `manifest.json`, or a file in one of the run's rooms.
-
-    Returns:
-        A descriptor, which the caller closes.
+    """Opens a file of a run, or in one of its rooms, for reading; never one outside the run.
 
     Raises:
         OSError: If it cannot be opened, it or the room is a symbolic link, or it is no plain file.
@@ -42,12 +39,7 @@ def open_run_file(path: Path) -> int:
 
 
 def read_run_file(path: Path, max_bytes: int) -> bytes:
-    """Returns a file of a run, opened as `open_run_file` does.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is larger than `max_bytes`.
-    """
+    """Returns a file of a run; OSError as open_run_file, ValueError above `max_bytes`."""
     with os.fdopen(open_run_file(path), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -61,3 +53,36 @@ def read_run_json(path: Path) -> Any:
         return json.loads(read_run_file(path, LARGEST_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def contents_of(path: str | Path, most_bytes: int) -> bytes | None:
+    """Returns what a file holds; None where it is no plain file, or a larger one.
+
+    To read from a pipe would take the script away from Python, to open it might wait.
+    """
+    descriptor = None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+            return None
+        return os.read(descriptor, most_bytes)
+    except (OSError, ValueError):
+        return None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+# Workers and queues of a small script need about 20; we keep two open in each process that records.
+FEWEST_OPEN_FILES: Final = 64
+
+
+def too_few_open_files() -> int | None:
+    """Returns how many files this process may open where those are too few to record, else None."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if 0 <= limit < FEWEST_OPEN_FILES else None

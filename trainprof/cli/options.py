@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from trainprof.cli.duration import seconds_between
-from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import DEFAULT_INTERVAL_S
+
+# More fit neither a run nor an int64.
+_DIGITS: Final = re.compile(r"[0-9]{1,15}")
+
+
+def at_least(low: int, *, at_most: int | None = None) -> Callable[[str | int], int]:
+    """Returns a parser of whole numbers from `low` on, up to `at_most` if there is a limit."""
+    wanted = f"of at least {low}" if at_most is None else f"from {low} to {at_most}"
+
+    def parse(text: str | int) -> int:
+        is_number = _DIGITS.fullmatch(str(text)) is not None
+        if not is_number or int(text) < low or (at_most is not None and int(text) > at_most):
+            raise typer.BadParameter(f"{text!r} is not a whole number {wanted}")
+        return int(text)
+
+    return parse
+
+
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|)")
+
+
+def seconds(text: str) -> float:
+    """Returns the duration in seconds.
+
+    Raises:
+        typer.BadParameter: If it is none.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a duration: write 0.5, 500ms, 90s, 10m or 1h")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+def seconds_between(low: float, high: float = math.inf) -> Callable[[str | float], float]:
+    """Returns a parser of durations from `low` to `high` seconds."""
+
+    def parse(text: str | float) -> float:
+        value = seconds(str(text))
+        if not low <= value <= high:
+            upper = "" if math.isinf(high) else f" and at most {high:g} s"
+            raise typer.BadParameter(f"{text} is not at least {low:g} s{upper}")
+        return value
+
+    return parse
+
 
 # Each process records as many, and more while it finds them.
 MOST_SLOW_SAMPLES: Final = 1000
@@ -126,3 +173,35 @@ def thresholds(words: Sequence[str] | None) -> dict[str, float]:
         return parsed_settings(words)
     except UnknownThreshold as error:
         raise typer.BadParameter(str(error), param_hint="'--rule'") from None
+
+
+class Format(str, Enum):
+    """How something is written."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+    # Before 0.27 typer looks for the string of what a parser returned among the values.
+    __str__ = str.__str__
+
+
+FORMATS: Final = tuple(format.value for format in Format)
+
+
+def parse_format(text: str) -> Format:
+    if text not in FORMATS:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}")
+    return Format(text)
+
+
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        parser=parse_format,
+        metavar="|".join(FORMATS),
+        show_default=False,
+        help=f"How to write it.  [default: {Format.TERMINAL.value}]",
+    ),
+]

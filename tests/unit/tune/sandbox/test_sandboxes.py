@@ -19,13 +19,14 @@ from trainprof.tune.sandbox.sandbox import (
     Sandbox,
     make_sandbox,
     remove_tree,
+    scratch_directory,
     words_without_sandbox,
 )
 
 MADE = Sandbox(("/home/u", "/tmp"), ("/home/u/.cache",), None, "/home/u/p")
 
 
-def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earnest() -> None:
+def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earnest():
     *program, spec = MADE.words(Path("/runs/t/scratch/a"), Path("/runs/t/trials/a"))
     assert program == [sys.executable, "-I", "-S", sandbox.enter.__file__]
     assert json.loads(spec) == {
@@ -40,7 +41,7 @@ def test_the_command_of_a_trial_says_what_is_covered_and_what_is_written_in_earn
     }
 
 
-def test_without_a_sandbox_it_covers_nothing() -> None:
+def test_without_a_sandbox_it_covers_nothing():
     spec = json.loads(words_without_sandbox(Path("/scratch"))[-1])
     assert spec == {"overlays": None, "cwd": "/scratch", "parent": os.getpid()}
 
@@ -77,33 +78,31 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     return planted
 
 
-def test_what_trials_write_is_kept_on_disk_and_in_memory_where_that_is_refused(
-    plant: Callable[..., Kernel], tmp_path: Path
-) -> None:
-    plant(None)
-    assert make_sandbox(tmp_path, ["train.py"]).memory_bytes is None
-    kernel = plant("overlays are not stacked", None)
-    made = make_sandbox(tmp_path, ["train.py"])
-    assert (made.memory_bytes, made.overlays) == (5 << 30, ("/home/u",))
-    assert [tried.memory_bytes for tried in kernel.tried] == [None, 5 << 30]
+@pytest.mark.parametrize(
+    ("reasons", "memory"),
+    [
+        ([None], [None]),
+        (["overlays are not stacked", None], [None, 5 << 30]),  # on disk that is refused
+        (["AppArmor refuses namespaces", "memory is refused too"], [None, 5 << 30]),
+    ],
+)
+def test_what_trials_write_is_kept_on_disk_else_in_memory_else_nowhere(
+    plant, tmp_path, reasons, memory
+):
+    kernel = plant(*reasons)
+    if reasons[-1] is None:
+        made = make_sandbox(tmp_path, ["train.py"])
+        assert (made.memory_bytes, made.overlays) == (memory[-1], ("/home/u",))
+    else:
+        with pytest.raises(NoSandbox) as refused:
+            make_sandbox(tmp_path, ["train.py"])
+        assert str(reasons[0]) in str(refused.value)  # the first reason
+        assert "--unsandboxed" in (refused.value.hint or "")
+        assert refused.value.exit_code == 2
+    assert [tried.memory_bytes for tried in kernel.tried] == memory
 
 
-def test_where_there_is_none_the_first_reason_is_said_and_the_way_without(
-    plant: Callable[..., Kernel], tmp_path: Path
-) -> None:
-    plant("AppArmor refuses namespaces", "memory is refused too")
-    with pytest.raises(NoSandbox) as refused:
-        make_sandbox(tmp_path, ["train.py"])
-    assert str(refused.value) == (
-        "No sandbox for trials: AppArmor refuses namespaces. They would write to your files."
-    )
-    assert "--unsandboxed" in (refused.value.hint or "")
-    assert refused.value.exit_code == 2
-
-
-def test_there_is_none_but_on_linux(
-    plant: Callable[..., Kernel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_is_none_but_on_linux(plant, tmp_path, monkeypatch):
     kernel = plant()
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(NoSandbox, match="it takes Linux"):
@@ -111,9 +110,7 @@ def test_there_is_none_but_on_linux(
     assert kernel.tried == []
 
 
-def test_paths_that_the_command_names_are_looked_at_first(
-    plant: Callable[..., Kernel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_that_the_command_names_are_looked_at_first(plant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kernel = plant(None)
     make_sandbox(tmp_path / ".", ["train.py", "--data=/data/x/../y", "--out", "runs", "a\0b"])
@@ -169,13 +166,8 @@ def hung(files: Path, record: Path) -> None:
     ],
 )
 def test_a_sandbox_is_taken_for_one_only_if_its_test_left_files_as_they_were(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    stderr: str,
-    act: Callable[[Path, Path], object],
-    reason: str | None,
-) -> None:
+    tmp_path, monkeypatch, status, stderr, act, reason
+):
     monkeypatch.setattr(sandbox.subprocess, "run", Program(status, stderr, act))
     tried = Sandbox((), (), None, str(tmp_path))
     made = sandbox._tested(tried, tmp_path)
@@ -184,9 +176,7 @@ def test_a_sandbox_is_taken_for_one_only_if_its_test_left_files_as_they_were(
 
 
 @pytest.mark.parametrize(("restricted", "whose"), [("1\n", "AppArmor"), ("0\n", "the kernel")])
-def test_who_refuses_namespaces_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restricted: str, whose: str
-) -> None:
+def test_who_refuses_namespaces_is_named(tmp_path, monkeypatch, restricted, whose):
     (tmp_path / "restrict").write_text(restricted)
     monkeypatch.setattr(sandbox, "_APPARMOR", str(tmp_path / "restrict"))
     why = sandbox._refusal("trainprof: no sandbox: [Errno 1] not permitted: 'user namespace'\n\n")
@@ -195,9 +185,7 @@ def test_who_refuses_namespaces_is_named(
     assert sandbox._refusal("no sandbox: user namespace").startswith("the kernel refuses")
 
 
-def test_caches_are_those_that_variables_name_and_one_in_another_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_caches_are_those_that_variables_name_and_one_in_another_is_left_out(monkeypatch, tmp_path):
     for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -209,7 +197,7 @@ def test_caches_are_those_that_variables_name_and_one_in_another_is_left_out(
 
 
 @pytest.mark.parametrize("mode", [0, stat.S_IRUSR, stat.S_IXUSR])
-def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path: Path, mode: int) -> None:
+def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path, mode):
     top = tmp_path / "scratch"
     (top / "0/work/work").mkdir(parents=True)
     (top / "0/work/work/x").touch()
@@ -226,12 +214,82 @@ def test_what_trials_wrote_is_removed_whatever_modes_it_has(tmp_path: Path, mode
     remove_tree(top)  # of nothing, nothing
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_the_directory_above_is_left_with_its_mode(tmp_path: Path, is_there: bool) -> None:
+def test_the_directory_above_is_left_with_its_mode(tmp_path):
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o755)
-    if is_there:
+    for _ in range(2):
+        remove_tree(above / "scratch")
+        assert stat.S_IMODE(above.stat().st_mode) == 0o755
         (above / "scratch").mkdir()
-    remove_tree(above / "scratch")
-    assert stat.S_IMODE(above.stat().st_mode) == 0o755
+
+
+# Trials without a sandbox: what is copied to their working directory, and what is linked
+
+LARGE = 4 << 20
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    place = tmp_path / "project"
+    (tmp_path / "scratch").mkdir()
+    place.mkdir()
+    return place
+
+
+def copied(cwd: Path, but_for: Path | None = None) -> dict[str, Path]:
+    """Returns what is in the scratch directory, by name."""
+    scratch = cwd.parent / "scratch"
+    place = scratch_directory(scratch, cwd, but_for=but_for or cwd / "trainprof-runs/t")
+    assert place == scratch
+    return {path.name: path for path in place.iterdir()}
+
+
+def test_small_files_are_copied_and_all_else_is_linked(cwd):
+    (cwd / "log").write_text("before")
+    (cwd / "run.sh").write_text("#!/bin/sh\n")
+    (cwd / "run.sh").chmod(0o755)
+    (cwd / "data/deep").mkdir(parents=True)
+    (cwd / "data/deep/x").write_text("x")
+    (cwd / "relative").symlink_to("data/deep/x")
+    (cwd / "nowhere").symlink_to("gone")
+    os.mkfifo(cwd / "pipe")
+    for name, size in (("limit.bin", LARGE), ("large.bin", LARGE + 1)):
+        with (cwd / name).open("wb") as file:
+            file.truncate(size)
+    (cwd / "trainprof-runs/tune-x").mkdir(parents=True)
+    there = copied(cwd, cwd / "trainprof-runs/tune-x")  # which is left out
+    links = {name for name, path in there.items() if path.is_symlink()}
+    assert links == {"data", "relative", "nowhere", "pipe", "large.bin"}
+    assert there.keys() - links == {"log", "run.sh", "limit.bin"}
+    assert (there["data"] / "deep/x").read_text() == there["relative"].read_text() == "x"
+    assert there["large.bin"].resolve() == cwd / "large.bin"
+    # The originals stay when copies are written.
+    assert os.access(there["run.sh"], os.X_OK)
+    with there["log"].open("a") as file:
+        file.write(" and by the trial")
+    there["run.sh"].unlink()
+    assert (cwd / "log").read_text() == "before"
+    assert (cwd / "run.sh").exists()
+
+
+def test_no_more_is_copied_than_a_limit_in_all(cwd, monkeypatch):
+    monkeypatch.setattr(sandbox, "_MOST_COPIED_BYTES", 25)
+    for number in range(5):
+        (cwd / str(number)).write_bytes(bytes(10))
+    copies = [path for path in copied(cwd).values() if not path.is_symlink()]
+    assert len(copies) == 2
+
+
+def test_what_cannot_be_read_is_linked_or_left_out_and_the_rest_is_there(cwd, monkeypatch):
+    for name in ("secret", "train.py"):
+        (cwd / name).write_text(name)
+    copy = sandbox.shutil.copy2
+
+    def refused(source: str, target: Path) -> object:
+        if source.endswith("secret"):
+            raise PermissionError
+        return copy(source, target)
+
+    monkeypatch.setattr(sandbox.shutil, "copy2", refused)
+    assert copied(cwd)["train.py"].read_text() == "train.py"
