@@ -54,7 +54,6 @@ def diagnose(
     """Asks rules; nothing is found in less than 20 steady steps.
 
     Args:
-        context: The run.
         rules: To be asked.
         failed: Called with a rule that cannot judge the case, and its error, which then ends the
             others' work no more. None: it is raised.
@@ -147,7 +146,6 @@ def joined_by_line(
     Args:
         findings: In the order of their rules.
         rules: By id.
-        context: The run.
     """
     left = list(findings)
     # What is asked last comes of what is asked first, which may come of others in turn.

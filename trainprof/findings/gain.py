@@ -80,8 +80,6 @@ def of_setting(
     """Returns what another setting of a loader would give, by the pipeline model.
 
     Args:
-        context: The run.
-        feeder: The loader.
         setting: The new one; its workers may live on from pass to pass.
         found: The model's answer to it.
     """
@@ -148,7 +146,6 @@ def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -
     """Returns what training's steps gain of what the pipeline model says of them.
 
     Args:
-        context: The run.
         speedup: By the model.
         wait_share: Of training, that goes.
     """
@@ -164,8 +161,6 @@ def of_inputs(context: RunContext, feeder: Feeder, changed: PipelineInputs) -> G
     """Returns what a loader would give at most if its recorded series were others.
 
     Args:
-        context: The run.
-        feeder: The loader.
         changed: Its inputs without what the change takes away.
     """
     if feeder.now is None or feeder.measured is None:
@@ -198,7 +193,6 @@ def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) 
     Where workers feed it, they have to keep up: the loader is played again with shorter steps.
 
     Args:
-        context: The run.
         seconds: Of the training phase.
         with_warmup: As `outside_steps` has it, on a device.
     """
@@ -227,7 +221,6 @@ def of_looks(context: RunContext, seconds: float, met: int, looks: int) -> Gain 
     """Returns `of_python` of what looks tell: what is at most gained has a standard error more.
 
     Args:
-        context: The run.
         seconds: Of the training phase, by the share of the looks that met it.
         met: How many did.
         looks: Of how many.
@@ -251,7 +244,6 @@ def outside_steps(context: RunContext, seconds: float, *, with_warmup: bool = Fa
     """Returns what training would gain at most without some seconds of it.
 
     Args:
-        context: The run.
         seconds: Of its training.
         with_warmup: They may lie in its warm-up, or are compiling; else it gains so much after it.
     """
@@ -272,7 +264,6 @@ def _with_faster_rest(context: RunContext, speedup: float, share: float) -> floa
     """Returns a speed-up with what computes made faster; what then still waits is not.
 
     Args:
-        context: The run.
         speedup: Of steps.
         share: Of a step as it is, that is spent waiting.
     """
@@ -289,8 +280,6 @@ def _of_fed(context: RunContext, feeder: Feeder, times: float, waits: float) -> 
     """Returns how many times as fast all steps are at most, if those are that a loader feeds.
 
     Args:
-        context: The run.
-        feeder: The loader.
         times: How many times as fast they are by what is taken away.
         waits: Of those steps as they are, the share that is spent waiting.
     """
@@ -448,7 +437,6 @@ def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> Passed
     Args:
         finding: As its rule found it.
         rule: That.
-        context: The run.
     """
     if finding.recoverable_s is None:
         return None

@@ -44,7 +44,6 @@ def library_called_at(context: RunContext, line: HotLine | None) -> str | None:
     as well, or whether there is a library that has a loop.
 
     Args:
-        context: The run.
         line: That most of the code between the parts of a step goes to, None where none is known.
     """
     known = _known(context, _OF_MODEL)
@@ -66,7 +65,6 @@ def advice_for(context: RunContext, called_at: str, *, is_sure: bool) -> str:
     """Returns what can be changed of a library's loop.
 
     Args:
-        context: The run.
         called_at: The line that calls it.
         is_sure: The time is known to be the library's; else its own hooks may have it.
     """

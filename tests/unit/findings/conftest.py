@@ -30,10 +30,10 @@ def pages_of_findings(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
     monkeypatch.setattr(diagnosing, "Diagnosis", kept)
     yield
-    for told in made:
-        for finding in told.findings:
+    for x in made:
+        for finding in x.findings:
             _write(finding, findings=[finding], passed_over=[])
-        for passed in told.passed_over:
+        for passed in x.passed_over:
             _write(passed.finding, findings=[], passed_over=[passed])
 
 

@@ -67,24 +67,24 @@ def case_with(*optimizers: LoopedOptimizer) -> RunContext:
     return case_of(Planted(**HEALTHY), parts={"optimizer": 2.0}, torch=settings)
 
 
-def told(context: RunContext) -> Finding:
-    [finding] = [one for one in diagnose(context).findings if one.id == "slow_optimizer"]
+def known(context: RunContext) -> Finding:
+    [finding] = [x for x in diagnose(context).findings if x.id == "slow_optimizer"]
     return finding
 
 
 def test_one_that_a_package_builds_is_not_patched_into_the_users_line() -> None:
-    finding = told(case_with(looped(built_by="transformers")))
+    finding = known(case_with(looped(built_by="transformers")))
     assert finding.site == "train.py:2"
     assert finding.advice == 'TrainingArguments(..., optim="adamw_torch_fused")'
     assert finding.change == {}
-    own = told(case_with(looped()))
+    own = known(case_with(looped()))
     assert (own.advice, own.change) == ("torch.optim.AdamW(..., fused=True)", {"fused": True})
     assert own.evidence[OPTIMIZER_BUILDERS] is None
 
 
 def test_of_several_each_is_advised_by_its_own_settings() -> None:
     by_package = looped("Adam", built_by="stable_baselines3")
-    finding = told(case_with(by_package, looped("Adam", line=1)))
+    finding = known(case_with(by_package, looped("Adam", line=1)))
     assert "policy_kwargs=dict(optimizer_kwargs=dict(fused=True)), for Adam" in finding.advice
     assert "torch.optim.Adam(..., fused=True)" in finding.advice
     assert any("eps=1e-5" in caution for caution in finding.cautions)
@@ -92,8 +92,8 @@ def test_of_several_each_is_advised_by_its_own_settings() -> None:
 
 @pytest.mark.parametrize("built_by", [None, "transformers"])
 def test_one_that_was_told_to_loop_on_a_device(built_by: str | None) -> None:
-    one = looped(is_told_to=True, built_by=built_by)
-    finding = told(on_device(case_with(one), launch_s=1.0))
+    value = looped(is_told_to=True, built_by=built_by)
+    finding = known(on_device(case_with(value), launch_s=1.0))
     call = 'TrainingArguments(..., optim="adamw_torch_fused")'
     expected = call if built_by else "torch.optim.AdamW(..., fused=True)"
     assert finding.advice.startswith(f"{expected} in place of foreach=False")
@@ -128,8 +128,8 @@ def test_tune_knows_who_builds_what_it_recommends_to_fuse() -> None:
     ],
 )
 def test_what_a_recording_tells_of_it(built: Any, expected: str | None) -> None:
-    one = {"class": "Adam", "tensors": 3, "built": 1, "site": 0, "has_hooks": True}
-    note = {"torch_threads": 1, "unfused": "Adam", "looped_optimizer": one, "built": built}
+    value = {"class": "Adam", "tensors": 3, "built": 1, "site": 0, "has_hooks": True}
+    note = {"torch_threads": 1, "unfused": "Adam", "looped_optimizer": value, "built": built}
     texts: dict[Topic, dict[int, Any]] = {topic: {} for topic in Topic}
     texts[Topic.ENVIRONMENT] = {1: note}
     texts[Topic.SITE] = {1: ["/work/train.py", 2, "f"], 2: ["/lib/loops.py", 7, "g"]}

@@ -37,7 +37,7 @@ def copies(
     [row] = context.summary.transfers
     row = replace(row, bytes=round(row.count * each), **changes)
     rows = [row] if back_at is None else [row, replace(row, site=back_at, **BACK)]
-    devices = [replace(one, copy_wait_s=wait_s) for one in context.summary.devices or ()]
+    devices = [replace(device, copy_wait_s=wait_s) for device in context.summary.devices or ()]
     run = replace(context.summary.run, part=part)
     summary = replace(context.summary, transfers=rows, devices=devices, run=run)
     return replace(context, summary=summary)

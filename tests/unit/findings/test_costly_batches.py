@@ -30,7 +30,7 @@ def test_cores_that_are_half_idle_are_not_what_is_short() -> None:
         case_of(Planted(workers=2, fetch_s=0.14, running=0.56, compute_s=0.006, cores=2))
     )
     assert (finding.id, finding.change["num_workers"]) == ("too_few_workers", 4)
-    assert not [told for told in finding.cautions if "disk" in told]
+    assert not [caution for caution in finding.cautions if "disk" in caution]
 
 
 @pytest.mark.parametrize("how", [{"running": 0.6, "reading": 0.35}, {}])
@@ -96,9 +96,11 @@ def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
     planted = Planted(workers=2, fetch_s=0.01, compute_s=0.01, slow_every=40)
     fetch = planted.loader.fetch
     assert fetch is not None
-    slow = [{**one, "index": 1000 * number} for number, one in enumerate(fetch.slow_samples)]
+    slow = [{**sample, "index": 1000 * number} for number, sample in enumerate(fetch.slow_samples)]
     planted.loader = replace(planted.loader, fetch=replace(fetch, slow_samples=slow))
-    assert not any("slow_indices" in one.evidence for one in diagnose(case_of(planted)).findings)
+    assert not any(
+        "slow_indices" in finding.evidence for finding in diagnose(case_of(planted)).findings
+    )
 
 
 def test_slow_samples_are_named_beside_what_handing_over_costs() -> None:

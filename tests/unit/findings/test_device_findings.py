@@ -48,12 +48,12 @@ def test_what_keeps_the_host_from_giving_out_work_is_counted_once(
     python_s: float, expected: list[str]
 ) -> None:
     context = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01)), launch_s=1.0)
-    told = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
-    summary = replace(context.summary, python_in_model=told)
+    known = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
+    summary = replace(context.summary, python_in_model=known)
     found_now = diagnose(replace(context, summary=summary)).findings
-    assert [one.id for one in found_now] == expected
+    assert [x.id for x in found_now] == expected
     # Longer than the device waited for the host it cannot have held it up.
-    assert sum(one.recoverable_s or 0.0 for one in found_now) == pytest.approx(1.0)
+    assert sum(x.recoverable_s or 0.0 for x in found_now) == pytest.approx(1.0)
 
 
 def test_a_device_that_keeps_up_with_small_work_and_one_that_does_not() -> None:
@@ -137,7 +137,7 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
     finding = only(seen)
     assert (finding.id, finding.site, finding.change) == ("serial_loading", "train.py:41", {})
     assert finding.advice.startswith("cheaper samples: what comes out the same each time")
-    assert any("helps only a rerun tells" in told for told in finding.also)
+    assert any("helps only a rerun tells" in x for x in finding.also)
     planted.loader = replace(planted.loader, dataset="Dataset")
     rows = only(replace(case_of(planted), summary=seen.summary))
     assert rows.advice.startswith("cheaper samples: of a datasets.Dataset only the columns that")
@@ -149,7 +149,7 @@ def test_samples_of_a_librarys_dataset_are_to_be_cheaper_where_workers_may_lose(
 def test_what_chains_of_syncs_cost_at_most_is_all_of_their_time() -> None:
     context = on_device(case_of(Planted(workers=2, fetch_s=0.002)), sync_s=0.3, unknown_s=0.5)
     devices = [
-        replace(one, exposed_s={"sync": [0.3, 0.7]}) for one in context.summary.devices or ()
+        replace(device, exposed_s={"sync": [0.3, 0.7]}) for device in context.summary.devices or ()
     ]
     finding = only(replace(context, summary=replace(context.summary, devices=devices)))
     most = context.settled_s / (context.settled_s - 0.7)
@@ -209,7 +209,7 @@ def test_of_starts_and_workers_a_device_feels_only_what_it_is_idle_for(
     gains = []
     for share in (1.0, 0.5):
         context = felt(planted, share * waited_s)
-        finding = next(one for one in diagnose(context).findings if one.id == rule)
+        finding = next(x for x in diagnose(context).findings if x.id == rule)
         gains.append(finding.recoverable_s or 0.0)
         assert gains[-1] <= share * waited_s + 1e-9
         assert finding.predicted_speedup is not None

@@ -32,10 +32,10 @@ def test_a_rule_that_fails_ends_no_other() -> None:
         raise ZeroDivisionError("no loader")
 
     broken = [replace(RULES[0], find=find), *RULES[1:]]
-    told = diagnose(
+    findings = diagnose(
         context, broken, failed=lambda rule, error: failed.append((rule, str(error)))
     ).findings
-    assert [one.id for one in told] == ["worker_restart"]
+    assert [x.id for x in findings] == ["worker_restart"]
     assert failed == [(RULES[0].id, "no loader")]
     with pytest.raises(ZeroDivisionError):
         diagnose(context, broken)
@@ -114,8 +114,8 @@ def test_settings_are_read_strictly_from_the_user_and_leniently_from_a_run() -> 
     for wrong_value in ("nan", "-1", "inf", "1.5"):
         with pytest.raises(UnknownThreshold):
             parsed_settings([f"python_in_loop.share={wrong_value}"])
-    told = {"python_in_loop.share": 0.2, "nothing.share": 1, "gc_pauses.share": "x"}
-    assert rule_settings(told) == {"python_in_loop.share": 0.2}
+    known = {"python_in_loop.share": 0.2, "nothing.share": 1, "gc_pauses.share": "x"}
+    assert rule_settings(known) == {"python_in_loop.share": 0.2}
     assert rule_settings(None) == {}
 
 
@@ -124,16 +124,16 @@ def test_each_rule_explains_itself(rule: Any) -> None:
     for opening in ("What it means:", "How it is measured:", "When it is wrong:", "What to do:"):
         assert f"\n\n{opening}" in rule.explanation
     assert rule.thresholds
-    assert all(one.source for one in rule.thresholds.values())
+    assert all(threshold.source for threshold in rule.thresholds.values())
     assert f"{rule.id}.{next(iter(rule.thresholds))}" in threshold_names()
 
 
 def test_findings_are_ranked_by_what_they_recover() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.01)
     context = case_of(planted, parts={"checkpoint": 0.4, "gc": 0.8})
-    told = diagnose(context).findings
-    assert [one.id for one in told] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
-    recovered = [one.recoverable_s or 0.0 for one in told]
+    findings = diagnose(context).findings
+    assert [x.id for x in findings] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
+    recovered = [x.recoverable_s or 0.0 for x in findings]
     assert recovered == sorted(recovered, reverse=True)
 
 
@@ -148,13 +148,13 @@ def test_a_loader_that_the_model_does_not_know_is_not_judged() -> None:
 def test_all_together_is_played_again_and_is_no_sum() -> None:
     planted = Planted(fetch_s=0.02, compute_s=0.01)
     context = case_of(planted, parts={"checkpoint": 1.0})
-    told = diagnose(context).findings
-    assert [one.id for one in told] == ["serial_loading", "slow_checkpoints"]
+    findings = diagnose(context).findings
+    assert [x.id for x in findings] == ["serial_loading", "slow_checkpoints"]
     # Two workers give a batch each 10 ms, as training takes them: 2 of 7 seconds remain.
-    assert together(context, told) == pytest.approx(7 / 2, rel=0.15)
-    assert together(context, told[:1]) is None
+    assert together(context, findings) == pytest.approx(7 / 2, rel=0.15)
+    assert together(context, findings[:1]) is None
     # Also where each of them has a lower bound of its own.
-    both = [told[0], replace(told[1], is_at_most=False)]
+    both = [findings[0], replace(findings[1], is_at_most=False)]
     assert together(context, both) == pytest.approx(7 / 2, rel=0.15)
 
 
@@ -163,12 +163,12 @@ def test_one_line_may_build_the_loaders_of_training_and_evaluation() -> None:
     evaluation = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation")
     evaluation.loader = replace(evaluation.loader, id=1)
     context = case_of(training, evaluation, parts={"evaluation": 4.0})
-    told = diagnose(context).findings
-    assert {one.id for one in told} == {"serial_loading", "slow_validation"}
-    everything = together(context, told)
+    findings = diagnose(context).findings
+    assert {x.id for x in findings} == {"serial_loading", "slow_validation"}
+    everything = together(context, findings)
     assert everything is not None
-    assert everything > max(one.predicted_speedup[0] for one in told if one.predicted_speedup)
-    saved_s = sum(one.recoverable_s or 0.0 for one in told)
+    assert everything > max(x.predicted_speedup[0] for x in findings if x.predicted_speedup)
+    saved_s = sum(x.recoverable_s or 0.0 for x in findings)
     assert everything == pytest.approx(context.training_s / (context.training_s - saved_s), rel=0.2)
 
 
@@ -195,5 +195,5 @@ def test_a_batch_has_its_own_percentage_where_it_is_not_that_of_training(
     evaluated_s: float, told: str
 ) -> None:
     context = case_of(Planted(fetch_s=0.03, compute_s=0.01), parts={"evaluation": evaluated_s})
-    [finding] = [one for one in diagnose(context).findings if one.id == "serial_loading"]
+    [finding] = [x for x in diagnose(context).findings if x.id == "serial_loading"]
     assert finding.title.endswith(told)

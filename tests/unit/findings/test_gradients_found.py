@@ -14,9 +14,9 @@ from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
 
 
-def gradients(unused: float, mixed: float, **told: Any) -> dict[str, Any]:
+def gradients(unused: float, mixed: float, **known: Any) -> dict[str, Any]:
     shares = {"unused_share": unused, "mixed_share": mixed, "from_start": True}
-    return {**shares, "at": None, "model_at": None, "model": "", **told}
+    return {**shares, "at": None, "model_at": None, "model": "", **known}
 
 
 TEACHER = gradients(0.8, 0.0, model="ResNet", model_at="train.py:41")
@@ -102,7 +102,7 @@ def test_of_a_part_of_the_run_the_most_is_said(key: str) -> None:
 def test_what_is_checkpointed_is_minded(recompute_s: float, cautions: int) -> None:
     context = case_with(unused=TEACHER)
     context = replace(context, training=context.training | {"recompute": recompute_s})
-    [finding] = [one for one in diagnose(context).findings if one.id == "unused_gradients"]
+    [finding] = [x for x in diagnose(context).findings if x.id == "unused_gradients"]
     assert len(finding.cautions) == cautions
 
 

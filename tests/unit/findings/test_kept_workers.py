@@ -151,20 +151,20 @@ def test_what_one_loader_of_a_line_forbids_counts_for_all(tmp_path, line: int) -
     assert found.may_keep_workers is not is_one
 
 
-def of_folds(built: int, **facts: Any) -> Planted:
+def of_folds(built: int, **metadata: Any) -> Planted:
     """Ten passes over loaders that are built one after the other."""
     planted = Planted(workers=2, fetch_s=0.004, compute_s=0.01, passes=10, start_s=0.3)
-    planted.loader = replace(planted.loader, built=built, **facts)
+    planted.loader = replace(planted.loader, built=built, **metadata)
     return planted
 
 
 def test_the_first_start_of_each_fold_is_not_saved() -> None:
-    one, folds, halves = (only(of_folds(built)) for built in (1, 5, 2))
-    for finding in (one, folds, halves):
+    value, folds, halves = (only(of_folds(built)) for built in (1, 5, 2))
+    for finding in (value, folds, halves):
         assert (finding.id, finding.change) == ("worker_restart", {"persistent_workers": True})
-    assert one.recoverable_s is not None
-    assert folds.recoverable_s == pytest.approx(5 / 9 * one.recoverable_s, rel=1e-6)
-    assert halves.recoverable_s == pytest.approx(8 / 9 * one.recoverable_s, rel=1e-6)
+    assert value.recoverable_s is not None
+    assert folds.recoverable_s == pytest.approx(5 / 9 * value.recoverable_s, rel=1e-6)
+    assert halves.recoverable_s == pytest.approx(8 / 9 * value.recoverable_s, rel=1e-6)
 
 
 def test_loaders_that_a_library_builds_or_that_each_pass_builds_are_counted_as_before() -> None:

@@ -131,8 +131,8 @@ def test_what_is_saved_in_a_librarys_loop_is_not_its_python() -> None:
     context = fitted(BY_LIBRARY, torch=LIGHTNING)
     saving = Checkpoints(saves=4, save_s=0.5, site="train.py:50")
     training = {**context.training, "checkpoint": 0.5}
-    told = found(replace(context, checkpoints=saving, training=training))
-    assert set(told) == {"python_in_loop", "slow_checkpoints"}
+    known = found(replace(context, checkpoints=saving, training=training))
+    assert set(known) == {"python_in_loop", "slow_checkpoints"}
 
 
 def test_collections_that_the_loop_asks_for_are_told_from_pythons_own() -> None:
@@ -160,8 +160,8 @@ def test_plain_sgd_of_few_parameters_has_nothing_to_fuse(
     changed = LoopedOptimizer("SGD", tensors, "train.py:60", is_plain, spent_s=1.5)
     healthy = Planted(workers=2, fetch_s=0.002)
     context = case_of(healthy, parts={"optimizer": 1.5}, torch=TorchSettings(looped=[changed]))
-    told = [one for one in diagnose(context).findings if one.id == "slow_optimizer"]
-    assert bool(told) is (at_least is not None)
+    findings = [finding for finding in diagnose(context).findings if finding.id == "slow_optimizer"]
+    assert bool(findings) is (at_least is not None)
     if at_least is not None:
-        assert told[0].predicted_speedup is not None
-        assert told[0].predicted_speedup[0] == pytest.approx(at_least, abs=0.05)
+        assert findings[0].predicted_speedup is not None
+        assert findings[0].predicted_speedup[0] == pytest.approx(at_least, abs=0.05)

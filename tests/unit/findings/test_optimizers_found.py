@@ -54,7 +54,7 @@ def test_on_a_device_whole_steps_have_to_grow_as_well() -> None:
     healthy = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.03), device="cuda:0")
     longer = np.linspace(0.002, 0.050, STEPS)
     context = with_steps(healthy, longer, wall_s=longer + 0.05)
-    [finding] = [one for one in diagnose(context).findings if one.id == "growing_backward"]
+    [finding] = [x for x in diagnose(context).findings if x.id == "growing_backward"]
     # 26 ms of a step of 76 in the mean are beyond the 50 of the beginning.
     assert finding.recoverable_s == pytest.approx(0.024 * STEPS, rel=0.1)
     assert "growing_backward" not in found(with_steps(healthy, longer, wall_s=0.1))

@@ -19,8 +19,12 @@ def behind(left: int, **changes: Any) -> Planted:
 
 
 def workers_for(planted: Planted) -> Finding:
-    [told] = [one for one in diagnose(case_of(planted)).findings if "num_workers" in one.change]
-    return told
+    [findings] = [
+        finding
+        for finding in diagnose(case_of(planted)).findings
+        if "num_workers" in finding.change
+    ]
+    return findings
 
 
 def test_new_workers_live_on_only_where_passes_end():

@@ -22,10 +22,10 @@ FETCH = 20 * MS
 class Script:
     """A script that takes batches of one loader."""
 
-    def __init__(self, **facts: object) -> None:
+    def __init__(self, **metadata: object) -> None:
         self.run = FakeRun()
         self.run.passes_time(300 * MS)
-        self.loader = self.run.loader(length=BATCHES, **facts)
+        self.loader = self.run.loader(length=BATCHES, **metadata)
         self.optimizer = self.run.optimizer()
 
     def pass_over(
@@ -73,8 +73,8 @@ def feeder(parent: Path, *parts: Callable[[Script], None]) -> Loader:
     script = Script()
     for part in parts:
         part(script)
-    [one] = script.context(parent).feeding
-    return one.loader
+    [value] = script.context(parent).feeding
+    return value.loader
 
 
 @pytest.mark.parametrize("trained", [Script.train, epochs])
@@ -83,8 +83,8 @@ def test_a_loader_has_the_figures_of_its_passes_in_training_alone(
 ) -> None:
     plain = feeder(tmp_path / "plain", trained)
     for number, ahead in enumerate((Script.statistics, Script.evaluate)):
-        told = feeder(tmp_path / f"{number}", ahead, trained)
-        assert (told.begun_ahead, replace(told, begun_ahead=False)) == (True, plain)
+        known = feeder(tmp_path / f"{number}", ahead, trained)
+        assert (known.begun_ahead, replace(known, begun_ahead=False)) == (True, plain)
     for number, behind in enumerate((Script.statistics, Script.evaluate)):
         assert feeder(tmp_path / f"{number} behind", Script.train, behind) == feeder(
             tmp_path / f"{number} alone", Script.train
@@ -96,9 +96,9 @@ def test_what_is_told_of_training_and_what_its_run_gains(tmp_path: Path) -> None
     script.statistics()
     script.train()
     context = script.context(tmp_path)
-    [one] = context.feeding
+    [value] = context.feeding
     share = FETCH / (FETCH + 15 * MS)
-    assert one.wait_share == pytest.approx(share, abs=0.01)
+    assert value.wait_share == pytest.approx(share, abs=0.01)
     [finding] = script.findings(tmp_path)
     assert finding.id == "serial_loading"
     assert f"{share:.0%}".replace("%", " % of training") in finding.title
@@ -130,8 +130,8 @@ def test_a_test_behind_training_does_not_stand_for_its_evaluation(tmp_path: Path
         "train.py:42",
         "train.py:43",
     ]
-    [told] = [x for x in script.findings(tmp_path) if x.id == "slow_validation"]
-    assert told.site == "train.py:42"
+    [words] = [x for x in script.findings(tmp_path) if x.id == "slow_validation"]
+    assert words.site == "train.py:42"
 
 
 def test_a_loader_that_another_thread_reads_is_left_as_it_is(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_batches_of_workers_are_told_apart_too(tmp_path: Path) -> None:
                 script.learn()
         run.stop(script.loader)
     context = script.context(tmp_path)
-    [one] = context.feeding
-    assert one.loader.blocked_s == pytest.approx((BATCHES - 1) * 0.002)
-    assert one.loader.receive_s == pytest.approx((BATCHES - 1) * 1e-6)
+    [value] = context.feeding
+    assert value.loader.blocked_s == pytest.approx((BATCHES - 1) * 0.002)
+    assert value.loader.receive_s == pytest.approx((BATCHES - 1) * 1e-6)
     [whole] = context.summary.loaders
     assert whole.blocked_s == pytest.approx((BATCHES - 1) * 0.011)
-    assert replace(one.loader, hot_lines=[]) != replace(whole, hot_lines=[])
+    assert replace(value.loader, hot_lines=[]) != replace(whole, hot_lines=[])
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
@@ -190,9 +190,9 @@ def test_workers_that_were_started_ahead_of_training_could_have_lived_on(
         pass_over(lambda: None)
     for _ in range(6):
         pass_over(script.learn)
-    [one] = script.context(tmp_path).feeding
-    assert one.loader.passes == 6
-    assert one.loader.later_passes == (6 if ahead else 5)
-    assert one.later_starts_s == pytest.approx(0.201 * (6 if ahead else 5))
-    [told] = [x for x in script.findings(tmp_path / "again") if x.id == "worker_restart"]
-    assert told.recoverable_s == pytest.approx(0.2 * (6 if ahead else 5), rel=0.05)
+    [value] = script.context(tmp_path).feeding
+    assert value.loader.passes == 6
+    assert value.loader.later_passes == (6 if ahead else 5)
+    assert value.later_starts_s == pytest.approx(0.201 * (6 if ahead else 5))
+    [words] = [x for x in script.findings(tmp_path / "again") if x.id == "worker_restart"]
+    assert words.recoverable_s == pytest.approx(0.2 * (6 if ahead else 5), rel=0.05)

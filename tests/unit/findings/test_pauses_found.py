@@ -62,8 +62,8 @@ def test_checkpoints_are_told_by_what_was_called(calls: Checkpoints, title: str)
 )
 def test_where_a_trainer_is_told_how_often_it_saves(writer: Writer, argument: str | None) -> None:
     context = case_of(steady_steps=100, parts={"checkpoint": 0.8})
-    told = only(replace(context, checkpoints=replace(SAVED, writers=(writer,)))).also
-    assert [one.split()[5] for one in told] == ([argument] if argument else [])
+    finding = only(replace(context, checkpoints=replace(SAVED, writers=(writer,)))).also
+    assert [x.split()[5] for x in finding] == ([argument] if argument else [])
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_samples_that_are_drawn_after_a_validation_are_not_its_loaders(
 
 def test_several_loaders_of_which_none_is_most_of_evaluation_are_most_of_it_together() -> None:
     validating = [Planted(fetch_s=0.0001, compute_s=0.005, role="evaluation") for _ in range(3)]
-    for number, one in enumerate(validating):
-        one.loader = replace(one.loader, id=number + 1, site=f"val.py:{number}", evaluation_s=1.0)
+    for number, x in enumerate(validating):
+        x.loader = replace(x.loader, id=number + 1, site=f"val.py:{number}", evaluation_s=1.0)
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     finding = only(case_of(training, *validating, parts={"evaluation": 3.1}))
     assert finding.site == "val.py:0"
@@ -234,8 +234,8 @@ def evaluated_with_new_workers(evaluation_s: float) -> RunContext:
 )
 def test_what_follows_a_checkpoint_belongs_to_it(line: str, share: float, is_joined: bool) -> None:
     """Such as a rename, for which the disk is waited for."""
-    told = diagnose(with_saves((0.0, 0.3), (0.0, 0.3), line, share)).findings
-    by_id = {one.id: one for one in told}
+    findings = diagnose(with_saves((0.0, 0.3), (0.0, 0.3), line, share)).findings
+    by_id = {x.id: x for x in findings}
     assert (set(by_id) == {"slow_checkpoints"}) is is_joined
     if is_joined:
         joined = by_id["slow_checkpoints"]
@@ -274,8 +274,8 @@ def with_saves(
 def test_only_what_comes_with_saves_belongs_to_them(
     saved: tuple[float, float], python: tuple[float, float], is_joined: bool
 ) -> None:
-    told = diagnose(with_saves(saved, python, "train.py:72")).findings
-    by_id = {one.id: one for one in told}
+    findings = diagnose(with_saves(saved, python, "train.py:72")).findings
+    by_id = {x.id: x for x in findings}
     assert (set(by_id) == {"slow_checkpoints"}) is is_joined
     if not is_joined:
         assert by_id["python_in_loop"].site == "train.py:72"
@@ -289,10 +289,10 @@ def test_evaluation_that_is_mostly_starting_workers_has_that_cause_alone() -> No
 
 def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> None:
     context = evaluated_with_new_workers(5.0)
-    told = diagnose(context).findings
-    assert {one.id for one in told} == {"slow_validation", "worker_restart"}
-    everything = together(context, told)
-    of_all = next(one for one in told if one.id == "slow_validation")
+    findings = diagnose(context).findings
+    assert {x.id for x in findings} == {"slow_validation", "worker_restart"}
+    everything = together(context, findings)
+    of_all = next(x for x in findings if x.id == "slow_validation")
     assert everything is not None
     assert of_all.predicted_speedup is not None
     assert everything <= of_all.predicted_speedup[1] * 1.001

@@ -206,7 +206,7 @@ def test_less_python_beside_full_workers_gives_nothing_together_either() -> None
     findings = diagnose(context).findings
     everything = together(context, findings)
     assert everything is not None
-    alone = max(one.predicted_speedup[1] for one in findings if one.predicted_speedup)
+    alone = max(finding.predicted_speedup[1] for finding in findings if finding.predicted_speedup)
     assert everything < alone * 1.5
 
 

@@ -58,8 +58,8 @@ def test_a_rank_that_evaluates_alone(called_at: str | None) -> None:
         for site, spent_s in sites.items()
     ]
     [feeder] = context.feeding
-    context = replace(context, evaluating=[replace(feeder, loader=one) for one in loaders])
-    finding = next(one for one in diagnose(context).findings if one.id == "slow_rank")
+    context = replace(context, evaluating=[replace(feeder, loader=loader) for loader in loaders])
+    finding = next(x for x in diagnose(context).findings if x.id == "slow_rank")
     assert finding.site == (called_at or "train.py:51")
     assert finding.advice.startswith("let all ranks share it")
     in_turn = replace(
@@ -110,9 +110,9 @@ def test_what_ranks_hardly_wait_for_is_no_finding() -> None:
     assert found(ranks()) == []
 
 
-def recompiled(*told: Compilation) -> RunContext:
+def recompiled(*known: Compilation) -> RunContext:
     context = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02))
-    return replace(context, summary=replace(context.summary, compilations=list(told)))
+    return replace(context, summary=replace(context.summary, compilations=list(known)))
 
 
 def test_code_that_is_compiled_again_and_again() -> None:

@@ -15,10 +15,10 @@ from trainprof.findings.run_context import RunContext
 STEPS = 200
 
 
-def zipped(one: Planted, other: Planted, step_s: float) -> RunContext:
+def zipped(value: Planted, other: Planted, step_s: float) -> RunContext:
     """Returns a run whose steps take a batch of both."""
     other.loader = replace(other.loader, id=1, site="train.py:50")
-    context = case_of(one, other)
+    context = case_of(value, other)
     training = replace(context.summary.training, iterations=STEPS, steps=STEPS)
     training_s = STEPS * step_s
     run = replace(context.summary.run, wall_s=1.1 * training_s)
@@ -36,18 +36,18 @@ def serial() -> RunContext:
 
 
 def test_each_of_two_is_told_what_it_gives_alone() -> None:
-    told = diagnose(serial()).findings
-    assert {(one.id, one.site) for one in told} == {("serial_loading", "train.py:41")}
-    assert told[0].evidence[LIKELY] == pytest.approx(1.5, rel=0.05)
+    findings = diagnose(serial()).findings
+    assert {(x.id, x.site) for x in findings} == {("serial_loading", "train.py:41")}
+    assert findings[0].evidence[LIKELY] == pytest.approx(1.5, rel=0.05)
 
 
 @pytest.mark.parametrize(("making_s", "times"), [(0.06, None), (0.04, 1.5), (0.005, 3.0)])
 def test_what_one_gains_is_not_waited_for_at_another(making_s: float, times: float | None) -> None:
     """One worker makes 60 ms, computing takes 20: the other's work lies within the wait of 40."""
-    one = Planted(workers=1, fetch_s=0.06, compute_s=0.02, passes=1)
+    value = Planted(workers=1, fetch_s=0.06, compute_s=0.02, passes=1)
     other = Planted(workers=1, fetch_s=making_s, compute_s=0.06, passes=1)
-    told = [x.evidence[LIKELY] for x in diagnose(zipped(one, other, 0.06)).findings]
-    assert told == ([] if times is None else [pytest.approx(times, rel=0.05)])
+    findings = [x.evidence[LIKELY] for x in diagnose(zipped(value, other, 0.06)).findings]
+    assert findings == ([] if times is None else [pytest.approx(times, rel=0.05)])
 
 
 @pytest.mark.parametrize(("workers", "times"), [((1, 1), 3.0), ((1, 0), 1.5)])
@@ -55,8 +55,8 @@ def test_what_a_trial_of_both_will_show(workers: tuple[int, int], times: float) 
     context = serial()
     loaders = modelled(context.feeding)
     settings = [
-        replace(one.inputs.setting, workers=count)
-        for one, count in zip(loaders, workers, strict=True)
+        replace(worker.inputs.setting, workers=count)
+        for worker, count in zip(loaders, workers, strict=True)
     ]
     speed = LoaderForecast(context, loaders).speedup(settings)
     assert speed is not None

@@ -13,9 +13,9 @@ from trainprof.findings.loading.loader_cautions import one_iterator
 from trainprof.findings.run_context import Feeder
 
 
-def built_anew(planted: Planted, **facts: Any) -> Planted:
+def built_anew(planted: Planted, **metadata: Any) -> Planted:
     """Returns a loader that is built anew for each pass."""
-    planted.loader = replace(planted.loader, built=planted.loader.passes, **facts)
+    planted.loader = replace(planted.loader, built=planted.loader.passes, **metadata)
     return planted
 
 
@@ -34,9 +34,9 @@ def built_anew(planted: Planted, **facts: Any) -> Planted:
 def test_one_iterator_gives_the_samples_of_one_dataset(
     workers: int, facts: dict[str, Any], begins: str
 ) -> None:
-    told = one_iterator(replace(Planted(workers=workers, passes=10).loader, **facts))
-    assert told.startswith(begins)
-    assert "one iterator, batches = iter(loader)" in told
+    known = one_iterator(replace(Planted(workers=workers, passes=10).loader, **facts))
+    assert known.startswith(begins)
+    assert "one iterator, batches = iter(loader)" in known
 
 
 def test_the_only_batch_of_each_pass_is_waited_for_too() -> None:

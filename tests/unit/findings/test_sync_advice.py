@@ -38,13 +38,13 @@ def waits(
     )
 
 
-def told(context: RunContext) -> Finding:
-    [finding] = [one for one in diagnose(context).findings if one.id == "exposed_syncs"]
+def known(context: RunContext) -> Finding:
+    [finding] = [x for x in diagnose(context).findings if x.id == "exposed_syncs"]
     return finding
 
 
 def test_a_check_is_kept_and_never_made_every_hundredth_step() -> None:
-    finding = told(waits("bool"))
+    finding = known(waits("bool"))
     assert EVERY_100TH not in finding.advice
     assert "torch.where" in finding.advice
     assert "one step later" in finding.advice
@@ -53,18 +53,18 @@ def test_a_check_is_kept_and_never_made_every_hundredth_step() -> None:
 
 @pytest.mark.parametrize("kind", ["item", "float", "tolist", "numpy"])
 def test_a_value_may_be_asked_for_less_often_but_not_one_that_decides(kind: str) -> None:
-    finding = told(waits(kind))
+    finding = known(waits(kind))
     assert EVERY_100TH in finding.advice
     assert "decides what comes next" in " ".join(finding.cautions)
 
 
 @pytest.mark.parametrize("kind", ["nonzero", "int", "index"])
 def test_a_number_of_the_device_that_is_to_stay_there(kind: str) -> None:
-    assert EVERY_100TH not in told(waits(kind)).advice
+    assert EVERY_100TH not in known(waits(kind)).advice
 
 
 def test_synchronize_brings_no_value_and_is_taken_out() -> None:
-    finding = told(waits("synchronize"))
+    finding = known(waits("synchronize"))
     assert finding.advice.startswith("take torch.cuda.synchronize() out of the loop")
     assert "torch.cuda.Event" in finding.advice
     assert EVERY_100TH not in finding.advice
@@ -80,18 +80,18 @@ CALLED = tuple(
 
 @pytest.mark.parametrize("kind", ["item", "bool", "synchronize"])
 def test_what_a_librarys_loop_asks_for_goes_by_its_settings(kind: str) -> None:
-    finding = told(waits(kind, 1.0, lines=CALLED, by_lightning=True))
+    finding = known(waits(kind, 1.0, lines=CALLED, by_lightning=True))
     assert "enable_progress_bar=False" in finding.advice
     assert "log_every_n_steps" in finding.advice
     assert EVERY_100TH not in finding.advice
     assert finding.cautions == []
     # The same line, where the script's own code reads what the call returns.
-    own = told(waits(kind, 0.0, lines=CALLED, by_lightning=True))
+    own = known(waits(kind, 0.0, lines=CALLED, by_lightning=True))
     assert "enable_progress_bar" not in own.advice
 
 
 def test_what_a_library_asks_for_that_has_no_loop() -> None:
-    advice = told(waits("bool", 1.0)).advice
+    advice = known(waits("bool", 1.0)).advice
     assert "validate_args=False" in advice
     assert "torch.where" not in advice
 
@@ -101,7 +101,7 @@ def test_a_trainers_own_check_is_told_from_the_scripts(
     share: float | None, is_checked: bool
 ) -> None:
     """Runs from before that was recorded do not tell whose it is."""
-    advice = told(waits("bool", share, built_by="transformers")).advice
+    advice = known(waits("bool", share, built_by="transformers")).advice
     assert ("logging_nan_inf_filter=False" in advice) is is_checked
     assert ("torch.where" in advice) is not is_checked
 
@@ -111,7 +111,7 @@ def test_what_no_script_can_leave_out_is_not_promised(
     needed_s: float, expected: float | None
 ) -> None:
     context = waits("item", needed_s=needed_s)
-    found = [one for one in diagnose(context).findings if one.id == "exposed_syncs"]
-    assert [one.recoverable_s for one in found] == (
+    found = [finding for finding in diagnose(context).findings if finding.id == "exposed_syncs"]
+    assert [x.recoverable_s for x in found] == (
         [] if expected is None else [pytest.approx(expected)]
     )

@@ -18,10 +18,10 @@ from trainprof.findings.diagnose import _without_symptoms, diagnose
 def test_anomaly_detection_comes_first_for_it_slows_what_else_is_measured() -> None:
     planted = Planted(fetch_s=0.03, compute_s=0.01)
     on = TorchSettings(detects_anomalies=True)
-    told = diagnose(case_of(planted, torch=on)).findings
-    assert [one.id for one in told] == ["anomaly_detection", "serial_loading"]
-    assert told[0].predicted_speedup is None
-    assert told[0].recoverable_s is None
+    findings = diagnose(case_of(planted, torch=on)).findings
+    assert [x.id for x in findings] == ["anomaly_detection", "serial_loading"]
+    assert findings[0].predicted_speedup is None
+    assert findings[0].recoverable_s is None
     off = TorchSettings(detects_anomalies=False)
     assert found(case_of(planted, torch=off)) == ["serial_loading"]
 
@@ -56,7 +56,7 @@ def test_a_model_in_double_precision() -> None:
 def test_what_float32_changes_is_minded_on_a_device_too() -> None:
     context = on_device(case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.01), torch=DOUBLE))
     context = replace(context, summary=replace(context.summary, devices=[idle_device({})]))
-    [finding] = [one for one in diagnose(context).findings if one.id == "double_precision"]
+    [finding] = [x for x in diagnose(context).findings if x.id == "double_precision"]
     assert finding.cautions == [
         "the numbers change from the seventh digit on: not where double is meant"
     ]
@@ -88,8 +88,8 @@ def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) 
     (serial,) = diagnose(context).findings
     threads = replace(serial, id="thread_count", change={}, predicted_speedup=None)
     unsure = replace(serial, predicted_speedup=[low, 1.7])
-    told, _ = _without_symptoms([unsure, threads], {rule.id: rule for rule in RULES})
-    assert ("serial_loading" in [one.id for one in told]) == (low > 1)
+    known, _ = _without_symptoms([unsure, threads], {rule.id: rule for rule in RULES})
+    assert ("serial_loading" in [x.id for x in known]) == (low > 1)
 
 
 def test_workers_that_may_cost_more_than_they_gain_are_not_advised() -> None:

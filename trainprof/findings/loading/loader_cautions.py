@@ -31,7 +31,6 @@ def cautions_of(feeder: Feeder, change: Mapping[str, Any]) -> list[str]:
     """Returns what a change of a loader's arguments alters.
 
     Args:
-        feeder: The loader.
         change: Its arguments, by name.
     """
     loader, now = feeder.loader, feeder.loader.num_workers or 0

@@ -111,8 +111,6 @@ def finding(
     Where it is about the making of batches it says which line that goes to.
 
     Args:
-        context: The run.
-        feeder: The loader.
         rule: Who finds it.
         title: What was measured.
         gain: What the change would give.

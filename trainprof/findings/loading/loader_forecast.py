@@ -77,7 +77,6 @@ class LoaderForecast:
     """The loaders of a run in other settings; settings are given for all of them, in their order.
 
     Args:
-        context: The run.
         loaders: That training waits for.
         free_step_s: What a step takes where it waits for none of them, None where that is unknown:
             a thread that never waits computes faster, and no recording tells by how much.

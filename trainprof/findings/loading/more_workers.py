@@ -54,8 +54,6 @@ def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) ->
     takes nearly all of making a batch: that samples should be cheaper, at its line.
 
     Args:
-        context: The run.
-        feeder: The loader.
         rule: Who finds it.
         title: What was measured.
     """

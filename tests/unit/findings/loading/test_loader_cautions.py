@@ -22,11 +22,11 @@ RNG = {"generators": ["rng"]}
 LEVEL = {"changed_between_passes": ["level"]}
 
 
-def loader_case(workers: int, facts: dict[str, Any]) -> Feeder:
+def loader_case(workers: int, metadata: dict[str, Any]) -> Feeder:
     (feeder,) = case_of(Planted(workers=workers)).feeding
     # Nothing is random unless a row says so.
     plain = {"holds_tensors": True, "draws_in_order": True}
-    return replace(feeder, loader=replace(feeder.loader, **{**plain, **facts}))
+    return replace(feeder, loader=replace(feeder.loader, **{**plain, **metadata}))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,6 @@ def test_whole_batches_are_asked_for_where_the_sampler_is_taken(
     takes: list[str], begins: str
 ) -> None:
     asked, built = "sampler=BatchSampler(x), batch_size=None", call(takes, "data.py:12")
-    facts: dict[str, Any] = {"kind": "MyLoader", "whole_batches": asked, "call": built}
-    loader = summaries.loader("train.py:41", num_workers=2, **facts)
+    metadata: dict[str, Any] = {"kind": "MyLoader", "whole_batches": asked, "call": built}
+    loader = summaries.loader("train.py:41", num_workers=2, **metadata)
     assert call_for_whole_batches(loader).startswith(begins)

@@ -43,19 +43,19 @@ def beside(
         device: That computes.
         cause: Why training waits.
     """
-    one = Planted(
+    value = Planted(
         workers=2, fetch_s=0.012, running=0.6, compute_s=0.02, passes=PASSES, is_persistent=True
     )
     compute_s, busy = np.full(STEPS, 0.02), np.full(STEPS, 1.5)
     compute_s[alone], busy[alone] = alone_s, 0.0
     compute_s[5::10] += each_tenth_s
-    one.inputs = replace(one.inputs, compute_s=compute_s, workers_busy=busy)
-    fetch = one.loader.fetch
+    value.inputs = replace(value.inputs, compute_s=compute_s, workers_busy=busy)
+    fetch = value.loader.fetch
     assert fetch is not None
     made_s = 0.012 * fetch.n
     fetch = replace(fetch, runnable_s=runnable * made_s, asleep_s=(0.4 - runnable) * made_s)
-    one.loader = replace(one.loader, fetch=fetch)
-    context = case_of(one, device=device)
+    value.loader = replace(value.loader, fetch=fetch)
+    context = case_of(value, device=device)
     feeder = replace(context.feeding[0], cause=None if cause is None else Cause(cause))
     return replace(context, feeding=[feeder])
 
@@ -124,5 +124,5 @@ def test_workers_that_are_never_idle_are_told_by_the_model(own: float, host: flo
         "pressure_some_share": 0.5,
     }
     summary = replace(context.summary, system=summaries.system(cpu=cpu))
-    told = found(replace(context, summary=summary, feeding=[replace(feeder, inputs=inputs)]))
-    assert (told is not None) is (own > 180)
+    known = found(replace(context, summary=summary, feeding=[replace(feeder, inputs=inputs)]))
+    assert (known is not None) is (own > 180)

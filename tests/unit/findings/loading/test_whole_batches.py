@@ -40,10 +40,10 @@ def test_torch_takes_the_call_for_whole_batches(
     arguments: dict[str, Any], drawn: str, named: str, kept: str, drop_last: bool
 ) -> None:
     asked = f"sampler=BatchSampler({drawn}, 4, drop_last={drop_last}), batch_size=None"
-    told = call_for_whole_batches(
+    known = call_for_whole_batches(
         summaries.loader("train.py:41", num_workers=0, whole_batches=asked)
     )
-    call, _, beside = told.rpartition(" (from torch.utils.data import ")
+    call, _, beside = known.rpartition(" (from torch.utils.data import ")
     assert beside == f"{named})"
     call, _, refused = call.partition(", without ")
     assert call == f"DataLoader(..., {asked})" + f", with the {kept} that it has now" * bool(kept)
@@ -73,16 +73,16 @@ ROWS = torch.utils.data.TensorDataset(torch.arange(10))
 def test_samples_that_are_put_into_tensors_give_the_same_batches(dataset: Any) -> None:
     asked = "sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=False), batch_size=None"
     loader = summaries.loader("train.py:41", num_workers=0, whole_batches=asked, is_stackable=True)
-    told = call_for_whole_batches(loader)
-    stacked, _, call = told.partition(", once, then ")
+    known = call_for_whole_batches(loader)
+    stacked, _, call = known.partition(", once, then ")
     imports = "BatchSampler, SequentialSampler, TensorDataset, default_collate"
     assert call == f"DataLoader(..., {asked}) (from torch.utils.data import {imports})"
     scope = {**vars(torch.utils.data), "dataset": dataset}
     exec(stacked, scope)
     batches = list(eval(f"DataLoader(dataset, {asked})", scope))
     as_before = list(torch.utils.data.DataLoader(dataset, batch_size=4))
-    assert [type(one) for one in batches] == [type(one) for one in as_before]
-    for one, before in zip(batches, as_before, strict=True):
-        assert all(x.dtype == y.dtype and x.equal(y) for x, y in zip(one, before, strict=True))
+    assert [type(batche) for batche in batches] == [type(item) for item in as_before]
+    for batche, before in zip(batches, as_before, strict=True):
+        assert all(x.dtype == y.dtype and x.equal(y) for x, y in zip(batche, before, strict=True))
     with pytest.raises(TypeError):
         next(iter(eval(f"DataLoader(before, {asked})", {**scope, "before": dataset})))

@@ -27,8 +27,8 @@ KEPT = {"persistent_workers": True}
 WITHOUT = {"num_workers": 0}
 
 
-def of_facts(planted: Planted, **facts: Any) -> Planted:
-    planted.loader = replace(planted.loader, **facts)
+def of_facts(planted: Planted, **metadata: Any) -> Planted:
+    planted.loader = replace(planted.loader, **metadata)
     return planted
 
 
@@ -38,13 +38,13 @@ def restarted(**changes: Any) -> Planted:
     return Planted(**{**plain, **changes})
 
 
-def begun(*starts_s: float, **facts: Any) -> Planted:
+def begun(*starts_s: float, **metadata: Any) -> Planted:
     """Passes that take so long to begin, without workers."""
     planted = Planted(fetch_s=0.0002, compute_s=0.02, passes=len(starts_s))
     mean_s = sum(starts_s) / len(starts_s)
     first = summaries.statistics(mean_s, n=len(starts_s), max=max(starts_s))
     later = {"first_start_s": starts_s[0], "later_starts_s": sum(starts_s[1:])}
-    return of_facts(planted, first_batch_s=first, **later, **facts)
+    return of_facts(planted, first_batch_s=first, **later, **metadata)
 
 
 def opened_late(**changes: Any) -> Planted:
@@ -58,7 +58,7 @@ def stays_open(first_s: float) -> Planted:
     return of_facts(planted, hot_lines=[hot_line("making batches")])
 
 
-def each_step(workers: int = 0, **facts: Any) -> Planted:
+def each_step(workers: int = 0, **metadata: Any) -> Planted:
     planted = with_slow_starts(0.0, 0.0, workers=workers, **({"fetch_s": 0.004} if workers else {}))
     count = planted.loader.iterations
     begins_s = 0.06 if workers else 0.005
@@ -68,7 +68,7 @@ def each_step(workers: int = 0, **facts: Any) -> Planted:
         "later_starts_s": (count - 1) * begins_s,
     }
     waits = {"passes": count, "wait_s": None, "wait_total_s": 0.0}
-    return of_facts(planted, **starts, **waits, **facts)
+    return of_facts(planted, **starts, **waits, **metadata)
 
 
 def many_at_once(first_s: float) -> Planted:
@@ -163,10 +163,10 @@ ROWS_OF_WORKERS: dict[str, Any] = {
 def test_what_it_takes_to_begin(
     planted: Callable[[], Planted], site: str, change: dict[str, Any], saved_s: float | None
 ) -> None:
-    told = first(planted())
-    assert (told.id, told.site, told.change) == ("worker_restart", site, change)
+    known = first(planted())
+    assert (known.id, known.site, known.change) == ("worker_restart", site, change)
     if saved_s is not None:
-        assert told.recoverable_s == pytest.approx(saved_s, rel=0.12)
+        assert known.recoverable_s == pytest.approx(saved_s, rel=0.12)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_what_begins_as_it_has_to(planted: Callable[[], Planted]) -> None:
 
 def first(planted: Planted) -> Finding:
     context = case_of(planted)
-    return next(one for one in diagnose(context).findings if one.id == "worker_restart")
+    return next(finding for finding in diagnose(context).findings if finding.id == "worker_restart")
 
 
 def test_what_comes_once_is_told_so_and_only_of_a_whole_run() -> None:
     context = case_of(opened_late())
-    [told] = diagnose(context).findings
-    assert told.evidence[COMES_ONCE]
+    [findings] = diagnose(context).findings
+    assert findings.evidence[COMES_ONCE]
     run = replace(context.summary.run, part="epoch 2")
     assert found(replace(context, summary=replace(context.summary, run=run))) == []
     assert COMES_ONCE not in first(begun(0.01, 4.0)).evidence
@@ -212,8 +212,8 @@ def with_lines(context: RunContext, *lines: HotLine) -> RunContext:
 
 def test_what_a_sampler_works_out_for_each_pass_is_named_by_its_line() -> None:
     context = with_lines(case_of(with_slow_starts(0.1, 0.09)), at_line())
-    [told] = diagnose(context).findings
-    assert (told.id, told.site) == ("worker_restart", "data.py:36")
+    [findings] = diagnose(context).findings
+    assert (findings.id, findings.site) == ("worker_restart", "data.py:36")
     needless = with_slow_starts(0.3, 0.3, workers=2, fetch_s=0.0002, start_s=0.1, compute_s=0.0005)
     assert first(needless).change == {}
     # Beside workers that are started again it is another matter: the dearer one is told.
@@ -227,7 +227,7 @@ def test_what_is_collected_at_the_line_of_another_finding_comes_of_it() -> None:
     assert (joined.id, joined.site) == ("worker_restart", "data.py:36")
     assert joined.recoverable_s == pytest.approx(0.9 + 0.5, rel=0.05)
     apart = diagnose(with_lines(context, at_line(), at_line("gc", "model.py:7"))).findings
-    assert sorted(one.id for one in apart) == ["gc_pauses", "worker_restart"]
+    assert sorted(x.id for x in apart) == ["gc_pauses", "worker_restart"]
 
 
 def test_the_lines_of_training_are_none_of_evaluations() -> None:
@@ -235,8 +235,10 @@ def test_the_lines_of_training_are_none_of_evaluations() -> None:
     planted = of_facts(planted, id=1, site="train.py:44")
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.05)
     context = with_lines(case_of(training, planted, parts={"evaluation": 10.0}), at_line())
-    [told] = [one for one in diagnose(context).findings if one.id == "worker_restart"]
-    assert told.site == "train.py:44"
+    [findings] = [
+        finding for finding in diagnose(context).findings if finding.id == "worker_restart"
+    ]
+    assert findings.site == "train.py:44"
 
 
 def test_what_starting_needless_workers_takes_goes_too() -> None:
