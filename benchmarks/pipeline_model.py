@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
 from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
-from trainprof.analysis.machine.processes import ticks_of
+from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
@@ -158,6 +158,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
     (p,) = [p for p in timeline.loaders if p.role == TRAINING]
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, p.loader) for x in process.workers]
+    pid = process.pid or 0
     inputs = pipeline_inputs(
         timeline,
         FetchTable.joined(tables),
@@ -165,8 +166,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
         p.loader,
         cores=number(recording.section("host").get("usable_cores"), float(os.cpu_count() or 1)),
         details=process.details,
-        ticks=ticks_of(recording.process_lines),
-        pid=process.pid,
+        samples=samples_by_pid(ticks_of(recording.process_lines), [pid])[pid],
     )
     assert inputs is not None
     return inputs, float((p.end - p.start).mean() / 1e9)

@@ -165,8 +165,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         fetches=fetches,
         slow=joined_tables(SlowSamples, slow),
         details=own,
-        ticks=ticks,
-        samples=samples_by_pid(ticks, np.unique(in_workers).tolist()),
+        samples=samples_by_pid(ticks, [process.pid or 0, *np.unique(in_workers).tolist()]),
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
         stack_samples=stack_samples,
@@ -190,8 +189,7 @@ def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> Pipelin
         cores=cores,
         ranks=run.host.ranks,
         details=making.details,
-        ticks=making.ticks,
-        pid=run.process.pid,
+        samples=making.samples.get(run.process.pid or 0, []),
     )
 
 

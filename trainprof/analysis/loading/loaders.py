@@ -26,7 +26,7 @@ from trainprof.analysis.loading.loader_builder import (
 )
 from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, has_asked
 from trainprof.analysis.loading.worker_threads import threads_of
-from trainprof.analysis.machine.processes import Samples, Tick
+from trainprof.analysis.machine.processes import Samples
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, Sites, integer, words
 from trainprof.analysis.stacks.hot_lines import fetch_lines
@@ -57,8 +57,7 @@ class BatchMaking:
         fetches: Of all processes.
         slow: The samples that took longest.
         details: Of the process that trains.
-        ticks: Samples of the process tree.
-        samples: Of those, the workers', by pid.
+        samples: Of the process that trains and of workers, by pid.
         origin_ns: The run's start.
         slow_samples: How many of them to list.
         stack_samples: Of threads that fetch, and names of what was seen, by pid and thread.
@@ -70,7 +69,6 @@ class BatchMaking:
     fetches: FetchTable
     slow: SlowSamples
     details: Details
-    ticks: list[Tick]
     samples: Mapping[int, Samples]
     origin_ns: int
     slow_samples: int

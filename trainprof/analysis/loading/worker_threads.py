@@ -18,24 +18,24 @@ def told_threads(environments: Iterable[Any], sites: Sites) -> WorkerThreads | N
         environments: What it told of itself.
         sites: Names of its places.
     """
-    told = last_note((x for x in environments if isinstance(x, dict)), _KEY).get(_KEY)
-    if not isinstance(told, dict):
+    note = last_note((x for x in environments if isinstance(x, dict)), _KEY).get(_KEY)
+    if not isinstance(note, dict):
         return None
-    threads = integer(told.get("torch"))
+    threads = integer(note.get("torch"))
     if threads is None or threads < 1:
         return None
-    return WorkerThreads(threads, sites.known(integer(told.get("set_at"))))
+    return WorkerThreads(threads, sites.known(integer(note.get("set_at"))))
 
 
 def threads_of(
-    told: Mapping[int, WorkerThreads | None], fetch: Fetch | None
+    by_pid: Mapping[int, WorkerThreads | None], fetch: Fetch | None
 ) -> WorkerThreads | None:
     """Returns what the workers of a loader have; of those that differ the fewest threads of torch.
 
     Args:
-        told: By the pid of each worker of the run.
+        by_pid: By the pid of each worker of the run.
         fetch: Of the loader.
     """
     pids = [row["pid"] for row in fetch.per_worker] if fetch is not None else []
-    known = [one for pid in pids if (one := told.get(pid)) is not None]
-    return min(known, key=lambda one: one.torch, default=None)
+    known = [threads for pid in pids if (threads := by_pid.get(pid)) is not None]
+    return min(known, key=lambda threads: threads.torch, default=None)

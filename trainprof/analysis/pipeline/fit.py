@@ -8,12 +8,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from trainprof.analysis.loading.delivery import receiving_ns
 from trainprof.analysis.loading.fetch_usage import running_ns
-from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.machine.processes import Tick
+from trainprof.analysis.loading.fetches import Details, FetchTable
+from trainprof.analysis.machine.processes import Samples
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
@@ -109,9 +108,8 @@ def pipeline_inputs(
     *,
     cores: float,
     ranks: int = 1,
-    details: npt.NDArray[np.void] | None = None,
-    ticks: Sequence[Tick] = (),
-    pid: int | None = None,
+    details: Details,
+    samples: Samples,
 ) -> PipelineInputs | None:
     """Finds the series of one loader; None where the recording does not hold them.
 
@@ -177,7 +175,7 @@ def pipeline_inputs(
         inputs = replace(inputs, receive_s=_receive_s(inputs, whole, details, loader))
     else:
         inputs = _without_workers(inputs, whole, settings.get("workers_started_by"))
-    inputs = replace(inputs, compute_cores=_compute_cores(inputs, timeline, ticks, pid))
+    inputs = replace(inputs, compute_cores=_compute_cores(inputs, timeline, samples))
     return with_contention(shortened(inputs))
 
 
@@ -332,17 +330,16 @@ def _with_workers(
 def _receive_s(
     inputs: PipelineInputs,
     epochs: list[RecordedEpoch],
-    details: npt.NDArray[np.void] | None,
+    details: Details,
     loader: int,
 ) -> Interval:
     """Returns what taking a batch over took; a guess where that was not recorded."""
-    if details is not None:
-        parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
-        begun, is_inside = parts["start"], np.zeros(len(parts), dtype=bool)
-        for epoch in epochs:
-            is_inside |= (begun >= epoch.starts[0]) & (begun < epoch.ends[-1])
-        if is_inside.any():
-            return Interval.exactly(float(receiving_ns(parts)[is_inside].mean()) / 1e9)
+    parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
+    begun, is_inside = parts["start"], np.zeros(len(parts), dtype=bool)
+    for epoch in epochs:
+        is_inside |= (begun >= epoch.starts[0]) & (begun < epoch.ends[-1])
+    if is_inside.any():
+        return Interval.exactly(float(receiving_ns(parts)[is_inside].mean()) / 1e9)
     return _guessed_receive_s(inputs)
 
 
@@ -363,16 +360,11 @@ def _turnaround_s(epochs: list[RecordedEpoch], setting: Setting) -> float:
 # What computing takes of the CPU
 
 
-def _compute_cores(
-    inputs: PipelineInputs,
-    timeline: Timeline,
-    ticks: Sequence[Tick],
-    pid: int | None,
-) -> Interval:
+def _compute_cores(inputs: PipelineInputs, timeline: Timeline, samples: Samples) -> Interval:
     """Returns the cores that the main process keeps busy between batches."""
     assert inputs.wait_s is not None
     window, computed_s = timeline.window, float(inputs.compute_s.sum())
-    busy = _busy_cores(ticks, pid, window.loop_start, window.loop_end)
+    busy = _busy_cores(samples, window.loop_start, window.loop_end)
     total_s = computed_s + float(inputs.wait_s.sum())
     if busy is None or computed_s < _LEAST_COMPUTE_SHARE * total_s:
         return Interval(min(1.0, inputs.cores), min(1.0, inputs.cores), max(1.0, inputs.cores))
@@ -387,24 +379,20 @@ def _compute_cores(
     return Interval(float(low), float(mid), float(high))
 
 
-def _busy_cores(ticks: Sequence[Tick], pid: int | None, start_ns: int, end_ns: int) -> float | None:
+def _busy_cores(samples: Samples, start_ns: int, end_ns: int) -> float | None:
     """Returns the cores that a process kept busy between its first and last sample in a window."""
-    seen = [(t.t_ns, cpu) for t in ticks if (cpu := _cpu_ns(t, pid)) is not None]
-    seen = [(t, cpu) for t, cpu in seen if start_ns <= t <= end_ns]
+    seen = []
+    for t_ns, process in samples:
+        user, system = process.get("user_ns"), process.get("system_ns")
+        if not isinstance(user, (int, float)) or not isinstance(system, (int, float)):
+            continue
+        if start_ns <= t_ns <= end_ns:
+            seen.append((t_ns, float(user + system)))
     if len(seen) < 2 or seen[-1][0] - seen[0][0] < _LEAST_SAMPLED_NS:
         return None
     if any(after < before for (_, before), (_, after) in pairwise(seen)):
         return None
     return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
-
-
-def _cpu_ns(tick: Tick, pid: int | None) -> float | None:
-    for (its_pid, _), process in tick.processes.items():
-        if its_pid == pid:
-            user, system = process.get("user_ns"), process.get("system_ns")
-            if isinstance(user, (int, float)) and isinstance(system, (int, float)):
-                return float(user + system)
-    return None
 
 
 # How much the recording was slowed by sharing its cores: with itself, and with other processes

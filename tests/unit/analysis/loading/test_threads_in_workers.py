@@ -18,7 +18,7 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("notes", "expected"),
     [
         ([], None),
         ([{"cores": "0-1"}], None),
@@ -39,16 +39,16 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
         ([{"worker_threads": {"torch": 8, "set_at": "7"}}], WorkerThreads(8)),
     ],
 )
-def test_what_a_worker_told(told: list[Any], expected: WorkerThreads | None) -> None:
-    assert told_threads(told, SITES) == expected
+def test_what_a_worker_told(notes: list[Any], expected: WorkerThreads | None) -> None:
+    assert told_threads(notes, SITES) == expected
 
 
 def worker(pid: int, threads: int | None, loader: int) -> FakeRun:
     run = FakeRun(pid=pid, role="child", header={"forked_from": 4242, "ppid": 4242})
     if threads is not None:
         site = run.site(69)
-        told = {"torch": threads, "set_at": site}
-        run.text(Topic.ENVIRONMENT, {"worker_threads": told, "number": 1})
+        note = {"torch": threads, "set_at": site}
+        run.text(Topic.ENVIRONMENT, {"worker_threads": note, "number": 1})
     run.fetch(MS, 4, site=loader, flags=1)
     return run
 
@@ -73,8 +73,8 @@ def test_the_workers_of_a_loader(
     for number, threads in enumerate(of_workers):
         worker(5000 + number, threads, loader).write(tmp_path)
     summary = run.summary(tmp_path)
-    found = {x.site: x.worker_threads for x in summary.loaders}
-    told = None if expected is None else WorkerThreads(expected, "train.py:69")
-    assert found == {"train.py:41": told, "train.py:60": None}
+    by_site = {x.site: x.worker_threads for x in summary.loaders}
+    threads = None if expected is None else WorkerThreads(expected, "train.py:69")
+    assert by_site == {"train.py:41": threads, "train.py:60": None}
     again = from_jsonable(to_jsonable(summary))
-    assert [x.worker_threads for x in again.loaders] == [told, None]
+    assert [x.worker_threads for x in again.loaders] == [threads, None]

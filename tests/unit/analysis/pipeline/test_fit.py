@@ -12,7 +12,7 @@ from support.torch_pipeline import PlayedIterator
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
 from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
-from trainprof.analysis.machine.processes import ticks_of
+from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import PipelineInputs, measured_rates, predict
 from trainprof.analysis.pipeline.fit import pipeline_inputs
 from trainprof.analysis.pipeline.model import Pipeline, simulate
@@ -149,6 +149,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
     )
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, loader) for x in process.workers]
+    pid = process.pid or 0
     return pipeline_inputs(
         timeline,
         FetchTable.joined(tables),
@@ -156,8 +157,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
         loader,
         cores=cores,
         details=process.details,
-        ticks=ticks_of(recording.process_lines),
-        pid=process.pid,
+        samples=samples_by_pid(ticks_of(recording.process_lines), [pid])[pid],
     )
 
 
