@@ -92,6 +92,7 @@ class DeviceRun:
         stream: The device.
         host: What the training thread was doing, by cause of the device's idleness.
         optimizer: The number of the one that updates.
+        ahead: The most work before the device, ns; then launching blocks. None: any.
     """
 
     def __init__(self) -> None:
@@ -105,6 +106,7 @@ class DeviceRun:
         self._save_site = self.run.site(70)
         self._sites: dict[int, int] = {}
         self.begins = self.ends = 0
+        self.ahead: int | None = None
 
     def _site(self, line: int) -> int:
         if line not in self._sites:
@@ -176,8 +178,9 @@ class DeviceRun:
             for _ in range(pieces):
                 self.run.passes_time(launch // pieces)
                 self.stream.gets(work // pieces)
-            if waits_inside:
-                self.run.passes_time(max(self.stream.idle_from - self.run.now, 0))
+            if waits_inside or self.ahead is not None:
+                ahead = 0 if waits_inside else self.ahead
+                self.run.passes_time(max(self.stream.idle_from - self.run.now - ahead, 0))
             end = self.run.now
             self.stream.mark()
         site = self.optimizer if kind is Kind.OPTIMIZER_STEP else 0

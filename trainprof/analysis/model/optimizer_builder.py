@@ -57,18 +57,18 @@ class OptimizerCall:
         )
 
 
-def builder_in(told: Mapping[str, Any]) -> str | None:
+def builder_in(note: Mapping[str, Any]) -> str | None:
     """Returns the package that built an optimizer, as inside/model/torch_settings.py told of it."""
-    built = told.get("built")
+    built = note.get("built")
     return builder_of(built) if isinstance(built, dict) else None
 
 
 def with_argument(calls: Iterable[OptimizerCall], argument: str) -> list[str]:
     """Returns how each of them is given it, those alike once."""
-    return list(dict.fromkeys(one.with_argument(argument) for one in calls))
+    return list(dict.fromkeys(call.with_argument(argument) for call in calls))
 
 
 def minded_of(calls: Iterable[OptimizerCall]) -> list[str]:
     """Returns what to mind where packages are told arguments of their optimizers."""
-    handed_on = any(one.built_by in _HANDED_ON and one.name == "Adam" for one in calls)
+    handed_on = any(call.built_by in _HANDED_ON and call.name == "Adam" for call in calls)
     return [_POLICY_FORGETS] if handed_on else []

@@ -29,7 +29,7 @@ def rank_recordings(directory: RunDirectory) -> list[Recording]:
 
     Of a rank that was restarted, the last attempt. [] where the run is not one of ranks.
     """
-    found: dict[int, tuple[int, RunDirectory]] = {}
+    last: dict[int, tuple[int, RunDirectory]] = {}
     try:
         paths = [] if directory.ranks.is_symlink() else list(directory.ranks.iterdir())
     except OSError:
@@ -39,9 +39,9 @@ def rank_recordings(directory: RunDirectory) -> list[Recording]:
         if name is None or path.is_symlink() or not path.is_dir():
             continue
         rank, attempt = int(name[1]), int(name[2] or 0)
-        if rank not in found or attempt > found[rank][0]:
-            found[rank] = attempt, RunDirectory(path)
-    return [read_recording(found[rank][1]) for rank in sorted(found)]
+        if rank not in last or attempt > last[rank][0]:
+            last[rank] = attempt, RunDirectory(path)
+    return [read_recording(last[rank][1]) for rank in sorted(last)]
 
 
 def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def across_ranks(summaries: Sequence[RunSummary], rows: list[dict[str, Any]]) ->
         training=_training([summary.training for summary in summaries]),
         devices=[device for summary in summaries for device in summary.devices or ()] or None,
         ranks=rows,
-        out_of_memory=next((one.out_of_memory for one in summaries if one.out_of_memory), None),
+        out_of_memory=next((own.out_of_memory for own in summaries if own.out_of_memory), None),
         collectives=_mean_collectives([summary.collectives for summary in summaries]),
         memory_growth=_most_growth(summaries),
         unshared=_unshared(summaries),
@@ -109,15 +109,15 @@ def common_faults(each: Iterable[Iterable[str]]) -> list[str]:
 
 def _most_growth(summaries: Sequence[RunSummary]) -> MemoryGrowth | None:
     """Returns that of the rank that grows most; all of them fill the room that is left."""
-    grown = [one.memory_growth for one in summaries if one.memory_growth is not None]
-    most = max(grown, key=lambda one: one.bytes_per_step, default=None)
+    grown = [own.memory_growth for own in summaries if own.memory_growth is not None]
+    most = max(grown, key=lambda own: own.bytes_per_step, default=None)
     return None if most is None else replace(most, room_bytes=None)
 
 
 def _unshared(summaries: Sequence[RunSummary]) -> list[UnsharedData]:
     """Returns the training loaders of one line that draw all of as long a dataset on all ranks."""
     drawn = [
-        {one.site: one.draws_all for one in summary.loaders if one.role == TRAINING}
+        {loader.site: loader.draws_all for loader in summary.loaders if loader.role == TRAINING}
         for summary in summaries
     ]
     return [
@@ -148,24 +148,24 @@ def common_evidence(each: Sequence[Evidence]) -> Evidence:
 
 def _common_python(each: Sequence[PythonInModel | None]) -> PythonInModel | None:
     """None unless all ranks have it; then the first's, with mean times."""
-    told = [one for one in each if one is not None]
-    if not told or len(told) < len(each):
+    known = [own for own in each if own is not None]
+    if not known or len(known) < len(each):
         return None
-    return replace(told[0], seconds=_mean_by_key([one.seconds for one in told]))
+    return replace(known[0], seconds=_mean_by_key([own.seconds for own in known]))
 
 
 def _mean_collectives(each: Sequence[Sequence[Collective]]) -> list[Collective]:
     """Returns them by line, with their mean time: who is last waits for nobody."""
-    named = {(one.site, one.function): one for collectives in each for one in collectives}
+    named = {(line.site, line.function): line for collectives in each for line in collectives}
     spent = dict.fromkeys(named, 0.0)
-    for one in (one for collectives in each for one in collectives):
-        spent[one.site, one.function] += one.seconds / len(each)
-    found = [replace(one, seconds=spent[key]) for key, one in named.items()]
-    return sorted(found, key=lambda one: -one.seconds)
+    for line in (line for collectives in each for line in collectives):
+        spent[line.site, line.function] += line.seconds / len(each)
+    lines = [replace(line, seconds=spent[key]) for key, line in named.items()]
+    return sorted(lines, key=lambda line: -line.seconds)
 
 
 def _common_device(each: Sequence[DeviceEvidence | None]) -> DeviceEvidence | None:
-    known = [one for one in each if one is not None]
+    known = [own for own in each if own is not None]
     return DeviceEvidence.common(known) if len(known) == len(each) else None
 
 
@@ -184,14 +184,14 @@ def _training(each: Sequence[Training]) -> Training:
 
 
 def _mean_by_key(each: Sequence[dict[str, float]]) -> dict[str, float]:
-    keys = dict.fromkeys(key for one in each for key in one)
-    return {key: fmean(one.get(key, 0.0) for one in each) for key in keys}
+    keys = dict.fromkeys(key for own in each for key in own)
+    return {key: fmean(own.get(key, 0.0) for own in each) for key in keys}
 
 
 def _first_failure(exits: Sequence[Exit]) -> Exit:
     """Returns the end of the first rank that failed, else of one that a limit ended."""
-    failed = [one for one in exits if one.reason not in ("completed", "limit") or one.status]
-    return next(iter([*failed, *(one for one in exits if not one.is_whole)]), exits[0])
+    failed = [end for end in exits if end.reason not in ("completed", "limit") or end.status]
+    return next(iter([*failed, *(end for end in exits if not end.is_whole)]), exits[0])
 
 
 def _own_ending(process: TrainingProcess) -> Exit:

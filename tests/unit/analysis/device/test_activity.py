@@ -6,110 +6,58 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.device_run import Stream
+from support.device_run import DeviceRun, Stream, trained
 from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device.activity import Marks
-from trainprof.analysis.summary.device import Device
-from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
 STEPS = 60
 POINTS = 0.03
 
+WORK = (4 * MS, 8 * MS, 2 * MS)
 PHASES = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
 
 
-def trained(
-    directory: Path,
-    *,
-    data: int = 100 * US,
-    launch: int = 200 * US,
-    work: tuple[int, int, int] = (4 * MS, 8 * MS, 2 * MS),
-    pieces: int = 1,
-    waits: bool = False,
-    ahead: int | None = None,
-) -> tuple[RunSummary, float, dict[str, float]]:
-    """Trains; returns the summary, the device's true share and its phases' true time a step.
+def fed_after(data: int, *, launch: int = 200 * US, waits: bool = False, ahead: int | None = None):
+    """A training of 14 ms of work a step, and `data` ns for each batch."""
 
-    Args:
-        data: Time of `next`.
-        launch: Time of the host for each phase.
-        work: Of the device for each phase.
-        pieces: In so many operations a phase is given out.
-        waits: The host waits for the device at the end of each step, as `.item()` does.
-        ahead: So many ns of work at most may lie before the device; then launching blocks.
-    """
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    stream = Stream(run)
-    run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
-    run.iterate(loader)
-    begins = run.now
-    for _ in range(STEPS):
-        run.next(loader, data)
-        for kind, cost in zip(PHASES, work, strict=True):
-            start = run.now
-            stream.mark()
-            for _ in range(pieces):
-                run.passes_time(launch // pieces)
-                stream.gets(cost // pieces)
-            if ahead is not None:
-                run.passes_time(max(stream.idle_from - run.now - ahead, 0))
-            end = run.now
-            stream.mark()
-            site = optimizer if kind is Kind.OPTIMIZER_STEP else 0
-            run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
+    def step(run: DeviceRun, _: int) -> None:
+        run.next(data)
+        run.learn(*WORK, launch=launch)
         if waits:
-            stream.waits()
-    ends = run.now
-    stream.waits()
-    run.stop(loader)
-    truth = dict(zip(("forward", "backward", "optimizer"), (w / 1e9 for w in work), strict=True))
-    return run.summary(directory), stream.busy_share(begins, ends), truth
+            run.item()
+
+    run = DeviceRun()
+    run.ahead = ahead
+    return trained(step, 40, run)
 
 
-def device_of(summary: RunSummary) -> Device:
-    (device,) = summary.devices or ()
-    return device
-
-
-TINY = {"launch": 2 * MS, "work": (200 * US, 400 * US, 100 * US), "pieces": 20}
-TRAININGS = {
-    "starved": {"data": 60 * MS},
-    "waited for at each step": {"waits": True},
-    "ahead by two steps": {"ahead": 28 * MS},
-    "half starved": {"data": 14 * MS},
-    "small kernels and a slow host": TINY,
-}
-
-
-@pytest.mark.parametrize("training", TRAININGS)
-def test_busy_share_phases_and_queue_are_the_devices(tmp_path: Path, training: str) -> None:
-    how = TRAININGS[training]
-    summary, busy_share, phases = trained(tmp_path, **how)
-    device = device_of(summary)
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(fed_after(60 * MS), id="starved"),
+        pytest.param(fed_after(14 * MS), id="half starved"),
+        pytest.param(fed_after(100 * US, waits=True), id="waited for at each step"),
+        pytest.param(fed_after(100 * US, ahead=28 * MS), id="ahead by two steps"),
+    ],
+)
+def test_busy_share_phases_and_queue_are_the_devices(tmp_path: Path, run: DeviceRun) -> None:
+    [device] = run.run.summary(tmp_path).devices
     low, high = device.busy_share
-    assert low - POINTS <= busy_share <= high + POINTS
-    if how is TINY:  # between its kernels nothing tells
-        assert busy_share < 0.2
-        assert low < 0.5
-        assert device.queue_delay_s[0] < 20e-6
-        return
+    assert low - POINTS <= run.busy_share() <= high + POINTS
     assert high - low < 0.25
-    for phase, seconds in phases.items():
-        assert device.per_step_s[phase] == pytest.approx(seconds, rel=0.06), phase
-    if "ahead" in how:
+    for phase, ns in zip(("forward", "backward", "optimizer"), WORK, strict=True):
+        assert device.per_step_s[phase] == pytest.approx(ns / 1e9, rel=0.06), phase
+    if run.ahead:
         assert device.queue_delay_s[0] > 0.015
 
 
 def test_waits_that_the_device_does_not_feel_are_no_bottleneck(tmp_path: Path) -> None:
     """The host waits for data most of the time, and the device has work before it all along."""
-    summary, busy_share, _ = trained(tmp_path, data=13 * MS, launch=10 * US, ahead=28 * MS)
-    assert busy_share > 0.95
-    assert summary.verdict.bottleneck == "compute"
-    starved, _, _ = trained(tmp_path / "starved", data=60 * MS)
-    assert starved.verdict.bottleneck == "data"
+    run = fed_after(13 * MS, launch=10 * US, ahead=28 * MS)
+    assert run.busy_share() > 0.95
+    assert run.run.summary(tmp_path).verdict.bottleneck == "compute"
 
 
 def test_of_several_devices_and_without_marks_none_is_known(tmp_path: Path) -> None:
@@ -188,6 +136,7 @@ def test_what_autograds_own_thread_computes_again_is_told_by_its_marks(tmp_path:
             run.record(kind, start, end, site=site, flags=LEARNS if kind is Kind.FORWARD else 0)
         stream.waits()
     run.stop(loader)
-    seconds = device_of(run.summary(tmp_path)).per_step_s
+    [device] = run.summary(tmp_path).devices
+    seconds = device.per_step_s
     assert seconds["recompute"] == pytest.approx(3e-3, rel=0.05)
     assert seconds["backward"] == pytest.approx(6e-3, rel=0.05)

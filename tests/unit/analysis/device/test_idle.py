@@ -155,6 +155,7 @@ def test_idle_time_goes_to_what_the_host_was_doing(step: Step, tmp_path: Path) -
     for finding in launch_bound:
         assert finding.is_at_most
         assert min(device.ran_dry.values()) > 0.9
+        assert device.queue_delay_s[0] < 20e-6
         least, most = device.launch_bound_share
         assert least <= 1 - run.busy_share() <= most + POINTS
         assert 0.5 * whole_s < finding.recoverable_s < whole_s

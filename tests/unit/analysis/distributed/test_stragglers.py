@@ -42,25 +42,72 @@ def every(n: int, ms: float) -> list[float]:
     return [ms if step % n == 0 else 0.0 for step in range(STEPS)]
 
 
-def test_a_rank_that_waits_longer_for_its_batches() -> None:
-    ranks = together(
-        {"data_wait": 2.0, "other": 1.0}, {"data_wait": 12.0, "other": 1.0}, {"data_wait": 4.0}
-    )
-    assert stragglers(ranks) == [Straggler(1, "data_wait", 1.0, pytest.approx(STEPS * 0.008))]
+SAVES = [1.0 + ms for ms in every(10, 50.0)]
 
 
-@pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
-def test_what_one_rank_does_alone(phase: str) -> None:
-    ranks = together({"data_wait": 2.0, phase: every(50, 400.0)}, {"data_wait": 2.1, phase: 0.0})
-    assert stragglers(ranks) == [Straggler(0, phase, 0.02, pytest.approx(0.7998))]
-
-
-def test_ranks_that_are_last_in_turn() -> None:
-    ranks = together({"data_wait": every(2, 10.0)}, {"data_wait": every(4, 20.0)})
-    assert stragglers(ranks) == [
-        Straggler(0, "data_wait", 0.25, pytest.approx(0.25)),
-        Straggler(1, "data_wait", 0.25, pytest.approx(0.25)),
-    ]
+@pytest.mark.parametrize(
+    ("own_ms", "late"),
+    [
+        # A rank that waits longer for its batches.
+        (
+            (
+                {"data_wait": 2.0, "other": 1.0},
+                {"data_wait": 12.0, "other": 1.0},
+                {"data_wait": 4.0},
+            ),
+            [(1, "data_wait", 1.0, STEPS * 0.008)],
+        ),
+        # What one rank does alone.
+        (
+            (
+                {"data_wait": 2.0, "checkpoint": every(50, 400.0)},
+                {"data_wait": 2.1},
+            ),
+            [(0, "checkpoint", 0.02, 0.7998)],
+        ),
+        (
+            (
+                {"data_wait": 2.0, "evaluation": every(50, 400.0)},
+                {"data_wait": 2.1},
+            ),
+            [(0, "evaluation", 0.02, 0.7998)],
+        ),
+        # Ranks that are last in turn.
+        (
+            ({"data_wait": every(2, 10.0)}, {"data_wait": every(4, 20.0)}),
+            [(0, "data_wait", 0.25, 0.25), (1, "data_wait", 0.25, 0.25)],
+        ),
+        # Rank 0 saves, rank 1 waits for it between the parts of a step.
+        (
+            ({"checkpoint": every(10, 50.0), "other": 1.0}, {"checkpoint": 0.0, "other": SAVES}),
+            [(0, "checkpoint", 0.1, 0.5)],
+        ),
+        # Rank 1 waits in its forward, where buffers are handed out, for rank 0 and its batches.
+        (
+            ({"data_wait": 22.0, "forward": 10.0}, {"data_wait": 2.0, "forward": 30.0}),
+            [(0, "data_wait", 1.0, 2.0)],
+        ),
+        # A forward that is 20 of 30 ms longer, but for the first; so is its backward of 5 ms.
+        (
+            ({"forward": 10.0}, {"forward": 30.0}),
+            [(1, "forward", 0.99, (STEPS - 1) * 0.020 * (1 + 5 / 30))],
+        ),
+        # Nobody's fault: a first forward that sets things up, and lengths that differ in turn.
+        (({"forward": 10.0}, {"forward": [3000.0] + [10.0] * (STEPS - 1)}), []),
+        (
+            (
+                {"forward": [10.0 + ms for ms in every(2, 20.0)]},
+                {"forward": [10.0, 30.0] * (STEPS // 2)},
+            ),
+            [],
+        ),
+        (({"data_wait": 5.0},), []),
+        ((), []),
+    ],
+)
+def test_ranks_that_the_others_wait_for(own_ms, late) -> None:
+    expected = [Straggler(*row[:3], pytest.approx(row[3])) for row in late]
+    assert stragglers(together(*own_ms) if own_ms else []) == expected
 
 
 def test_python_on_one_rank_counts_where_the_others_wait_in_the_model() -> None:
@@ -79,23 +126,6 @@ def test_python_on_one_rank_counts_where_the_others_wait_in_the_model() -> None:
         for rank in ranks
     ]
     assert stragglers(elsewhere) == stragglers(ranks)
-
-
-def test_waiting_where_nobody_looks_is_not_what_is_waited_for() -> None:
-    """Rank 0 saves, rank 1 waits for it between the parts of a step."""
-    ranks = together(
-        {"checkpoint": every(10, 50.0), "other": 1.0},
-        {"checkpoint": 0.0, "other": [1.0 + ms for ms in every(10, 50.0)]},
-    )
-    assert stragglers(ranks) == [Straggler(0, "checkpoint", 0.1, pytest.approx(0.5))]
-
-
-def test_a_rank_that_computes_longer_is_waited_for_in_backward() -> None:
-    """Its forward is 20 of 30 ms longer; so is its backward of 5 ms, in proportion."""
-    ranks = together({"forward": 10.0}, {"forward": 30.0})
-    late_s = STEPS * 0.020 * (1 + 5 / 30)
-    share = (STEPS - 1) / STEPS  # but for the first
-    assert stragglers(ranks) == [Straggler(1, "forward", share, pytest.approx(share * late_s))]
 
 
 def test_what_is_late_elsewhere_as_well_is_counted_once() -> None:
@@ -125,39 +155,17 @@ def test_lengths_that_differ_by_chance_are_nobodys_fault(count: int, steps: int,
     assert stragglers(cut) == []
 
 
-def test_a_first_forward_that_sets_things_up_on_one_rank_makes_no_slow_one() -> None:
-    ranks = together({"forward": [10.0] * STEPS}, {"forward": [3000.0] + [10.0] * (STEPS - 1)})
-    assert stragglers(ranks) == []
-
-
-def test_who_waits_in_its_forward_computes_no_longer() -> None:
-    """Rank 1 waits in its forward, where buffers are handed out, for rank 0 and its batches."""
-    ranks = together({"data_wait": 22.0, "forward": 10.0}, {"data_wait": 2.0, "forward": 30.0})
-    assert stragglers(ranks) == [Straggler(0, "data_wait", 1.0, pytest.approx(2.0))]
-
-
-def test_ranks_that_compute_longer_in_turn_are_nobodys_fault() -> None:
-    in_turn = together(
-        {"forward": [10.0 + ms for ms in every(2, 20.0)]}, {"forward": [10.0, 30.0] * (STEPS // 2)}
-    )
-    assert stragglers(in_turn) == []
+@pytest.mark.parametrize(("key", "ms", "noise"), [("forward", 20, 4), ("data_wait", 5, 0.4)])
+def test_ranks_that_differ_by_noise_are_equal(key: str, ms: float, noise: float) -> None:
     random = np.random.default_rng(0)
-    noisy = [{"forward": 20 + 4 * random.normal(size=STEPS)} for _ in range(4)]
-    assert stragglers(together(*noisy)) == []
+    ranks = [{key: ms + noise * random.normal(size=STEPS)} for _ in range(4)]
+    assert stragglers(together(*ranks)) == []
 
 
 def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
     """Rank 1 has a longer forward, and as much less to do between the parts of a step."""
     ranks = together({"forward": 10.0, "other": 21.0}, {"forward": 30.0, "other": 1.0})
     assert "forward" not in [rank.phase for rank in stragglers(ranks)]
-
-
-def test_equal_ranks_have_none() -> None:
-    random = np.random.default_rng(0)
-    waits = [{"data_wait": 5 + 0.4 * random.normal(size=STEPS)} for _ in range(4)]
-    assert stragglers(together(*waits)) == []
-    assert stragglers(together({"data_wait": 5.0})) == []
-    assert stragglers([]) == []
 
 
 def test_processes_that_do_not_train_in_step_are_not_compared() -> None:

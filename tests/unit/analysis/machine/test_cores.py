@@ -116,9 +116,7 @@ def test_workers_may_have_let_themselves_loose(tmp_path: Path) -> None:
 
 
 def system_of(directory: RunDirectory) -> System:
-    system = summarize(directory).system
-    assert system is not None
-    return system
+    return summarize(directory).system
 
 
 def sampled(
@@ -153,12 +151,12 @@ def ranks_apart(
     busy: Sequence[float],
     own: Sequence[float],
     bound: Sequence[str | None],
-    **host: Any,
+    hosts: Sequence[str] = ("here", "here"),
 ) -> RunDirectory:
-    """Ranks with a trainprof each; all see the same host."""
+    """Ranks with a trainprof each."""
     for rank, (percent, cores) in enumerate(zip(own, bound, strict=True)):
         run = trainer(cores, rank=rank)
-        manifest = {"rank": rank, "world_size": len(own), "host": HOST}
+        manifest = {"rank": rank, "world_size": len(own), "host": HOST | {"name": hosts[rank]}}
         written = run.write(top / "written" / str(rank), **manifest)
         if percent >= 0:
             sampled(written, run, cores_busy=busy, own_percent=percent)
@@ -167,45 +165,42 @@ def ranks_apart(
     return RunDirectory(top)
 
 
-FREE = (None, None)
-
-
-def test_ranks_of_a_run_do_not_disturb_one_another(tmp_path: Path) -> None:
-    directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(360.0, 350.0), bound=FREE)
-    summary = summarize(directory)
-    cpu = summary.system.cpu
-    assert cpu["tree_percent"]["mean"] == pytest.approx(360.0)  # the first rank's, as ever
-    assert cpu["other_ranks_percent"] == pytest.approx(350.0)
-    shared = shared_cpu(cpu)
-    assert shared.others_share == pytest.approx(0.9 - 7.1 / 8)
-    assert not shared.is_disturbed
-    case = context_of(directory)  # what a rank's own findings rest on
-    assert shared_cpu(case.summary.system.cpu) == shared
-
-
-def test_what_is_of_no_rank_is_others(tmp_path: Path) -> None:
-    directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(100.0, 120.0), bound=FREE)
-    shared = shared_cpu(system_of(directory).cpu)
-    assert shared.others_share == pytest.approx(0.9 - 2.2 / 8)
-    assert shared.is_disturbed
-
-
-def test_a_rank_on_another_host_is_not_here(tmp_path: Path) -> None:
-    directory = ranks_apart(tmp_path, busy=[0.5] * 8, own=(400.0, 400.0), bound=FREE)
-    there = directory.path / "ranks" / "1" / "manifest.json"
-    manifest = json.loads(there.read_text())
-    manifest["host"]["name"] = "there"
-    there.write_text(json.dumps(manifest))
-    assert "other_ranks_percent" not in system_of(directory).cpu
-    shared = shared_cpu(system_of(directory).cpu)
-    assert shared.others_share == pytest.approx(0.0)
-
-
-def test_a_rank_that_was_not_sampled_leaves_it_unknown(tmp_path: Path) -> None:
-    directory = ranks_apart(tmp_path, busy=[0.9] * 8, own=(360.0, -1.0), bound=FREE)
+@pytest.mark.parametrize(
+    ("how", "expected", "others_share"),
+    [
+        # Ranks of a run do not disturb one another.
+        ({"own": (360.0, 350.0)}, {"other_ranks_percent": pytest.approx(350.0)}, 0.9 - 7.1 / 8),
+        # What is of no rank is others'.
+        ({"own": (100.0, 120.0)}, {"other_ranks_percent": pytest.approx(120.0)}, 0.9 - 2.2 / 8),
+        # A rank that was not sampled leaves it unknown.
+        ({"own": (360.0, -1.0)}, {"other_ranks_percent": None}, None),
+        # A rank on another host is not here.
+        ({"busy": [0.5] * 8, "own": (400.0, 400.0), "hosts": ("here", "there")}, {}, 0.0),
+        # Ranks bound to their own cores are counted there alone.
+        (
+            {
+                "busy": [0.9] * 4 + [0.5] * 4,
+                "own": (360.0, 200.0),
+                "bound": ("0-3", "4-7"),
+            },
+            {"cores_usable": 4.0, "core_numbers": [0, 1, 2, 3]},
+            0.0,
+        ),
+    ],
+)
+def test_ranks_with_a_trainprof_each(
+    tmp_path: Path, how: dict[str, Any], expected: dict[str, Any], others_share: float | None
+) -> None:
+    directory = ranks_apart(tmp_path, **{"busy": [0.9] * 8, "bound": (None, None)} | how)
     cpu = system_of(directory).cpu
-    assert cpu["other_ranks_percent"] is None
-    assert shared_cpu(cpu) is None
+    assert cpu["tree_percent"]["mean"] == pytest.approx(how["own"][0])  # the first rank's
+    assert ("other_ranks_percent" in cpu) is ("other_ranks_percent" in expected)
+    assert {name: cpu[name] for name in expected} == expected
+    shared = shared_cpu(cpu)
+    known = None if others_share is None else pytest.approx(others_share)
+    assert (shared and shared.others_share) == known
+    # A rank's own findings rest on the same.
+    assert shared_cpu(context_of(directory).summary.system.cpu) == shared
 
 
 def test_of_a_rank_seen_alone_nobody_knows_who_is_beside_it(tmp_path: Path) -> None:
@@ -213,16 +208,6 @@ def test_of_a_rank_seen_alone_nobody_knows_who_is_beside_it(tmp_path: Path) -> N
     directory = run.write(tmp_path, rank=0, local_world_size=2, host=HOST)
     sampled(directory, run, cores_busy=[0.9] * 8, own_percent=360.0)
     assert shared_cpu(system_of(directory).cpu) is None
-
-
-def test_ranks_bound_to_their_own_cores_are_counted_there_alone(tmp_path: Path) -> None:
-    busy = [0.9] * 4 + [0.5] * 4
-    directory = ranks_apart(tmp_path, busy=busy, own=(360.0, 200.0), bound=("0-3", "4-7"))
-    cpu = system_of(directory).cpu
-    assert (cpu["cores_usable"], cpu["core_numbers"]) == (4.0, [0, 1, 2, 3])
-    assert "other_ranks_percent" not in cpu
-    shared = shared_cpu(cpu)
-    assert (shared.cores, shared.others_share) == (4, pytest.approx(0.0))
 
 
 def one_recording(tmp_path: Path, *bound: str | None) -> RunDirectory:
@@ -234,19 +219,16 @@ def one_recording(tmp_path: Path, *bound: str | None) -> RunDirectory:
     return directory
 
 
-def test_ranks_that_a_launcher_binds_have_their_cores_to_themselves(tmp_path: Path) -> None:
-    directory = one_recording(tmp_path, "0-1", "2-3")
-    cpu = system_of(directory).cpu
-    assert (cpu["cores_usable"], cpu["core_numbers"]) == (2.0, [0, 1])
-    assert cpu["recorded_on"] == [0, 1, 2, 3]
-    shared = shared_cpu(cpu)
-    assert (shared.cores, shared.is_whole) == (4, True)
-    assert shared.others_share == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("bound", [(None, None), ("0-7", "0-7"), ()])
-def test_unbound_processes_have_the_hosts(tmp_path: Path, bound: tuple[str | None, ...]) -> None:
-    cpu = system_of(one_recording(tmp_path, *bound or (None,))).cpu
+@pytest.mark.parametrize("bound", [(None, None), ("0-7", "0-7"), (None,), ("0-1", "2-3")])
+def test_processes_of_one_recording(tmp_path: Path, bound: tuple[str | None, ...]) -> None:
+    cpu = system_of(one_recording(tmp_path, *bound)).cpu
+    if bound == ("0-1", "2-3"):  # a launcher binds its ranks
+        assert (cpu["cores_usable"], cpu["core_numbers"]) == (2.0, [0, 1])
+        assert cpu["recorded_on"] == [0, 1, 2, 3]
+        shared = shared_cpu(cpu)
+        assert (shared.cores, shared.is_whole) == (4, True)
+        assert shared.others_share == pytest.approx(0.0)
+        return
     assert (cpu["cores_usable"], cpu["cores_physical"]) == (8.0, 4.0)
     assert cpu["core_numbers"] == list(range(8))
     assert not {"recorded_on", "other_ranks_percent"} & cpu.keys()
