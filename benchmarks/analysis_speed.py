@@ -151,7 +151,7 @@ from pathlib import Path
 from trainprof.findings.summarize import summarize
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
-from trainprof.report import terminal
+from trainprof.report.page import page as terminal
 directory = RunDirectory(Path(sys.argv[1]))
 started = time.perf_counter()
 summary = summarize(directory)

@@ -24,7 +24,7 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from trainprof.inside.session import Session
-from trainprof.inside.spans import fetch_usage, slowest_samples
+from trainprof.inside.spans import fetch, fetch_usage
 from trainprof.inside.spans.delivery import DeliveryProbe
 from trainprof.inside.spans.fetch import FetchProbe
 from trainprof.inside.spans.fetch_usage import UsageMeter
@@ -113,14 +113,14 @@ def as_worker() -> Iterator[None]:
 @contextmanager
 def taken_for(wall_ns: int) -> Iterator[None]:
     """Samples and fetches are treated as if they took as long."""
-    usual = fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS
+    usual = fetch_usage.SHORT_NS, fetch_usage.LONG_NS, fetch.SHORT_SAMPLE_NS
     fetch_usage.SHORT_NS = 0 if wall_ns >= usual[0] else usual[0]  # type: ignore[misc]
     fetch_usage.LONG_NS = 0 if wall_ns >= usual[1] else usual[1]  # type: ignore[misc]
-    slowest_samples.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= usual[2] else usual[2]  # type: ignore[misc]
+    fetch.SHORT_SAMPLE_NS = 0 if wall_ns / SAMPLES >= usual[2] else usual[2]  # type: ignore[misc]
     try:
         yield
     finally:
-        fetch_usage.SHORT_NS, fetch_usage.LONG_NS, slowest_samples.SHORT_SAMPLE_NS = usual  # type: ignore[misc]
+        fetch_usage.SHORT_NS, fetch_usage.LONG_NS, fetch.SHORT_SAMPLE_NS = usual  # type: ignore[misc]
 
 
 def in_worker(wall_ns: int) -> Callable[[], float]:

@@ -33,7 +33,7 @@ def both(
     env: dict[str, str] | None = None,
     compiler: bool = False,
 ) -> tuple[Done, Done]:
-    """Runs a script plain and under the tracee, in folders of the same path."""
+    """Runs a script plain and under trainprof, in folders of the same path."""
     (directory / "script.py").write_text(text if compiler else without_compiler(text))
     words = ["-m", module] if module else ["script.py"]
     plain = run_plain([*words, *arguments], directory, env=env or {})
@@ -70,7 +70,7 @@ for part in sys.argv[1:]:
 
 @dataclass(frozen=True)
 class Part:
-    """What one part wrote, under plain python and under the tracee."""
+    """What one part wrote, under plain python and under trainprof."""
 
     plain: str
     ours: str

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.session import ROOT, run_hooked, run_plain, tracee_environment
+from support.session import ROOT, hooked_environment, run_hooked, run_plain
 from support.styles import without_compiler
 
 from trainprof.analysis.timeline.events import ProcessLog, load_process
@@ -823,7 +823,7 @@ def test_without_line_profiler_the_script_runs_all_the_same(tmp_path: Path) -> N
     (tmp_path / "place" / "line_profiler.py").write_text("raise ImportError('not here')")
     (tmp_path / "script.py").write_text("@profile\ndef f(): return 1\nprint(f())\n")
     path = os.pathsep.join(
-        [tracee_environment(tmp_path / "run")["PYTHONPATH"], str(tmp_path / "place")]
+        [hooked_environment(tmp_path / "run")["PYTHONPATH"], str(tmp_path / "place")]
     )
     done = run_hooked(
         ["script.py"],
@@ -867,7 +867,7 @@ def test_the_text_is_kept_as_it_ran(tmp_path: Path) -> None:
 def test_text_in_a_pipe_is_left_to_python(tmp_path: Path) -> None:
     """A script that can be read only once."""
     command = f'{sys.executable} <(echo "for epoch in range(2): print(epoch)")'
-    environment = tracee_environment(tmp_path / "run", lines={"functions": [], "only": None})
+    environment = hooked_environment(tmp_path / "run", lines={"functions": [], "only": None})
     done = subprocess.run(
         ["bash", "-c", command],
         env=environment,

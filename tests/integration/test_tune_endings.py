@@ -15,7 +15,7 @@ from support.trials import runner_in
 
 from trainprof.analysis.summary.tune import OK
 from trainprof.findings.saved import saved_summary
-from trainprof.launch import lingering
+from trainprof.launch import deadline
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.choice import against
 from trainprof.tune.measurements import Measurements
@@ -167,7 +167,7 @@ def pid_file(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_one_that_waits_for_ever_for_its_actor_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, kind: str
 ) -> None:
-    monkeypatch.setattr(lingering, "AT_END_S", 0.5)
+    monkeypatch.setattr(deadline, "AT_END_S", 0.5)
     (tmp_path / "train.py").write_text(TRAINS + ACTS.format(of=of, kind=kind))
     measured = ran_as_trial(tmp_path, monkeypatch)
     assert (measured.outcome, measured.steps, measured.failed_after) == (OK, 50, DID_NOT_END)

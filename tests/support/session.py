@@ -1,4 +1,4 @@
-"""What one process recorded, read back from its log; and processes started under the tracee."""
+"""What one process recorded, read back from its log; and processes started under trainprof."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Recorder:
         return read_recordings(self._directory)
 
 
-def tracee_environment(run: Path, **options: object) -> dict[str, str]:
+def hooked_environment(run: Path, **options: object) -> dict[str, str]:
     """Returns the environment in which a child of this process is the script of a run in `run`."""
     (run / "events").mkdir(parents=True, exist_ok=True)
     others = os.environ.get("PYTHONPATH")
@@ -209,7 +209,7 @@ def run_hooked(
 ) -> subprocess.CompletedProcess[str]:
     """Runs python with `words` as the script of a run, without a supervisor."""
     options = more.pop("options", {})
-    environment = {**tracee_environment(run, **options), **more.pop("env", {})}
+    environment = {**hooked_environment(run, **options), **more.pop("env", {})}
     return _run(words, cwd, environment, **more)
 
 

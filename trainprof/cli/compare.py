@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
-from trainprof.cli.formats import Format, FormatOption
+from trainprof.cli.options import Format, FormatOption
 from trainprof.cli.output import complain, style_of, write
 from trainprof.cli.report import RunDamaged, find_run, summary_of
 from trainprof.record.errors import TrainprofError
@@ -26,17 +26,15 @@ _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?%?")
 
 class NothingToCompare(TrainprofError):
     slug: ClassVar[str] = "nothing-to-compare"
-    exit_code: ClassVar[int] = 2
 
 
 class RunGivenTwice(TrainprofError):
     slug: ClassVar[str] = "run-given-twice"
-    exit_code: ClassVar[int] = 2
 
 
 def _percent(text: str | float) -> float:
-    found = _PERCENT.fullmatch(str(text).strip())
-    value = float(found[1]) if found else math.inf
+    match = _PERCENT.fullmatch(str(text).strip())
+    value = float(match[1]) if match else math.inf
     if not value < math.inf:
         raise typer.BadParameter(f"{text!r} is no percentage: write 5 or 2.5")
     return value
@@ -75,7 +73,7 @@ def compare(
     """Compare runs: what changed, with the noise of step times taken into account."""
     sides = _sides(runs or [], base or [], other or [])
     read: dict[str, ComparedRun] = {}
-    comparisons = [_comparison(one, another, read, fail_if_slower) for one, another in sides]
+    comparisons = [_comparison(first, second, read, fail_if_slower) for first, second in sides]
     write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
     statuses = {_judged(comparison, fail_if_slower) for comparison in comparisons}
     # One that is slower is worth knowing before those of which nothing is known.
@@ -149,10 +147,7 @@ def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: boo
         return comparison.render_json(comparisons)
     if format is Format.MARKDOWN:
         return comparison.render_markdown(comparisons, verbose=verbose)
-    style = style_of(sys.stdout)
-    return comparison.render_page(
-        comparisons, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
+    return comparison.render_page(comparisons, **style_of(sys.stdout), verbose=verbose)
 
 
 def _judged(comparison: Comparison, percent: float | None) -> int:

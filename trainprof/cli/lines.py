@@ -7,17 +7,17 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TextIO
 
 import typer
 
-from trainprof.cli import run_options
-from trainprof.cli.line_view import LineView
-from trainprof.cli.output import complain, style_of, write
+from trainprof.cli import options
+from trainprof.cli.options import at_least
+from trainprof.cli.output import complain, is_terminal, style_of, write
 from trainprof.cli.report import RUNS, find_run
 from trainprof.cli.run import run_to_end
-from trainprof.cli.whole_number import at_least
 from trainprof.launch.options import (
     DEFAULT_INTERVAL_S,
     DEFAULT_SLOW_SAMPLES,
@@ -44,7 +44,6 @@ _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 class NoLineTimes(TrainprofError):
     slug: ClassVar[str] = "no-line-times"
-    exit_code: ClassVar[int] = 2
 
 
 def _only(text: str) -> str:
@@ -97,7 +96,7 @@ def lines(
             help="A Python file or a command to run; or a saved run to show.",
         ),
     ] = None,
-    arguments: run_options.Arguments = None,
+    arguments: options.Arguments = None,
     functions: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,19 +117,19 @@ def lines(
     sort: Sort = False,
     top: Top = None,
     lprof: Lprof = False,
-    output: run_options.Output = None,
-    module: run_options.Module = None,
-    interval: run_options.Interval = DEFAULT_INTERVAL_S,
-    max_steps: run_options.MaxSteps = None,
-    max_time: run_options.MaxTime = None,
-    wait_threshold: run_options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
-    slow_samples: run_options.SlowSamples = DEFAULT_SLOW_SAMPLES,
-    cuda_sync: run_options.CudaSync = False,
-    find_syncs: run_options.FindSyncs = False,
-    quiet: run_options.Quiet = False,
-    verbose: run_options.Verbose = False,
-    progress: run_options.Progress = False,
-    debug: run_options.Debug = False,
+    output: options.Output = None,
+    module: options.Module = None,
+    interval: options.Interval = DEFAULT_INTERVAL_S,
+    max_steps: options.MaxSteps = None,
+    max_time: options.MaxTime = None,
+    wait_threshold: options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
+    slow_samples: options.SlowSamples = DEFAULT_SLOW_SAMPLES,
+    cuda_sync: options.CudaSync = False,
+    find_syncs: options.FindSyncs = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    progress: options.Progress = False,
+    debug: options.Debug = False,
 ) -> None:
     """Time the lines of SCRIPT's functions, in loader workers too; or show a saved run's.
 
@@ -139,7 +138,7 @@ def lines(
     view = LineView(per_process, unit, skip_zero, sort, top, verbose)
     run_to_end(
         RunOptions(
-            words=run_options.words(script, arguments),
+            words=options.words(script, arguments),
             module=module,
             output=output,
             interval_s=interval,
@@ -173,8 +172,8 @@ def saved_lines(
     sort: Sort = False,
     top: Top = None,
     lprof: Lprof = False,
-    verbose: run_options.Verbose = False,
-    debug: run_options.Debug = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
 ) -> None:
     """Show the line times of a saved run."""
     from trainprof.analysis.lines.recording import read_line_profile
@@ -222,9 +221,8 @@ def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -
     from trainprof.report.page.page import opening
 
     profile = read_line_profile(finished.directory)
-    style = style_of(sys.stderr)
     directory = summary.run.directory or str(finished.directory.path)
-    head = opening(summary, width=style.width, color=style.color, unicode=style.unicode)
+    head = opening(summary, **style_of(sys.stderr))
     notes = view.notes(profile, sys.stderr)
     if not profile.functions:
         report = shlex.join(["trainprof", "report", directory])
@@ -262,3 +260,73 @@ def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
         )
         return
     write(sys.stderr, f"trainprof: wrote {path}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """What was asked to be shown.
+
+    Attributes:
+        per_process: Each process by itself.
+        unit_s: Unit of the times, None for the usual ones.
+        skip_zero: Without functions that were never called.
+        by_time: The longest last.
+        top: Only so many functions, or None.
+        verbose: Nothing is folded.
+    """
+
+    per_process: bool = False
+    unit_s: float | None = None
+    skip_zero: bool = False
+    by_time: bool = False
+    top: int | None = None
+    verbose: bool = False
+
+    def text(self, profile: LineProfile, stream: TextIO | None, shown_again: Sequence[str]) -> str:
+        """Returns the times as they suit a stream; off a terminal the table and nothing else.
+
+        `shown_again` is the command that shows them again, [] for none.
+        """
+        from trainprof.analysis.lines.times import arranged
+
+        profile = arranged(profile, by_time=self.by_time, top=self.top)
+        if not is_terminal(stream):
+            return self._table(profile)
+        from trainprof.report import line_page
+        from trainprof.report.text.layout import Page
+
+        style = style_of(stream)
+        return line_page.render(
+            profile,
+            Page(width=style["width"], unicode=style["unicode"], verbose=self.verbose),
+            color=style["color"],
+            unit_s=self.unit_s,
+            skip_zero=self.skip_zero,
+            per_process=self.per_process,
+            closing=("see it again:", shlex.join(shown_again)) if shown_again else (),
+        )
+
+    def notes(self, profile: LineProfile, stream: TextIO | None) -> list[str]:
+        """Returns the sentences that a page has, and a table or no page at all lacks."""
+        if is_terminal(stream) and profile.functions:
+            return []
+        from trainprof.report.line_page import line_notes, unseen_notes
+        from trainprof.report.text.safe_text import one_line
+
+        unseen = [] if self.skip_zero else unseen_notes(profile)
+        notes = [*line_notes(profile, is_merged=not self.per_process), *unseen]
+        return [one_line(note) for note in notes]
+
+    def _table(self, profile: LineProfile) -> str:
+        from trainprof.analysis.lines.times import of_process
+        from trainprof.report import kernprof_table
+
+        unit_s = kernprof_table.KERNPROF_UNIT_S if self.unit_s is None else self.unit_s
+        if not self.per_process:
+            return kernprof_table.render(profile, unit_s=unit_s, skip_zero=self.skip_zero)
+        tables = [
+            f"Process: {process.label}\n\n"
+            + kernprof_table.render(of_process(profile, process), unit_s=unit_s)
+            for process in profile.processes()
+        ]
+        return "".join(tables)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import Final, TextIO, TypedDict
 
 from trainprof.record.masking import masked_text
 
@@ -15,9 +14,8 @@ RED: Final = "\x1b[31m"
 PLAIN: Final = "\x1b[0m"
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """What a stream can show."""
+class Style(TypedDict):
+    """What a stream can show, as renderers take it."""
 
     width: int
     color: bool
@@ -27,7 +25,7 @@ class Style:
 def style_of(stream: TextIO | None) -> Style:
     """Returns the stream's style: colour only on a terminal that does not forbid it."""
     encoding = (getattr(stream, "encoding", None) or "").lower()
-    return Style(_width(stream), _has_color(stream), "utf" in encoding)
+    return Style(width=_width(stream), color=_has_color(stream), unicode="utf" in encoding)
 
 
 def write(stream: TextIO | None, text: str) -> None:

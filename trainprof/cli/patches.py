@@ -31,16 +31,16 @@ def patches(directory: RunDirectory, summary: RunSummary) -> tuple[list[str], by
     began = times.get("spawned_time_ns") if isinstance(times, dict) else None
     root = Path(cwd) if isinstance(cwd, str) else Path()
     suggested = _Suggested(root, began if isinstance(began, int) else None, summary)
-    told: list[str] = []
+    remarks: list[str] = []
     for finding in summary.findings:
         at = f" at {finding.site}" if finding.site else ""
-        told.append(f"{finding.id}{at}: {finding.advice}")
+        remarks.append(f"{finding.id}{at}: {finding.advice}")
         gives = speedup_words(finding, whole_of(summary))
         if gives and finding.change:
-            told.append(f"gives: {gives}")
-        told += [f"mind: {caution}" for caution in finding.cautions]
-        told += suggested.add(finding)
-    return [one_line(remark) for remark in told], suggested.diffs()
+            remarks.append(f"gives: {gives}")
+        remarks += [f"mind: {caution}" for caution in finding.cautions]
+        remarks += suggested.add(finding)
+    return [one_line(remark) for remark in remarks], suggested.diffs()
 
 
 class _Suggested:
@@ -56,11 +56,11 @@ class _Suggested:
         if "fused" in finding.change:
             of_others, of_first = evidence.get(OTHER_OPTIMIZERS), evidence.get("optimizer", "")
             others = map(str, of_others if isinstance(of_others, list) else ())
-            for one in dict.fromkeys([f"{of_first} {finding.site}", *others]):
+            for optimizer in dict.fromkeys([f"{of_first} {finding.site}", *others]):
                 try:
-                    self._fuse(*one.partition(" ")[::2])
+                    self._fuse(*optimizer.partition(" ")[::2])
                 except ByHand as error:
-                    yield f"edit by hand: {one.replace(' ', ' at ', 1)}: {error}"
+                    yield f"edit by hand: {optimizer.replace(' ', ' at ', 1)}: {error}"
             return
         site, change = finding.site, finding.change
         try:
@@ -71,7 +71,7 @@ class _Suggested:
             yield f"edit by hand: {error}"
 
     def diffs(self) -> bytes:
-        return b"".join(one.diff() for one in self._files.values() if one.wanted)
+        return b"".join(file.diff() for file in self._files.values() if file.wanted)
 
     def _fuse(self, optimizer: str, site: str) -> None:
         file, line = self._place(site)
@@ -85,9 +85,10 @@ class _Suggested:
         if "non_blocking" in change:
             file, line = self._place(site)
             copies = file.calls_at(line, ("to", "cuda"))
-            if len({str([ast.dump(x) for x in (*one.args, *one.keywords)]) for one in copies}) != 1:
+            arguments = {str([ast.dump(x) for x in (*c.args, *c.keywords)]) for c in copies}
+            if len(arguments) != 1:
                 raise ByHand(f"which copy of line {line} it is, is not known")
-            calls += [(file, one, {"non_blocking": True}, 1) for one in copies]
+            calls += [(file, copy, {"non_blocking": True}, 1) for copy in copies]
         rest = {name: value for name, value in change.items() if name != "non_blocking"}
         if rest:
             calls.append((*self._constructor(loader), rest, _LOADERS_BY_PLACE))
@@ -101,9 +102,9 @@ class _Suggested:
             raise
         if rest and loader is not None:
             built = (loader.site, loader.call)
-            alike = [one for one in self._loaders if (one.site, one.call) == built]
+            alike = [other for other in self._loaders if (other.site, other.call) == built]
             if (count := len(alike)) > 1:
-                roles = ", ".join(dict.fromkeys(one.role for one in alike))
+                roles = ", ".join(dict.fromkeys(other.role for other in alike))
                 yield f"mind: its line builds {count} loaders ({roles}): it counts for all of them"
 
     def _constructor(self, loader: Loader | None) -> tuple[UsersFile, ast.Call]:
@@ -121,19 +122,19 @@ class _Suggested:
         path, _, line = (site or "").rpartition(":")
         if not line.isdigit():
             raise ByHand("the line that is to change is not known")
-        found = UsersFile.read(self._root, path, self._began_ns)
-        return self._files.setdefault(found.name, found), int(line)
+        file = UsersFile.read(self._root, path, self._began_ns)
+        return self._files.setdefault(file.name, file), int(line)
 
     def _loader(self, site: str | None, number: Any) -> Loader | None:
-        at_site = [one for one in self._loaders if one.site == site]
+        at_site = [loader for loader in self._loaders if loader.site == site]
         return next((x for x in [*at_site, *self._loaders] if number in (None, x.id)), None)
 
 
 def _only(
     file: UsersFile, line: int, names: tuple[str, ...], ends_at: list[int] | None = None
 ) -> ast.Call:
-    found = file.calls_at(line, names)
-    found = [x for x in found if [x.end_lineno, x.end_col_offset] == ends_at] or found
-    if len(found) != 1:
-        raise ByHand(f"line {line} holds {len(found) or 'no'} calls of {names[0]} by its name")
-    return found[0]
+    calls = file.calls_at(line, names)
+    calls = [x for x in calls if [x.end_lineno, x.end_col_offset] == ends_at] or calls
+    if len(calls) != 1:
+        raise ByHand(f"line {line} holds {len(calls) or 'no'} calls of {names[0]} by its name")
+    return calls[0]

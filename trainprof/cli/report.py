@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
-from trainprof.cli import run_options
-from trainprof.cli.formats import Format, FormatOption
+from trainprof.cli import options
+from trainprof.cli.options import Format, FormatOption, at_least
 from trainprof.cli.output import is_terminal, style_of, write, write_bytes
-from trainprof.cli.whole_number import at_least
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import read_run_json
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
-from trainprof.record.run_file import read_run_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,22 +33,18 @@ _STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 
 class RunNotFound(TrainprofError):
     slug: ClassVar[str] = "run-not-found"
-    exit_code: ClassVar[int] = 2
 
 
 class LoaderNotFound(TrainprofError):
     slug: ClassVar[str] = "loader-not-found"
-    exit_code: ClassVar[int] = 2
 
 
 class RuleNotFound(TrainprofError):
     slug: ClassVar[str] = "rule-not-found"
-    exit_code: ClassVar[int] = 2
 
 
 class RunDamaged(TrainprofError):
     slug: ClassVar[str] = "run-damaged"
-    exit_code: ClassVar[int] = 2
 
 
 def report(
@@ -89,7 +84,7 @@ def report(
             help="A diff of your files for what can be changed mechanically; writes nothing.",
         ),
     ] = False,
-    rule: run_options.Rules = None,
+    rule: options.Rules = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
 ) -> None:
@@ -101,7 +96,7 @@ def report(
         beside = "--why" if why is not None else "--suggest-patch"
         raise typer.BadParameter(f"it does not go with {beside}", param_hint="'--loader'")
     asked = None if why is None else _rule(why)
-    chosen_steps, rules = _step_range(steps), run_options.thresholds(rule)
+    chosen_steps, rules = _step_range(steps), options.thresholds(rule)
     if run is None:
         raise typer.BadParameter("missing: name a run, such as latest", param_hint="'RUN'")
     directory = find_run(run)
@@ -131,8 +126,8 @@ def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:
     remarks, diffs = patches(directory, summary)
     if not is_terminal(sys.stdout):
         write(sys.stderr, "".join(f"trainprof: {remark}\n" for remark in remarks))
-    told = "".join(f"# {remark}\n" for remark in remarks or ["nothing to change was found"])
-    write_bytes(sys.stdout, told.encode() + diffs)
+    head = "".join(f"# {remark}\n" for remark in remarks or ["nothing to change was found"])
+    write_bytes(sys.stdout, head.encode() + diffs)
 
 
 def find_run(name: str) -> RunDirectory:
@@ -173,19 +168,19 @@ def find_loader(summary: RunSummary, name: str) -> int:
         LoaderNotFound: If it is none of them, or several.
     """
     matches: tuple[Callable[[Loader], bool], ...] = (
-        lambda one: str(one.id) == name,
-        lambda one: one.site == name,
-        lambda one: one.site.endswith(f"/{name}"),
+        lambda loader: str(loader.id) == name,
+        lambda loader: loader.site == name,
+        lambda loader: loader.site.endswith(f"/{name}"),
     )
     for is_it in matches:
-        found = [index for index, one in enumerate(summary.loaders) if is_it(one)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            ids = ", ".join(str(summary.loaders[index].id) for index in found)
-            told = f"several loaders were built at {name}"
-            raise LoaderNotFound(told, hint=f"name one by id: {ids}")
-    known = ", ".join(f"{one.id} ({one.site})" for one in summary.loaders[:_LOADERS_NAMED])
+        matching = [index for index, loader in enumerate(summary.loaders) if is_it(loader)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            ids = ", ".join(str(summary.loaders[index].id) for index in matching)
+            several = f"several loaders were built at {name}"
+            raise LoaderNotFound(several, hint=f"name one by id: {ids}")
+    known = ", ".join(f"{loader.id} ({loader.site})" for loader in summary.loaders[:_LOADERS_NAMED])
     raise LoaderNotFound(
         f"no loader {name!r} in this run",
         hint=f"loaders: {known}" if known else "no DataLoader was seen in it",
@@ -243,10 +238,7 @@ def rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
         return markdown.render(summary)
     from trainprof.report.page import page
 
-    style = style_of(sys.stdout)
-    return page.render(
-        summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
+    return page.render(summary, **style_of(sys.stdout), verbose=verbose)
 
 
 def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
@@ -260,10 +252,7 @@ def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
         return markdown.render_loader(summary, index)
     from trainprof.report.page import loading
 
-    style = style_of(sys.stdout)
-    return loading.render_loader(
-        summary, index, width=style.width, color=style.color, unicode=style.unicode
-    )
+    return loading.render_loader(summary, index, **style_of(sys.stdout))
 
 
 def _rule(name: str) -> Rule:
@@ -275,7 +264,7 @@ def _rule(name: str) -> Rule:
     if rule is None and name in GONE:
         raise RuleNotFound(f"{name} is no finding any more", hint=GONE[name])
     if rule is None:
-        known = [one.id for one in RULES]
+        known = [known_rule.id for known_rule in RULES]
         near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
         raise RuleNotFound(f"there is no finding {name!r}", hint=hint)
@@ -285,23 +274,17 @@ def _rule(name: str) -> Rule:
 def _explained(rule: Rule, asked: str) -> str:
     from trainprof.report.page import finding_page
 
-    style = style_of(sys.stdout)
-    told = finding_page.render_rule(
-        rule, width=style.width, color=style.color, unicode=style.unicode
-    )
-    return told if asked == rule.id else f"{asked} went into {rule.id}.\n\n{told}"
+    page = finding_page.render_rule(rule, **style_of(sys.stdout))
+    return page if asked == rule.id else f"{asked} went into {rule.id}.\n\n{page}"
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
     from trainprof.report.page import finding_page
 
-    style = style_of(sys.stdout)
     return finding_page.render_why(
         summary,
         rule,
-        width=style.width,
-        color=style.color,
-        unicode=style.unicode,
+        **style_of(sys.stdout),
         settings=settings,
     )
 
@@ -311,16 +294,16 @@ def _rules_of(directory: RunDirectory) -> dict[str, float]:
     from trainprof.findings.catalogue import rule_settings
 
     manifest = read_run_json(directory.manifest)
-    options = manifest.get("options") if isinstance(manifest, dict) else None
-    return rule_settings(options.get("rules") if isinstance(options, dict) else None)
+    recorded = manifest.get("options") if isinstance(manifest, dict) else None
+    return rule_settings(recorded.get("rules") if isinstance(recorded, dict) else None)
 
 
 def _step_range(text: str | None) -> tuple[int, int] | None:
     """Returns A:B, counted from 1 as reports do, as a 0-based range without its end."""
     if text is None:
         return None
-    found = _STEPS.fullmatch(text)
-    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _STEPS.fullmatch(text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= first <= last:
         raise typer.BadParameter(
             f"{text!r} is not A:B, two step numbers from 1 on, the first not above the second",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from trainprof.cli import run_options
+from trainprof.cli import options
 from trainprof.cli.output import complain, style_of, write
 from trainprof.launch import signals
 from trainprof.launch.manifest import exit_reason
@@ -35,26 +35,26 @@ Page = Callable[["RunSummary", FinishedRun], str]
 
 
 def run(
-    script: run_options.Script = None,
-    arguments: run_options.Arguments = None,
-    output: run_options.Output = None,
-    module: run_options.Module = None,
-    interval: run_options.Interval = DEFAULT_INTERVAL_S,
-    max_steps: run_options.MaxSteps = None,
-    max_time: run_options.MaxTime = None,
-    wait_threshold: run_options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
-    slow_samples: run_options.SlowSamples = DEFAULT_SLOW_SAMPLES,
+    script: options.Script = None,
+    arguments: options.Arguments = None,
+    output: options.Output = None,
+    module: options.Module = None,
+    interval: options.Interval = DEFAULT_INTERVAL_S,
+    max_steps: options.MaxSteps = None,
+    max_time: options.MaxTime = None,
+    wait_threshold: options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
+    slow_samples: options.SlowSamples = DEFAULT_SLOW_SAMPLES,
     lines: Annotated[
         bool,
         typer.Option("--lines", help="Time lines too, as trainprof lines does; slows the script."),
     ] = False,
-    cuda_sync: run_options.CudaSync = False,
-    rule: run_options.Rules = None,
-    find_syncs: run_options.FindSyncs = False,
-    quiet: run_options.Quiet = False,
-    verbose: run_options.Verbose = False,
-    progress: run_options.Progress = False,
-    debug: run_options.Debug = False,
+    cuda_sync: options.CudaSync = False,
+    rule: options.Rules = None,
+    find_syncs: options.FindSyncs = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    progress: options.Progress = False,
+    debug: options.Debug = False,
 ) -> NoReturn:
     """Profile a run of SCRIPT.
 
@@ -62,7 +62,7 @@ def run(
     """
     run_to_end(
         RunOptions(
-            words=run_options.words(script, arguments),
+            words=options.words(script, arguments),
             module=module,
             output=output,
             interval_s=interval,
@@ -73,7 +73,7 @@ def run(
             lines=LineOptions() if lines else None,
             slow_samples=slow_samples,
             cuda_sync=cuda_sync,
-            rules=run_options.thresholds(rule),
+            rules=options.thresholds(rule),
             find_syncs=find_syncs,
         ),
         lambda summary, _: _page(summary, verbose=verbose),
@@ -83,7 +83,7 @@ def run(
 
 
 def run_to_end(
-    options: RunOptions,
+    order: RunOptions,
     page: Page,
     *,
     then: Callable[[FinishedRun], None] | None = None,
@@ -92,15 +92,10 @@ def run_to_end(
 ) -> NoReturn:
     """Runs the script, saves the summary, writes a page to stderr and ends as the script did.
 
-    Args:
-        options: What to run and how.
-        page: Makes what is written.
-        then: Called when that is done, or None.
-        quiet: Write nothing.
-        debug: Show tracebacks of ours.
+    `then` is called after that; `debug` shows our tracebacks.
     """
     finished = launch(
-        options,
+        order,
         at_end=_give_up_report_at_signal,
         progress=lambda line: write(sys.stderr, f"{line}\n"),
     )
@@ -123,10 +118,7 @@ def run_to_end(
 def _page(summary: RunSummary, *, verbose: bool) -> str:
     from trainprof.report.page import page as terminal
 
-    style = style_of(sys.stderr)
-    return terminal.render(
-        summary, width=style.width, color=style.color, unicode=style.unicode, verbose=verbose
-    )
+    return terminal.render(summary, **style_of(sys.stderr), verbose=verbose)
 
 
 def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None:

@@ -43,30 +43,30 @@ def parsed_settings(words: Iterable[str]) -> dict[str, float]:
     Raises:
         UnknownThreshold: If a name or a value means nothing.
     """
-    found = {}
+    result = {}
     for word in words:
         name, _, value = word.partition("=")
         if name not in threshold_names():
             known = ", ".join(threshold_names())
             raise UnknownThreshold(f"no rule has a threshold {name!r}; there are: {known}")
         try:
-            found[name] = float(value)
+            result[name] = float(value)
         except ValueError:
             raise UnknownThreshold(f"{name} needs a number, not {value!r}") from None
-        if not math.isfinite(found[name]) or found[name] < 0:
+        if not math.isfinite(result[name]) or result[name] < 0:
             raise UnknownThreshold(f"{name} needs a number from 0 on, not {value!r}")
-        if name.endswith("share") and found[name] > 1:
+        if name.endswith("share") and result[name] > 1:
             raise UnknownThreshold(f"{name} is a share, 0 to 1, not {value!r}")
-    return found
+    return result
 
 
-def rule_settings(told: Any) -> dict[str, float]:
+def rule_settings(known: Any) -> dict[str, float]:
     """Returns the thresholds of a manifest; what means nothing is left out."""
-    if not isinstance(told, Mapping):
+    if not isinstance(known, Mapping):
         return {}
     return {
         str(name): float(value)
-        for name, value in told.items()
+        for name, value in known.items()
         if name in threshold_names()
         and isinstance(value, (int, float))
         and not isinstance(value, bool)

@@ -25,30 +25,36 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     a single finding, which says so itself, where nobody knows what one of them costs, and where
     epochs would have fewer steps. What comes but once is left out.
     """
-    findings = [one for one in findings if not comes_once(one)]
-    if len(findings) < 2 or any(one.recoverable_s is None for one in findings):
+    findings = [finding for finding in findings if not comes_once(finding)]
+    if len(findings) < 2 or any(finding.recoverable_s is None for finding in findings):
         return None
-    rules = {one.id: rule for one in findings if (rule := rule_named(one.id)) is not None}
+    rules = {
+        finding.id: rule for finding in findings if (rule := rule_named(finding.id)) is not None
+    }
     if any(rule.changes_steps for rule in rules.values()):
         return None
     included = {rule.includes for rule in rules.values()}
-    findings = [one for one in findings if one.id not in included]
-    in_steps = [one for one in findings if rules[one.id].saves_in_steps]
-    in_steps_s = sum(one.recoverable_s or 0.0 for one in in_steps)
+    findings = [finding for finding in findings if finding.id not in included]
+    in_steps = [finding for finding in findings if rules[finding.id].saves_in_steps]
+    in_steps_s = sum(step.recoverable_s or 0.0 for step in in_steps)
     feeder = context.feeding[0] if context.feeding else None
-    of_loader = [one for one in findings if feeder is not None and _is_about_steps_of(one, feeder)]
-    outside = [
-        one for one in findings if not any(one is other for other in (*in_steps, *of_loader))
+    of_loader = [
+        finding
+        for finding in findings
+        if feeder is not None and _is_about_steps_of(finding, feeder)
     ]
-    in_evaluation_s = sum(
-        one.recoverable_s or 0.0 for one in outside if _is_of_evaluation(one, context)
-    )
-    of_training = [one for one in outside if not _is_of_evaluation(one, context)]
-    outside_s = sum(one.recoverable_s or 0.0 for one in of_training)
+    outside = [
+        finding
+        for finding in findings
+        if not any(finding is other for other in (*in_steps, *of_loader))
+    ]
+    in_evaluation_s = sum(x.recoverable_s or 0.0 for x in outside if _is_of_evaluation(x, context))
+    of_training = [x for x in outside if not _is_of_evaluation(x, context)]
+    outside_s = sum(x.recoverable_s or 0.0 for x in of_training)
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, context.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
-    saved_s = in_steps_s + sum(one.recoverable_s or 0.0 for one in of_loader)
+    saved_s = in_steps_s + sum(x.recoverable_s or 0.0 for x in of_loader)
     if (
         feeder is not None
         and feeder.inputs is not None
@@ -64,7 +70,7 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     if kept_s <= 0:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
-    alone = [_of_all_training(context, one) for one in findings]
+    alone = [_of_all_training(context, finding) for finding in findings]
     return max([min(whole_s / kept_s, _most_of_workers(context, of_loader)), *alone])
 
 
@@ -90,9 +96,9 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
         outside: Findings that are about no steps of loaders.
         in_steps_s: What else is saved in steps.
     """
-    after_s = sum(one.evidence.get(AFTER_S) or 0.0 for one in outside)
-    idling = [one for one in outside if (rule := rule_named(one.id)) and rule.idles_device]
-    others_s = sum(one.recoverable_s or 0.0 for one in idling)
+    after_s = sum(x.evidence.get(AFTER_S) or 0.0 for x in outside)
+    idling = [x for x in outside if (rule := rule_named(x.id)) and rule.idles_device]
+    others_s = sum(x.recoverable_s or 0.0 for x in idling)
     return min(after_s, others_s + in_steps_s)
 
 
@@ -102,7 +108,7 @@ def _most_of_workers(context: RunContext, of_loader: Sequence[Finding]) -> float
     Off a device the loader is played again.
     """
     feeder = context.feeding[0] if context.feeding else None
-    asked = [one.change["num_workers"] for one in of_loader if one.change.get("num_workers")]
+    asked = [x.change["num_workers"] for x in of_loader if x.change.get("num_workers")]
     if not context.is_on_device or not asked or feeder is None or feeder.inputs is None:
         return math.inf
     measured, making_s = feeder.measured, float(feeder.inputs.fetch_s.mean())

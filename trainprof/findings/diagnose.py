@@ -63,22 +63,22 @@ def diagnose(
         return Diagnosis([], [])
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, context, failed) for rule in by_id.values())
-    found = [told for told in asked if told is not None]
-    joined = [told_of_tune(one, context) for one in joined_by_line(found, by_id, context)]
-    judged = [(one, passed_over_for(one, by_id[one.id], context)) for one in joined]
+    results = [x for x in asked if x is not None]
+    joined = [told_of_tune(finding, context) for finding in joined_by_line(results, by_id, context)]
+    judged = [(finding, passed_over_for(finding, by_id[finding.id], context)) for finding in joined]
     passed_over = [why for _, why in judged if why is not None]
-    worthwhile = [one for one, why in judged if why is None]
-    completed = [_completed(one, by_id[one.id], context) for one in worthwhile]
-    told, symptoms = _without_symptoms(completed, by_id)
-    return Diagnosis(ranked(told), [*symptoms, *passed_over])
+    worthwhile = [finding for finding, why in judged if why is None]
+    completed = [_completed(finding, by_id[finding.id], context) for finding in worthwhile]
+    reported, symptoms = _without_symptoms(completed, by_id)
+    return Diagnosis(ranked(reported), [*symptoms, *passed_over])
 
 
 def _asked(
     rule: Rule, context: RunContext, failed: Callable[[str, Exception], None] | None
 ) -> Finding | None:
     try:
-        found = rule.find(context)
-        return found and replace(found, traits=rule.traits)
+        finding = rule.find(context)
+        return finding and replace(finding, traits=rule.traits)
     except Exception as error:
         if failed is None:
             raise
@@ -101,17 +101,17 @@ def _without_symptoms(
         if rules[why].explains_unsure_workers:
             roots |= {finding.id: why for finding in findings if _may_want_cores(finding)}
     # Who kept training off for less than a finding costs is not why.
-    by_id = {one.id: one for one in findings}
+    by_id = {cause.id: cause for cause in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
-    told, symptoms = [], []
+    reported, symptoms = [], []
     for finding in findings:
-        explained = [one.title for one in findings if roots.get(one.id) == finding.id]
+        explained = [cause.title for cause in findings if roots.get(cause.id) == finding.id]
         if finding.id not in roots:
             also = [*finding.also, *(f"it may be why {title}" for title in explained)]
-            told.append(replace(finding, also=also))
+            reported.append(replace(finding, also=also))
         else:
             symptoms.append(PassedOver(finding, SYMPTOM, root=roots[finding.id]))
-    return told, symptoms
+    return reported, symptoms
 
 
 def _may_explain(root: Finding, finding: Finding) -> bool:
@@ -151,13 +151,13 @@ def joined_by_line(
     """
     left = list(findings)
     # What is asked last comes of what is asked first, which may come of others in turn.
-    for symptom in [one.id for one in reversed(left) if rules[one.id].comes_of]:
-        there = next((one for one in left if one.id == symptom and one.site), None)
-        root = next((one for one in left if there and _is_root(one, there, rules, context)), None)
+    for symptom in [x.id for x in reversed(left) if rules[x.id].comes_of]:
+        there = next((x for x in left if x.id == symptom and x.site), None)
+        root = next((x for x in left if there and _is_root(x, there, rules, context)), None)
         if there is None or root is None:
             continue
         joined = _with_its_symptom(root, there, context)
-        left = [joined if one is root else one for one in left if one is not there]
+        left = [joined if x is root else x for x in left if x is not there]
     return left
 
 
@@ -167,7 +167,7 @@ def _is_root(
     if finding is symptom or finding.id not in rules[symptom.id].comes_of:
         return False
     # All of a step is called at that line, whatever causes what.
-    if any(one.evidence.get(LIBRARY_AT) is not None for one in (finding, symptom)):
+    if any(x.evidence.get(LIBRARY_AT) is not None for x in (finding, symptom)):
         return False
     if finding.site == symptom.site:
         return True
@@ -180,7 +180,7 @@ def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
     if not lines or (python.evidence.get("line_share") or 0.0) < _MOST_OF_IT:
         return False
     (file, _, line), (other, _, following) = (
-        (one.site or "").rpartition(":") for one in (checkpoint, python)
+        (x.site or "").rpartition(":") for x in (checkpoint, python)
     )
     if file != other or not (line.isdigit() and following.isdigit()):
         return False

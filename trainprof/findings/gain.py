@@ -75,7 +75,7 @@ def of_setting(
     context: RunContext,
     feeder: Feeder,
     setting: Setting,
-    found: Prediction,
+    prediction: Prediction,
 ) -> Gain | None:
     """Returns what another setting of a loader would give, by the pipeline model.
 
@@ -87,15 +87,15 @@ def of_setting(
     """
     if feeder.inputs is None or feeder.measured is None:
         return None
-    steps = found.speedup_over(feeder.measured.step_s)
+    steps = prediction.speedup_over(feeder.measured.step_s)
     batches, (passes, now_starts_s) = feeder.loader.iterations, feeder.recorded_starts
     starting = start_of_workers(feeder.inputs, setting)
-    later = _resumed(found) if setting.is_persistent else starting
+    later = _resumed(prediction) if setting.is_persistent else starting
     # Each of several loaders starts its own workers.
     firsts = passes - feeder.loader.later_passes if feeder.loader.is_of_several else 1
     starts_s = [
-        firsts * one + (passes - firsts) * other
-        for one, other in zip(starting.ends(), later.ends(), strict=True)
+        firsts * end + (passes - firsts) * other
+        for end, other in zip(starting.ends(), later.ends(), strict=True)
     ]
     # What was recorded may have waited for longer than the rest of the run.
     waited_s = feeder.loader.wait_total_s + feeder.loader.made_first_s
@@ -126,9 +126,9 @@ def of_setting(
     return as_a_device_lets(context, feeder, gain)
 
 
-def _resumed(found: Prediction) -> Interval:
+def _resumed(prediction: Prediction) -> Interval:
     """Returns what a pass takes to begin whose workers have lived on."""
-    pairs = zip(found.reset_s.ends(), found.first_batch_s.ends(), strict=True)
+    pairs = zip(prediction.reset_s.ends(), prediction.first_batch_s.ends(), strict=True)
     return Interval(*(reset + first for reset, first in pairs))
 
 
@@ -141,7 +141,7 @@ def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
     """
     first = predict(inputs, replace(setting, is_persistent=False)).first_batch_s
     pairs = zip(first.ends(), inputs.spawn_s.ends(), strict=True)
-    return Interval(*(one + setting.workers * spawn for one, spawn in pairs))
+    return Interval(*(pair + setting.workers * spawn for pair, spawn in pairs))
 
 
 def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -> Interval:
@@ -156,7 +156,7 @@ def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -
     if not context.is_on_device:
         return replace(speedup, high=high)
     most = _without_waits(context, context.idle_s("loader_s") or 0.0)
-    low, mid = (min(one, most.likely) for one in (speedup.low, speedup.mid))
+    low, mid = (min(x, most.likely) for x in (speedup.low, speedup.mid))
     return Interval(low, mid, min(high, most.training[1]))
 
 
@@ -263,9 +263,9 @@ def outside_steps(context: RunContext, seconds: float, *, with_warmup: bool = Fa
     return Gain((1.0, most), run, 1 / kept, seconds, is_at_most=True, of_steps=False)
 
 
-def larger(one: Gain, other: Gain) -> Gain:
+def larger(first: Gain, other: Gain) -> Gain:
     """Returns the larger of two gains that cannot be exceeded."""
-    return one if one.likely >= other.likely else other
+    return first if first.likely >= other.likely else other
 
 
 def _with_faster_rest(context: RunContext, speedup: float, share: float) -> float:
@@ -408,7 +408,7 @@ def needless_finding(
     On a device, and where it was otherwise for a part of the run, what is gained is the most.
     """
     unused, mixed = (
-        min(sum(share_in(one.get(name)) for one in gradients), 1.0)
+        min(sum(share_in(gradient.get(name)) for gradient in gradients), 1.0)
         for name in ("unused_share", "mixed_share")
     )
     mixed, backward_s = min(mixed, 1 - unused), spent_in(context, "backward")
@@ -422,7 +422,9 @@ def needless_finding(
         return None
     training, run = (low.likely, high.likely), (low.run[1], high.run[1])
     gain = replace(likely, training=training, run=run, is_at_most=False)
-    if context.is_on_device or not all(one.get("from_start") is True for one in gradients):
+    if context.is_on_device or not all(
+        gradient.get("from_start") is True for gradient in gradients
+    ):
         gain = outside_steps(context, saved_s[2], with_warmup=True)
     evidence = {"unused_share_of_backward": unused, "mixed_share_of_backward": mixed}
     title = f"{title}: about {span(saved_s[1])}, {percent(part)} of training"

@@ -206,8 +206,8 @@ class RunContext:
 
         None without one, and where it is not known: on a device the host's own times say little.
         """
-        told = [device.idle_because for device in self.summary.devices or ()]
-        return told[0].get(cause) if told and told[0] is not None else None
+        words = [device.idle_because for device in self.summary.devices or ()]
+        return words[0].get(cause) if words and words[0] is not None else None
 
     def idle_for_host_s(self) -> float:
         """Returns for how long a device had nothing to do while the host was at work, at most."""
@@ -223,8 +223,8 @@ class RunContext:
         None without one, and where it is not known.
         """
         devices = self.summary.devices or ()
-        told = DeviceEvidence.of(devices[0], self.training_s) if devices else None
-        return None if told is None else told.launching * self.settled_s
+        known = DeviceEvidence.of(devices[0], self.training_s) if devices else None
+        return None if known is None else known.launching * self.settled_s
 
     @property
     def settled_s(self) -> float:
@@ -277,8 +277,8 @@ class RunContext:
         return self._of_cpu("cores_physical")
 
     def _of_cpu(self, name: str) -> float | None:
-        told = self.summary.system.cpu.get(name) if self.summary.system else None
-        return float(told) if isinstance(told, (int, float)) else None
+        known = self.summary.system.cpu.get(name) if self.summary.system else None
+        return float(known) if isinstance(known, (int, float)) else None
 
 
 def times_of_part(times: float, share: float) -> float:
@@ -310,12 +310,12 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
 
     def loaders_of(role: str, exposed: float) -> list[Feeder]:
         here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
-        found = []
+        results = []
         for loader in _costliest(here):
             feeder = Feeder(loader, None, None, None, None, evidence.training_s, exposed)
             feeder = _modelled(feeder, model_of, _limits(settings), summary.run.is_on_device)
-            found.append(replace(feeder, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
-        return found
+            results.append(replace(feeder, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
+        return results
 
     in_training = _exposed_share(summary, evidence.training, LOADER_KEYS, "loader_s")
     in_evaluation = _exposed_share(summary, evidence.training, ("evaluation",), "evaluation_s")
@@ -380,7 +380,9 @@ def _limits(settings: Mapping[str, float]) -> Limits:
 
 
 def _costliest(loaders: list[Loader]) -> list[Loader]:
-    ranked = sorted(loaders, key=lambda one: -(one.wait_total_s + total_s(one.first_batch_s)))
+    ranked = sorted(
+        loaders, key=lambda loader: -(loader.wait_total_s + total_s(loader.first_batch_s))
+    )
     return ranked[:_MOST_LOADERS]
 
 

@@ -8,9 +8,9 @@ from trainprof.analysis.summary.finding import COMES_ONCE, Finding
 from trainprof.analysis.summary.json_text import from_jsonable
 from trainprof.analysis.summary.run_summary import SUMMARY_SCHEMA_VERSION, RunSummary
 from trainprof.findings.catalogue import RULES, rule_named, with_traits
+from trainprof.record.files import read_run_json
 from trainprof.record.log_reader import log_paths
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_json
 
 
 def saved_summary(directory: RunDirectory) -> RunSummary | None:

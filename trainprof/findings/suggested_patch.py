@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.run_file import read_run_file
+from trainprof.record.files import read_run_file
 
 LARGEST_SOURCE_BYTES: Final = 1 << 22
 _LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
@@ -65,19 +65,22 @@ class UsersFile:
     def calls_at(self, line: int, names: Collection[str]) -> list[ast.Call]:
         """Returns the calls of these names that stand on a line, or go over it."""
         calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
-        here = (one for one in calls if one.lineno <= line <= (one.end_lineno or one.lineno))
-        return [one for one in here if ast.unparse(one.func).rpartition(".")[2] in names]
+        here = (call for call in calls if call.lineno <= line <= (call.end_lineno or call.lineno))
+        return [x for x in here if ast.unparse(x.func).rpartition(".")[2] in names]
 
     def give(self, call: ast.Call, change: Mapping[str, Any], by_place: int) -> None:
         """Takes note of what a call is to be given; ByHand if that takes a decision.
 
         So many as `by_place` of its arguments may stand by position: none of these is among them.
         """
-        given, known = {one.arg: one.value for one in call.keywords}, self.wanted.get(call, {})
+        given, known = (
+            {keyword.arg: keyword.value for keyword in call.keywords},
+            self.wanted.get(call, {}),
+        )
         # Each may be right by itself, and both together be refused by torch.
         if known.keys() & change.keys() or all(_OF_WORKERS & x.keys() for x in (known, change)):
             raise ByHand("one above changes the same call; run it again with that")
-        if None in given or any(isinstance(one, ast.Starred) for one in call.args):
+        if None in given or any(isinstance(arg, ast.Starred) for arg in call.args):
             raise ByHand(f"line {call.lineno} passes arguments on with * or **")
         if len(call.args) > by_place:
             raise ByHand(f"line {call.lineno} may give it by position")
@@ -106,7 +109,7 @@ class UsersFile:
 
     def _edited(self, wanted: Mapping[ast.Call, Mapping[str, Any]]) -> bytes:
         """Returns the file with arguments; ByHand if Python would read more than these anew."""
-        edits, data = (self._edits(*one) for one in wanted.items()), self.data
+        edits, data = (self._edits(*x) for x in wanted.items()), self.data
         for start, end, new in sorted(chain.from_iterable(edits), reverse=True):
             data = data[:start] + new.encode() + data[end:]
         try:
@@ -124,12 +127,12 @@ class UsersFile:
         return data
 
     def _edits(self, call: ast.Call, given: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
-        written = {one.arg: one.value for one in call.keywords}
+        written = {keyword.arg: keyword.value for keyword in call.keywords}
         for name, value in given.items():
             if name in written:
                 yield *self._span(written[name]), repr(value)
         new = ", ".join(f"{name}={x!r}" for name, x in given.items() if name not in written)
-        ends = [self._span(one)[1] for one in (*call.args, *written.values())]
+        ends = [self._span(arg)[1] for arg in (*call.args, *written.values())]
         end = max(ends, default=self._span(call)[1] - 1)
         yield end, end, f", {new}" if ends and new else new
 

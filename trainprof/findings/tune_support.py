@@ -39,7 +39,7 @@ def is_tried(context: RunContext, finding: Finding) -> bool:
     if "pin_memory" in change:
         return bool(pageable_loaders(context))
     number = finding.evidence.get(LOADER_ID)
-    feeder = next((one for one in context.feeding if one.loader.id == number), None)
+    feeder = next((x for x in context.feeding if x.loader.id == number), None)
     return feeder is not None and _is_tried_of(context, feeder, change)
 
 
@@ -67,7 +67,7 @@ def _is_modelled(context: RunContext, feeder: Feeder) -> bool:
     is_known = (
         feeder.inputs is not None and feeder.measured is not None and feeder.measured.step_s > 0
     )
-    return is_known and any(one is feeder for one in waited_for(context))
+    return is_known and any(x is feeder for x in waited_for(context))
 
 
 def waited_for(context: RunContext) -> list[Feeder]:

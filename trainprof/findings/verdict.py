@@ -310,8 +310,8 @@ def _compute_headline(
             f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
             f"without it take {percent(max(compute - compiling, 0.0))}"
         )
-    told = None if evidence.has_device else evidence.python_in_model
-    in_python = told.total_s / (evidence.training_s or 1.0) if told is not None else 0.0
+    known = None if evidence.has_device else evidence.python_in_model
+    in_python = known.total_s / (evidence.training_s or 1.0) if known is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {

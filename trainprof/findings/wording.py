@@ -28,9 +28,9 @@ def factor(times: float) -> str:
     return f"{float(f'{times:.2g}'):g}"
 
 
-def number_of(count: int, one: str, many: str | None = None) -> str:
+def number_of(count: int, word: str, many: str | None = None) -> str:
     """Returns a number with its noun: "1 call", "12 calls"."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count} {word if count == 1 else many or word + 's'}"
 
 
 def share_of(line: HotLine) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainprof.findings.distributed.data_parallel.probe import DataParallelProbe
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsProbe
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesProbe
 from trainprof.findings.model.padded_batches.probe import PaddingProbe
@@ -61,6 +62,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         EmbeddingTablesProbe(),
         GradientUseProbe(),
         GradientSyncsProbe(),
+        DataParallelProbe(),
         OwnUpdatesProbe(),
         BackwardProbe(),
         OptimizerProbe(),

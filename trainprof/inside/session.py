@@ -30,13 +30,9 @@ KEPT_AT_FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """An outermost call of a module that has ended.
+    """An outermost call of a module that has ended: its arguments by position and by name.
 
-    Attributes:
-        module, output: What was called, and what it returned; None where it failed.
-        inputs: Its arguments, by position and by name.
-        site: The user's line that called it.
-        took_ns: On the host.
+    `output` is None where it failed, `site` the user's line that called it, `took_ns` on the host.
     """
 
     module: Any
@@ -63,10 +59,8 @@ class Probe(Protocol):
 class BackwardWatch:
     """What is to be called around each backward pass.
 
-    Attributes:
-        begins: With what it starts from, and the further arguments of the engine's Python door.
-        has_ended: However it did.
-        gives: With its result, behind that; None where it is not needed.
+    `begins` gets what it starts from, and the further arguments of the engine's Python door.
+    `has_ended` is called however it did, `gives` behind that with its result.
     """
 
     begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
@@ -78,8 +72,7 @@ class Session:
     """Owns what probes share: the log, the clock, call sites, the run's limits.
 
     Attributes:
-        emit: The log's `emit`; probes bind it once, and it stays good in a forked child.
-        now: The clock of every record, in ns.
+        emit: The log's; probes bind it once, and it stays good in a forked child.
         phase_now: The clock of phases that devices work on: it leaves marks in their streams, or
             under --cuda-sync waits for them.
         copy_now: The clock at which copies begin: most calls turn out to copy nothing.
@@ -104,10 +97,8 @@ class Session:
             and in a loader's worker where none of the script's code has there.
         looked_ns: What probes took to look closer at loaders and calls, besides their records.
         at_end: Called as the process comes to its end, if it comes that far.
-        options: From the command line, by launch/options.py.
         begun_in: Where the run was started, None if that is not known. This process may have been
             elsewhere, and files of one run have one name.
-        compiler: To be asked by wrappers that torch.compile traces through.
     """
 
     def __init__(
@@ -133,7 +124,7 @@ class Session:
         self.backward_watches: tuple[BackwardWatch, ...] = ()
         self.copy_watches: tuple[CopyWatch, ...] = ()
         self.at_anomalous_backward: Callable[[], None] = _nothing
-        self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing_with
+        self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing
         self.device_was_waited_for: Callable[[], None] | None = None
         self.threads_set_at = 0
         self.looked_ns = 0
@@ -152,7 +143,10 @@ class Session:
 
     def attach(self, torch: ModuleType, probes: Iterable[Probe]) -> None:
         """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
-        self.log.note(Topic.ENVIRONMENT, _versions(torch))
+        version = getattr(torch, "version", None)
+        versions = {name: getattr(version, name, None) for name in ("cuda", "hip")}
+        name = str(getattr(torch, "__version__", "unknown"))
+        self.log.note(Topic.ENVIRONMENT, {"torch": name, **versions})
         for function in (self.emit, self.sites.find, self.log.define):
             let_dynamo_skip(function, and_all_below=True)
         question = getattr(getattr(torch, "compiler", None), "is_compiling", None)
@@ -244,18 +238,5 @@ def _switched(watches: tuple[Any, ...], watch: Any, is_on: bool) -> tuple[Any, .
     return (*others, watch) if is_on else others
 
 
-def _nothing_with(_: object, __: object) -> None:
-    return
-
-
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     return None
-
-
-def _versions(torch: ModuleType) -> dict[str, str | None]:
-    version = getattr(torch, "version", None)
-    return {
-        "torch": str(getattr(torch, "__version__", "unknown")),
-        "cuda": getattr(version, "cuda", None),
-        "hip": getattr(version, "hip", None),
-    }

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from trainprof.record.limit_met import has_begun_to_end
-from trainprof.record.log_reader import UnreadableLog, log_paths, read_log
+from trainprof.record.limit_met import AT_END, has_begun_to_end, processes_at_limit
+from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import RECORD, RECORD_BYTES, Kind
 
@@ -117,9 +117,7 @@ class Deadline:
 class TimeToEnd:
     """How long a script that has reached --max-time may go on: to its next step, then to its end.
 
-    Args:
-        directory: Of the run.
-        now_ns: A clock, as of the run's records.
+    `now_ns` is a clock as of the run's records.
     """
 
     def __init__(
@@ -145,9 +143,7 @@ class TimeToEnd:
 def time_to_next_step(checks: list[int], now_ns: int) -> float:
     """Returns the seconds within which a script comes to its next step; 0 where it makes none.
 
-    Args:
-        checks: When it was last at a batch, a forward or a step, ns, in order.
-        now_ns: The time.
+    `checks` are the times of its last batches, forwards and steps, in ns, in order.
     """
     if not checks:
         return 0.0
@@ -167,3 +163,83 @@ def last_checks(directory: RunDirectory) -> list[int]:
             continue
         checks += (end for kind, *_, end, _ in RECORD.iter_unpack(last) if kind in _CHECKS)
     return sorted(checks)
+
+
+# Once its code is over a process is gone in a moment, unless it waits for a thread or a child that
+# nobody stops. What comes before, as a `finally` that saves or evaluates, may take its time.
+AT_END_S: Final = 15.0
+AFTER_LIMIT_S: Final = 60.0
+_TRAINING: Final = frozenset({Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP})
+_ENDED: Final = frozenset({Kind.LIMIT, Kind.PROCESS_END})
+
+
+class Lingering:
+    """Watches the processes of a trial that have met their limit; `now` is a clock in seconds."""
+
+    def __init__(
+        self, directory: RunDirectory, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
+        self._now = now
+        self._since: dict[tuple[int, str], float] = {}
+
+    def is_over(self) -> bool:
+        """Whether one has lingered for too long, and none trains; to be asked again and again."""
+        now = self._now()
+        at_limit = processes_at_limit(str(self._directory.path))
+        lingering = [
+            pid
+            for pid, what in at_limit.items()
+            if now - self._since.setdefault((pid, what), now)
+            >= (AT_END_S if what == AT_END else AFTER_LIMIT_S)
+        ]
+        if not lingering:
+            return False
+        from trainprof.sampling.descendants import is_running
+
+        return any(map(is_running, lingering)) and not self._trains()
+
+    def _trains(self) -> bool:
+        """Whether a process that trains has met no limit so far, nor come to its end."""
+        trained: set[str] = set()
+        ended: set[str] = set()
+        for path in log_paths(self._directory.events):
+            process = path.name.partition("-")[0]
+            try:
+                kinds = read_log(path).kinds()
+            except EmptyLog:
+                continue
+            except UnreadableLog:
+                return True
+            if kinds & _TRAINING:
+                trained.add(process)
+            if kinds & _ENDED:
+                ended.add(process)
+        return not trained <= ended
+
+
+# A trial ends before its files leave less than this on their file system, or half of what was free.
+_RESERVE_BYTES: Final = 2 << 30
+
+
+class TrialWatch:
+    """Watches the disk space that a trial's files leave, about once a second, from outside.
+
+    `is_full`: the trial had to end, or its file system would be full.
+    """
+
+    def __init__(self, pid: int, cwd: str) -> None:
+        # By way of the process: in its sandbox this is another file system.
+        self._place = f"/proc/{pid}/root{cwd}"
+        self._reserve_bytes: int | None = None
+        self.is_full = False
+
+    def must_end(self) -> bool:
+        """Whether the trial has to end now."""
+        with contextlib.suppress(OSError):
+            there = os.statvfs(self._place)
+            free = there.f_bavail * there.f_frsize
+            if self._reserve_bytes is None:
+                self._reserve_bytes = min(_RESERVE_BYTES, free // 2)
+            self.is_full = self.is_full or free < self._reserve_bytes
+        return self.is_full

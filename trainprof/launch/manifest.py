@@ -15,10 +15,9 @@ from trainprof import __version__
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.sources import named_settings, own_sources, settings_beside
-from trainprof.launch.target import Target
-from trainprof.record.entry import SUFFIX, Entry, entry_of
+from trainprof.launch.target import SUFFIX, Entry, Target, entry_of
+from trainprof.record.files import contents_of
 from trainprof.record.masking import masked_argv, masked_text
-from trainprof.record.plain_file import contents_of
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION
 
 NS: Final = 1_000_000_000
@@ -33,20 +32,14 @@ def opening_manifest(
     target: Target,
     options: RunOptions,
     environ: Mapping[str, str],
-    *,
     name: str,
     spawned_ns: int,
     spawned_time_ns: int,
 ) -> dict[str, Any]:
     """Returns the manifest of a run that is about to start.
 
-    Args:
-        target: What is run.
-        options: How it is profiled.
-        environ: The environment trainprof was started with.
-        name: The run's name.
-        spawned_ns: `time.perf_counter_ns` at the start.
-        spawned_time_ns: `time.time_ns` at the same moment.
+    `environ` is that of trainprof; `spawned_ns` (perf_counter_ns) and `spawned_time_ns` (time_ns)
+    are one moment.
     """
     started = datetime.fromtimestamp(spawned_time_ns / NS, timezone.utc)
     versions = {"trainprof": __version__}
@@ -63,7 +56,7 @@ def opening_manifest(
         "script_sha256": script_sha256(target, environ),
         "sources": _sources(target, environ, settings),
         "settings": settings,
-        "cwd": _cwd(),
+        "cwd": _cwd() if options.cwd is None else str(options.cwd),
         "times": {
             "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "spawned_ns": spawned_ns,
@@ -115,9 +108,9 @@ def closed_manifest(
         outcome: How the script ended.
         ended_time_ns: `time.time_ns` at its end.
         detail: What more is known of the end, such as "out of memory: ...".
-        faults: What of ours failed during the run.
-        limit: The option whose limit the script was ended at, None where it was not.
-        stacks: Where its processes stood when it was asked to end, or died; see `Recording`.
+        faults: Failures of trainprof during the run.
+        limit: The option whose limit ended the script, or None.
+        stacks: The last stack samples, where a signal ended it; see `Recording`.
         not_sampled: Why a file of samples has no (more) lines, by its stem.
     """
     times = {
@@ -161,9 +154,7 @@ def exit_reason(outcome: Outcome) -> str:
 def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
     """Returns what the SIGKILL of a script probably was, None where nothing points to memory.
 
-    Args:
-        oom_kills: Processes that the OOM killer ended in our cgroup during the run.
-        available_share: Host memory available just before the end, 0 to 1.
+    `oom_kills`: OOM kills in our cgroup during the run; `available_share`: of memory, 0 to 1.
     """
     if oom_kills > 0:
         return "out of memory: the kernel ended a process of this control group"
@@ -229,19 +220,19 @@ def _sources(
 def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
     """Returns digests of the files of settings that the command names; none that is a secret."""
     script = script_of(target, environ)
-    found = named_settings(masked_argv(target.words))
-    return {name: digest for name, digest in found.items() if name != script}
+    digests = named_settings(masked_argv(target.words))
+    return {name: digest for name, digest in digests.items() if name != script}
 
 
 def host_now() -> dict[str, Any]:
     """Returns the machine as the manifest of a run would have it, with what it could use now."""
-    from trainprof.sampling import cores, host, procfs
+    from trainprof.sampling import host, machine, procfs
 
     return {
         **_host(),
         **host.memory(procfs.read_bytes("/proc/meminfo") or b""),
-        "usable_cores": cores.usable_cores(),
-        "memory_limit_bytes": cores.memory_limit_bytes(),
+        "usable_cores": machine.usable_cores(),
+        "memory_limit_bytes": machine.memory_limit_bytes(),
     }
 
 
@@ -267,9 +258,9 @@ def _cpu_model() -> str | None:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                name, _, told = line.partition(":")
+                name, _, model = line.partition(":")
                 if name.strip() in ("model name", "Model", "cpu model", "uarch"):
-                    return " ".join(told.split()) or None
+                    return " ".join(model.split()) or None
     except OSError:
         pass
     return None

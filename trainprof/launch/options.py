@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS
 
 DEFAULT_INTERVAL_S: Final = 0.5
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
@@ -26,7 +30,7 @@ class LineOptions:
     only: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"functions": list(self.functions), "only": self.only}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +64,8 @@ class TrialOptions:
     enough_steps: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "loaders": dict(self.loaders),
-            "sites": list(self.sites),
-            "data": self.data,
-            "batches": self.batches,
-            "pass_batches": self.pass_batches,
-            "settings": dict(self.settings),
-            "scratch": str(self.scratch) if self.scratch is not None else None,
-            "enough_s": self.enough_s,
-            "enough_steps": self.enough_steps,
-        }
+        scratch = None if self.scratch is None else str(self.scratch)
+        return {**asdict(self), "scratch": scratch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +76,15 @@ class RunOptions:
         words: SCRIPT ARGS, or with `module` its ARGS.
         module: Module to run as `python -m` does, or None.
         output: The run directory; None makes one under trainprof-runs.
-        interval_s: The sampler's interval.
         wait_threshold_s: A wait for a batch over this is a slow one.
-        max_steps: Steps after which the run is to end, or None.
-        max_time_s: Seconds after which the run is to end, or None.
-        progress: Live lines are wanted.
-        lines: Lines are timed, and which; None times none.
+        lines: None times no lines.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
-        cuda_sync: Devices are waited for before and after each phase.
         rules: Thresholds of findings, by name.
-        find_syncs: torch's sync debug mode is on for some steps.
-        trial: What is changed in the script; None: nothing.
-        before: A command that ends by executing the script's, which it gets as its last arguments.
-        cwd: Where that command goes first, None: nowhere.
-        environment: Variables that the script gets besides ours.
-        keeps_console: The script's output goes to files of the run directory, and nothing can be
-            typed to it.
-        ended_after_s: The script is killed after so many seconds, however it hangs; None lets it.
+        before: A command that ends by executing the script's, which becomes its last arguments.
+        cwd: Where that command goes first.
+        environment: More variables for the script.
+        keeps_console: The script's output goes to files of the run directory, its stdin is empty.
+        ended_after_s: The script is killed after this time.
     """
 
     words: tuple[str, ...]
@@ -120,16 +107,10 @@ class RunOptions:
     keeps_console: bool = False
     ended_after_s: float | None = None
 
-    def for_tracee(
-        self, *, spawned_ns: int, supervisor_pid: int, cwd: str | None
-    ) -> dict[str, Any]:
-        """Returns what the profiled process is to know, as JSON values.
+    def child_options(self, *, spawned_ns: int, cwd: str | None) -> dict[str, Any]:
+        """Returns what the script process has to know, as JSON values.
 
-        Args:
-            spawned_ns: When it is started.
-            supervisor_pid: Of the process that starts it.
-            cwd: What paths are shown relative to, as the manifest has it: a script that is started
-                by another may begin elsewhere.
+        `cwd` is what paths are shown relative to: a script started by another may begin elsewhere.
         """
         return {
             "cwd": cwd,
@@ -140,6 +121,36 @@ class RunOptions:
             "max_time_s": self.max_time_s,
             "slow_samples": self.slow_samples,
             "spawned_ns": spawned_ns,
-            "supervisor_pid": supervisor_pid,
+            "supervisor_pid": os.getpid(),
             "trial": self.trial.to_json() if self.trial is not None else None,
         }
+
+
+ENV_PYTHONPATH: Final = "PYTHONPATH"
+
+
+def script_environment(
+    environ: Mapping[str, str],
+    *,
+    directory: str,
+    options: Mapping[str, Any],
+    site_directory: str,
+) -> dict[str, str]:
+    """Returns `environ` with what the script process needs, and nothing else changed.
+
+    `site_directory` holds the `sitecustomize` that starts the recording; `directory` is absolute:
+    the script may change its working directory.
+    """
+    environment = dict(environ)
+    environment[ENV_DIRECTORY] = directory
+    environment[ENV_OPTIONS] = json.dumps(options, allow_nan=False)
+    environment[ENV_PYTHONPATH] = _with_first(environ.get(ENV_PYTHONPATH, ""), site_directory)
+    return environment
+
+
+def _with_first(search_path: str, entry: str) -> str:
+    """Puts `entry` first; an empty search path stays empty behind it, as "" would mean the cwd."""
+    if not search_path:
+        return entry
+    others = [other for other in search_path.split(os.pathsep) if other != entry]
+    return os.pathsep.join([entry, *others])

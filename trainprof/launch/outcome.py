@@ -22,22 +22,17 @@ class Outcome:
     """The script's process from exec to end, as its parent saw it.
 
     Attributes:
-        pid: Its process id.
         status: Exit status, None when a signal ended it.
         signal: Number of the signal that ended it, or None.
-        spawned_ns: `time.perf_counter_ns` just before it was started.
         ended_ns: `time.perf_counter_ns` when its end was seen.
         max_rss_bytes: Peak resident memory of the largest of it and the children it waited for.
-        user_s: CPU seconds in user mode, with the children it waited for.
-        system_s: CPU seconds in the kernel, with the children it waited for.
+        user_s, system_s: CPU seconds, with the children it waited for.
         interrupted: Ctrl-C (SIGINT) was seen, or ended the script.
         signals_received: Signals that reached trainprof during the run, in order.
     """
 
-    pid: int
     status: int | None
     signal: int | None
-    spawned_ns: int
     ended_ns: int
     max_rss_bytes: int
     user_s: float
@@ -47,11 +42,9 @@ class Outcome:
 
 
 def outcome_of(
-    pid: int,
     wait_status: int,
     usage: resource.struct_rusage,
     *,
-    spawned_ns: int,
     ended_ns: int,
     signals_received: tuple[int, ...],
     interrupted: bool,
@@ -60,12 +53,10 @@ def outcome_of(
     code = os.waitstatus_to_exitcode(wait_status)
     status, number = (code, None) if code >= 0 else (None, -code)
     return Outcome(
-        pid=pid,
         status=status,
         signal=number,
-        spawned_ns=spawned_ns,
         ended_ns=ended_ns,
-        max_rss_bytes=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        max_rss_bytes=usage.ru_maxrss * 1024,
         user_s=usage.ru_utime,
         system_s=usage.ru_stime,
         interrupted=(interrupted or number == signal.SIGINT or status == INTERRUPTED_STATUS),

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import ClassVar, Final
 
-from trainprof.launch.rank_launch import RUN_ID, is_claimed, launch_of, launcher_of
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import contents_of
 from trainprof.record.masking import masked_text
 from trainprof.record.run_directory import LAUNCHES, RANKS, RunDirectory
+from trainprof.sampling.process_tree import ProcessStat, parse_stat
+from trainprof.sampling.procfs import read_bytes, read_text
 
 RUNS: Final = "trainprof-runs"
 LATEST: Final = "latest"
@@ -35,11 +40,7 @@ def create_run_directory(
 ) -> RunDirectory:
     """Makes the directory for this run, or for this rank's part of it.
 
-    Args:
-        output: As -o gave it, or None.
-        stem: The script's short name.
-        environ: The environment trainprof was started with: RANK and torchrun's variables.
-        time_ns: `time.time_ns` of the start.
+    `output` is -o; `environ` has RANK and torchrun's variables; `time_ns` is `time.time_ns`.
 
     Raises:
         RunDirectoryRefused: If it exists and is not empty, is a symbolic link, or cannot be made.
@@ -165,3 +166,136 @@ def _point_latest(top: Path) -> None:
     except OSError:
         os.unlink(temporary)
         raise
+
+
+RUN_ID: Final = "TORCHELASTIC_RUN_ID"
+_PLACE_CHARACTERS: Final = 12
+_MOST_BYTES: Final = 4096
+_MOST_WRAPPERS: Final = 16
+# What all ranks of a launch have in common, on whatever node; a restart may change it.
+_IN_COMMON: Final = ("WORLD_SIZE", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What tells a rank's launch from others.
+
+    Attributes:
+        place: A word for the node or container.
+        launcher: pid and start time of its process there, or None: pids are reused.
+        in_common: Values of _IN_COMMON; {} for a restarted rank.
+    """
+
+    place: str
+    launcher: str | None
+    in_common: Mapping[str, str]
+
+    def to_json(self) -> dict[str, object]:
+        return {"launcher": self.launcher, "in_common": dict(self.in_common)}
+
+    def may_be(self, other: Mapping[str, object], *, is_here: bool) -> bool:
+        """Whether nothing that another rank told of its launch says that this is another one."""
+        launcher, in_common = other.get("launcher"), other.get("in_common")
+        if is_here and self.launcher and launcher and launcher != self.launcher:
+            return False
+        known = in_common if isinstance(in_common, dict) else {}
+        return all(known.get(name, own) == own for name, own in self.in_common.items())
+
+
+def launch_of(environ: Mapping[str, str]) -> Launch:
+    """Returns the launch of the rank that this process is, by its environment."""
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    is_first = not restarts.isdecimal() or int(restarts) == 0
+    # Of other launchers each rank may have a parent of its own, a shell that sets its variables.
+    launcher = launcher_of(environ) if environ.get(RUN_ID) else None
+    in_common = {name: environ[name] for name in _IN_COMMON if environ.get(name)}
+    return Launch(_place(), launcher, in_common if is_first else {})
+
+
+def launcher_of(environ: Mapping[str, str]) -> str:
+    """Returns the process that starts the ranks here, and when it began, if that is told.
+
+    It is the parent; of torchrun's ranks the nearest process above that does not have torchrun's
+    variables itself: what is between are wrappers.
+    """
+    pid = os.getppid()
+    stat = _stat(pid)
+    for _ in range(_MOST_WRAPPERS if environ.get(RUN_ID) else 0):
+        if stat is None or stat.parent_pid < 1 or not _is_wrapper(pid):
+            break
+        pid, stat = stat.parent_pid, _stat(stat.parent_pid)
+    return f"{pid}" if stat is None else f"{pid}-{stat.started_ns}"
+
+
+def is_claimed(top: Path, launch: Launch) -> bool:
+    """Marks a directory as this launch's, unless it is one's already; False where another has it.
+
+    Each node leaves a file of its own. It is there before a rank's directory is: one that holds
+    ranks and no such file is of before there were any.
+    """
+    launches = _launches(top / LAUNCHES)
+    here = launches.get(launch.place)
+    if here is not None:
+        return launch.may_be(here, is_here=True)
+    if not launches and _has_ranks(top):
+        return False
+    if not all(launch.may_be(other, is_here=False) for other in launches.values()):
+        return False
+    with contextlib.suppress(OSError):  # what cannot be written here fails below, and says so
+        _write(top / LAUNCHES, launch)
+    here = _launches(top / LAUNCHES).get(launch.place)
+    return here is None or launch.may_be(here, is_here=True)
+
+
+def _write(folder: Path, launch: Launch) -> None:
+    """Writes the file of this node, unless another rank has."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(folder / f"{launch.place}.json", flags, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(json.dumps(launch.to_json()))
+
+
+def _launches(folder: Path) -> dict[str, Mapping[str, object]]:
+    """Returns what each node has told; of a file that is being written, nothing yet."""
+    launches: dict[str, Mapping[str, object]] = {}
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.suffix == ".json":
+                launches[path.stem] = _read(path)
+    return launches
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    try:
+        launch = json.loads(contents_of(path, _MOST_BYTES) or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return launch if isinstance(launch, dict) else {}
+
+
+def _has_ranks(top: Path) -> bool:
+    try:
+        return any((top / RANKS).iterdir())
+    except OSError:
+        return False
+
+
+def _place() -> str:
+    """Returns a word for the node; containers on it are places of their own."""
+    names = [os.uname().nodename, (read_text("/proc/sys/kernel/random/boot_id") or "").strip()]
+    with contextlib.suppress(OSError):
+        names.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:_PLACE_CHARACTERS]
+
+
+def _stat(pid: int) -> ProcessStat | None:
+    """Returns what the kernel tells of a process, its start in ticks; None where it does not."""
+    text = read_bytes(f"/proc/{pid}/stat")
+    return None if text is None else parse_stat(text, 1, 1)
+
+
+def _is_wrapper(pid: int) -> bool:
+    variables = (read_bytes(f"/proc/{pid}/environ") or b"").split(b"\0")
+    return any(variable.startswith(f"{RUN_ID}=".encode()) for variable in variables)

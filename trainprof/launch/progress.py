@@ -5,17 +5,107 @@ The script pays nothing for them: the supervisor reads what is recorded anyway.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Final
 
-from trainprof.launch.live_log import LiveLog, LiveRecord
-from trainprof.record.schema import Kind, Topic
-from trainprof.record.site_name import site_name
+from trainprof.record.last_stacks import main_place, read_last_stacks
+from trainprof.record.log_reader import UnreadableLog, join_texts, log_paths, read_log
+from trainprof.record.names import site_name
+from trainprof.record.schema import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, Topic
 from trainprof.record.step_count import StepCount
+
+_MAX_READ_BYTES: Final = 1 << 24
+
+# kind, site, start ns, end ns, value
+LiveRecord = tuple[int, int, int, int, int]
+
+
+# A process that has written one of these trains, or asks for batches.
+_TRAINING: Final = frozenset(
+    (Kind.LOADER_NEXT, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+)
+
+
+class LiveLog:
+    """Yields what the process that trains has written since the last call.
+
+    Attributes:
+        pid: Of the process whose logs are followed: the script's, or the first other that trains
+            while the script does not, as with torchrun. One that re-executes itself has several.
+    """
+
+    def __init__(self, events: Path, pid: int) -> None:
+        self._events = events
+        self.pid = pid
+        self._is_training = False
+        self._offsets: dict[Path, int] = {}
+        self._texts: list[bytes] = []
+
+    def read(self) -> Iterator[LiveRecord]:
+        """Yields the new records in the order in which they were written."""
+        paths = log_paths(self._events)
+        if not self._is_training:
+            self._find_training(paths)
+        for path in paths:
+            if _pid_of(path) == self.pid:
+                yield from self._read_file(path)
+
+    def _find_training(self, paths: list[Path]) -> None:
+        for path in sorted(paths, key=lambda path: (_pid_of(path) != self.pid, _pid_of(path))):
+            with contextlib.suppress(UnreadableLog):
+                if _TRAINING & read_log(path).kinds():
+                    self.pid, self._is_training = _pid_of(path), True
+                    return
+
+    def text(self, number: int, topic: Topic) -> Any:
+        """Returns a text's JSON value, None while it is not known."""
+        known = join_texts(self._texts).get(number)
+        if known is None or known[0] is not topic:
+            return None
+        try:
+            return json.loads(known[1])
+        except (ValueError, RecursionError):
+            return None
+
+    def main_place(self, cwd: str | None) -> str | None:
+        """Returns where its main thread stood last, as `train.py:41`; None where unknown."""
+        places = (
+            main_place(sample, cwd)
+            for sample in read_last_stacks(self._events)
+            if sample.get("pid") == self.pid
+        )
+        return next(places, None)
+
+    def _read_file(self, path: Path) -> Iterator[LiveRecord]:
+        offset = self._offsets.get(path, HEADER_BYTES)
+        try:
+            with path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                data = file.read(_MAX_READ_BYTES)
+        except OSError:
+            return
+        # The rest of the last chunk is allocated, and zero; the last record may not be whole yet.
+        written = max(0, (len(data.rstrip(b"\0")) - 1) // RECORD_BYTES * RECORD_BYTES)
+        self._offsets[path] = offset + written
+        for place in range(0, written, RECORD_BYTES):
+            kind, _flags, _thread, site, start, end, value = RECORD.unpack_from(data, place)
+            if kind == Kind.TEXT:
+                self._texts.append(data[place : place + RECORD_BYTES])
+            elif kind:
+                yield kind, site, start, end, value
+
+
+def _pid_of(path: Path) -> int:
+    number = path.name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
 
 POLL_S: Final = 0.5
 LINE_EVERY_NS: Final = 10_000_000_000
@@ -53,7 +143,7 @@ class Progress:
     Attributes:
         log: Where texts are looked up.
         spawned_ns: Start of the run.
-        threshold_ns: A later batch that is waited for this long is worth a warning.
+        threshold_ns: A wait for a batch (not the first) from here on gives a warning.
         cwd: Paths are shown relative to it.
         utc: The time to print.
     """

@@ -7,36 +7,34 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainprof.inside.start import site_directory
-from trainprof.launch.console import mask_console
 from trainprof.launch.deadline import Deadline, TimeToEnd
-from trainprof.launch.environment import script_environment
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
-from trainprof.launch.options import RunOptions
+from trainprof.launch.options import RunOptions, script_environment
 from trainprof.launch.outcome import Outcome
 from trainprof.launch.placement import create_run_directory, run_name
-from trainprof.launch.profile_use import needs_profile
+from trainprof.launch.sources import needs_profile
 from trainprof.launch.supervisor import Supervisor
 from trainprof.launch.target import resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import FEWEST_OPEN_FILES, too_few_open_files
 from trainprof.record.last_stacks import read_last_stacks, stack_paths
 from trainprof.record.limit_met import forget_limits
-from trainprof.record.masking import secret_values
+from trainprof.record.masking import masked_text, secret_values
 from trainprof.record.names import ENV_DIRECTORY, MAX_TIME, NAME_TAKEN
-from trainprof.record.open_files import FEWEST_OPEN_FILES, too_few_open_files
 from trainprof.record.run_directory import RunDirectory, write_json
 
 if TYPE_CHECKING:
+    from trainprof.launch.deadline import TrialWatch
     from trainprof.launch.progress import ProgressThread
-    from trainprof.sampling.orphans import Orphans
+    from trainprof.sampling.descendants import Orphans
     from trainprof.sampling.sampler import Sampler
-    from trainprof.sampling.trial_watch import TrialWatch
 
 SAMPLER_STOP_TIMEOUT_S: Final = 0.5
 PROGRESS_STOP_TIMEOUT_S: Final = 0.5
@@ -83,10 +81,8 @@ def run(
 ) -> FinishedRun:
     """Runs the target under observation; once it has started, nothing of ours stops it.
 
-    Args:
-        options: What to run and how.
-        at_end: Called after the script's end, while signals are still held back.
-        progress: Takes live lines, when `options` asks for them.
+    `at_end` is called after the script's end, while signals are still held back; `progress` takes
+    live lines, where `options` asks for them.
 
     Raises:
         TrainprofError: If the script was not started.
@@ -100,30 +96,21 @@ def run(
     with Supervisor(target) as supervisor, _orphans(directory, options, supervisor) as orphans:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
         manifest = opening_manifest(
-            target,
-            options,
-            environ,
-            name=run_name(directory),
-            spawned_ns=spawned_ns,
-            spawned_time_ns=spawned_time_ns,
+            target, options, environ, run_name(directory), spawned_ns, spawned_time_ns
         )
-        if options.cwd is not None:
-            manifest["cwd"] = str(options.cwd)
         _write_first(directory, manifest)
-        for_tracee = options.for_tracee(
-            spawned_ns=spawned_ns, supervisor_pid=os.getpid(), cwd=manifest["cwd"]
-        )
+        child_options = {
+            **options.child_options(spawned_ns=spawned_ns, cwd=manifest["cwd"]),
+            "throttle_file": recording.throttle_file(),
+            "profile": needs_profile(script_of(target, environ)),
+        }
         environment = script_environment(
             {**environ, **options.environment},
             directory=str(directory.path),
-            options={
-                **for_tracee,
-                "throttle_file": recording.throttle_file(),
-                "profile": needs_profile(script_of(target, environ)),
-            },
+            options=child_options,
             site_directory=site_directory(),
         )
-        pid = supervisor.spawn(environment, spawned_ns, console, before=options.before)
+        pid = supervisor.spawn(environment, console, before=options.before)
         watch = None if options.trial is None else _watch(pid, manifest["cwd"])
         deadline = _deadline(pid, directory, options, watch, recording.keep_stacks)
         recording.start(pid, manifest, environment)
@@ -139,15 +126,10 @@ def run(
             recording.mask(console, secret_values(target.words, environ))
         if at_end is not None:
             at_end(directory, outcome)
+    is_full = watch is not None and watch.is_full
     faults = tuple(recording.faults)
     return FinishedRun(
-        directory,
-        outcome,
-        manifest["rank"],
-        faults,
-        is_overdue,
-        left_running,
-        is_full=watch is not None and watch.is_full,
+        directory, outcome, manifest["rank"], faults, is_overdue, left_running, is_full
     )
 
 
@@ -159,14 +141,14 @@ def _orphans(
     if options.trial is None:
         yield None
         return
-    from trainprof.sampling.orphans import Orphans
+    from trainprof.sampling.descendants import Orphans
 
     with Orphans(str(directory.path), helpers=supervisor.helpers) as orphans:
         yield orphans
 
 
 def _watch(pid: int, cwd: str | None) -> TrialWatch:
-    from trainprof.sampling.trial_watch import TrialWatch
+    from trainprof.launch.deadline import TrialWatch
 
     return TrialWatch(pid, cwd or os.sep)
 
@@ -181,7 +163,7 @@ def _deadline(
     if watch is None:
         more_time = TimeToEnd(directory)
         return Deadline(pid, options.max_time_s, more_time=more_time, before_end=before_end)
-    from trainprof.launch.lingering import Lingering
+    from trainprof.launch.deadline import Lingering
 
     lingering = Lingering(directory)
     return Deadline(
@@ -239,18 +221,15 @@ class Recording:
     def throttle_file(self) -> str | None:
         """Returns where the kernel tells how long a CPU quota has stopped us, None without one."""
         with self._guarded("CPU quota"):
-            from trainprof.sampling import cores
+            from trainprof.sampling import machine
 
-            return cores.throttle_file()
+            return machine.throttle_file()
         return None
 
     def start(self, pid: int, manifest: dict[str, Any], environment: Mapping[str, str]) -> None:
         """Begins to sample, and completes the manifest by what would have delayed the start.
 
-        Args:
-            pid: The script's process.
-            manifest: As first written.
-            environment: The script's, which says what GPUs it sees.
+        `environment` is the script's, which says what GPUs it sees.
         """
         self._manifest = {**manifest, "script_pid": pid}
         limit = too_few_open_files()
@@ -268,18 +247,17 @@ class Recording:
             )
             self._sampler.start()
         with self._guarded("limits"):
-            from trainprof.sampling import cores
-            from trainprof.sampling.virtual import is_virtual
+            from trainprof.sampling import machine
 
-            self._oom_kills_before = cores.out_of_memory_kills()
+            self._oom_kills_before = machine.out_of_memory_kills()
             self._manifest["host"] = {
                 **manifest["host"],
-                "usable_cores": cores.usable_cores(),
-                "physical_cores": cores.physical_cores(),
-                "core_numbers": cores.core_numbers(),
-                "core_of": cores.core_of(),
-                "memory_limit_bytes": cores.memory_limit_bytes(),
-                "is_virtual": is_virtual(),
+                "usable_cores": machine.usable_cores(),
+                "physical_cores": machine.physical_cores(),
+                "core_numbers": machine.core_numbers(),
+                "core_of": machine.core_of(),
+                "memory_limit_bytes": machine.memory_limit_bytes(),
+                "is_virtual": machine.is_virtual(),
             }
         with self._guarded("manifest"):
             write_json(self.directory.manifest, self._manifest)
@@ -288,8 +266,7 @@ class Recording:
                 self._start_progress(pid, self.progress)
 
     def _start_progress(self, pid: int, write: Callable[[str], None]) -> None:
-        from trainprof.launch.live_log import LiveLog
-        from trainprof.launch.progress import Progress, ProgressThread
+        from trainprof.launch.progress import LiveLog, Progress, ProgressThread
 
         progress = Progress(
             LiveLog(self.directory.events, pid),
@@ -311,12 +288,7 @@ class Recording:
                 self._stacks = {"at_ns": now, "processes": read_last_stacks(self.directory.events)}
 
     def finish(self, outcome: Outcome, *, limit: str | None = None) -> None:
-        """Ends sampling and closes the manifest.
-
-        Args:
-            outcome: How the script ended.
-            limit: The option whose limit it was ended at, or None.
-        """
+        """Ends sampling and closes the manifest; `limit` is the option that ended the script."""
         if outcome.signal is not None:
             self.keep_stacks()
         ended_time_ns = time.time_ns() - (time.perf_counter_ns() - outcome.ended_ns)
@@ -366,9 +338,9 @@ class Recording:
             mask_console(console, known)
 
     def _kill_detail(self, outcome: Outcome) -> str | None:
-        from trainprof.sampling import cores
+        from trainprof.sampling import machine
 
-        after = cores.out_of_memory_kills()
+        after = machine.out_of_memory_kills()
         before = self._oom_kills_before
         return kill_detail(
             oom_kills=0 if before is None or after is None else after - before,
@@ -384,14 +356,9 @@ class Recording:
 
 
 def available_share(directory: RunDirectory, *, before_ns: int) -> float | None:
-    """Returns the least share of host memory available in the last samples before a moment.
+    """Returns the least share of host memory (0 to 1) available in the last samples before a time.
 
-    Args:
-        directory: The run's directory.
-        before_ns: `time.perf_counter_ns` of the moment.
-
-    Returns:
-        A share from 0 to 1, or None where nothing was sampled.
+    `before_ns` is in `time.perf_counter_ns`. None where nothing was sampled.
     """
     shares = []
     for sample in _last_samples(directory):
@@ -419,3 +386,28 @@ def _last_samples(directory: RunDirectory) -> list[dict[str, Any]]:
         if isinstance(sample, dict) and isinstance(sample.get("t_ns"), int):
             samples.append(sample)
     return samples
+
+
+# Of more than that the end is kept: it tells how the script ended.
+MOST_BYTES: Final = 8 << 20
+_LEFT_OUT: Final = "[trainprof kept the end]\n"
+
+
+def mask_console(console: Path, known: Sequence[str]) -> None:
+    """Masks secrets in a console's `stdout` and `stderr`, once nothing writes them any longer.
+
+    Raises:
+        OSError: If a file cannot be read or written.
+    """
+    for name in ("stdout", "stderr"):
+        with (console / name).open("r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(size - MOST_BYTES, 0))
+            text = file.read(MOST_BYTES).decode("utf-8", "surrogateescape")
+            masked = masked_text(text, known)
+            if size > MOST_BYTES:  # a secret may be cut where the end begins
+                masked = _LEFT_OUT + masked.partition("\n")[2]
+            if masked != text:
+                file.seek(0)
+                file.write(masked.encode("utf-8", "surrogateescape"))
+                file.truncate()

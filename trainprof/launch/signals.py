@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import select
 import signal
-import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, NoReturn
+
+from trainprof.launch import signals
 
 # What somebody may send to stop the script or to tell it something. Job control (SIGTSTP, SIGCONT)
 # is left alone: it reaches the foreground group as a whole, as without us.
@@ -42,8 +48,6 @@ def block() -> set[int]:
 
 def wait() -> Received:
     """Waits for the next watched signal."""
-    if sys.platform == "darwin":  # no sigwaitinfo: who sent it is not told
-        return Received(int(signal.sigwait(WATCHED)), typed=False)
     info = signal.sigwaitinfo(WATCHED)
     from_kernel = info.si_code == SI_KERNEL
     typed = from_kernel and info.si_signo in (signal.SIGINT, signal.SIGQUIT)
@@ -54,8 +58,6 @@ def take_pending(numbers: Iterable[int] = WATCHED) -> list[int]:
     """Consumes those of `numbers` that have arrived and are blocked; returns them, sorted."""
     wanted = set(numbers)
     pending = sorted(int(number) for number in signal.sigpending() if number in wanted)
-    if sys.platform == "darwin":  # no sigtimedwait
-        return [int(signal.sigwait({number})) for number in pending]
     # Without waiting: a thread that does not block it may have taken one since.
     return [number for number in pending if signal.sigtimedwait({number}, 0) is not None]
 
@@ -69,3 +71,126 @@ def end_at_next(end: Callable[[], NoReturn]) -> None:
     for number in FORWARDED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, at_signal if number in ENDING else signal.SIG_IGN)
+
+
+# A sender that walks over a list of processes (systemd, SLURM, pkill) needs a moment for all.
+SETTLE_S: Final = 0.02
+ANSWER_TIMEOUT_S: Final = 1.0
+MASK_BYTES: Final = 8
+QUERY: Final = b"?"
+
+
+@dataclass(slots=True)
+class GroupWitness:
+    """The supervisor's end: asks the witness, and ends it."""
+
+    pid: int
+    _queries: int
+    _answers: int
+    _kept: set[int] = field(default_factory=set)
+
+    @classmethod
+    def start(cls, script_argv: Sequence[str]) -> GroupWitness:
+        """Forks the witness. The watched signals must be blocked, and no thread be running.
+
+        It is named after `script_argv`. OSError if there are no processes or descriptors left.
+        """
+        query_reader, query_writer = os.pipe()
+        try:
+            answer_reader, answer_writer = os.pipe()
+        except OSError:  # of the few descriptors that are left
+            os.close(query_reader)
+            os.close(query_writer)
+            raise
+        pid = os.fork()
+        if pid == 0:
+            _be_witness(query_reader, answer_writer, script_argv)
+        os.close(query_reader)
+        os.close(answer_writer)
+        return cls(pid, query_writer, answer_reader)
+
+    def saw(self, number: int) -> bool:
+        """Returns whether the signal, just received, reached the group.
+
+        What else the group got is kept for as long as it waits for us too: it is asked about next.
+        """
+        time.sleep(SETTLE_S)
+        seen = self._kept | self.take_seen()
+        self._kept = {other for other in seen if other in signal.sigpending()} - {number}
+        return number in seen
+
+    def take_seen(self) -> set[int]:
+        """Returns the signals that reached the group since last asked; none if it is gone."""
+        if self._queries < 0:
+            return set()
+        try:
+            os.write(self._queries, QUERY)
+            if select.select([self._answers], [], [], ANSWER_TIMEOUT_S)[0]:
+                answer = os.read(self._answers, MASK_BYTES)
+                if len(answer) == MASK_BYTES:
+                    return _numbers(int.from_bytes(answer, "little"))
+        except OSError:
+            pass
+        self.end()  # an answer that comes late would be taken for that to the next question
+        return set()
+
+    def end(self) -> None:
+        """Ends the witness and reaps it; a second call does nothing."""
+        if self._queries < 0:
+            return
+        os.close(self._queries)
+        os.close(self._answers)
+        self._queries = self._answers = -1
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)  # also when somebody has stopped it
+            os.waitpid(self.pid, 0)
+
+
+def _be_witness(queries: int, answers: int, script_argv: Sequence[str]) -> NoReturn:
+    """Answers queries until the supervisor is gone in whatever way: its pipe end closes then."""
+    try:
+        _keep_only(queries, answers)
+        with contextlib.suppress(Exception):
+            _take_name(script_argv)
+        while os.read(0, 1):
+            seen = signals.take_pending(signals.FORWARDED)
+            os.write(1, sum(1 << number for number in seen).to_bytes(MASK_BYTES, "little"))
+    finally:
+        os._exit(0)
+
+
+def _keep_only(queries: int, answers: int) -> None:
+    """Makes the pipes descriptors 0 and 1, closes the rest: the user's pipes must see their end."""
+    null = os.open(os.devnull, os.O_RDWR)
+    # First out of the way: where the user closed 0 or 1, a pipe may have taken its number.
+    queries, answers, null = (fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (queries, answers, null))
+    os.dup2(queries, 0)
+    os.dup2(answers, 1)
+    os.dup2(null, 2)
+    for name in os.listdir("/dev/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _take_name(script_argv: Sequence[str]) -> None:
+    """Names the witness after the script, so that `pkill NAME` finds either both or none of them.
+
+    As a fork of ours it would be called `trainprof run ...`: `pkill -f trainprof` would reach the
+    supervisor and the witness but not the script, which looks like a signal for the group.
+    Linux only; elsewhere it raises.
+    """
+    with open("/proc/self/comm", "wb", buffering=0) as comm:
+        comm.write(os.fsencode(os.path.basename(script_argv[0]))[:15])
+    with open("/proc/self/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start, arg_end: proc(5) fields 48 and 49
+    words = [b"witness", *map(os.fsencode, script_argv[1:])]
+    text = b"\0".join(words)[: end - start - 1]
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        memory.seek(start)
+        memory.write(text.ljust(end - start, b"\0"))
+
+
+def _numbers(mask: int) -> set[int]:
+    return {number for number in range(mask.bit_length()) if mask >> number & 1}

@@ -6,10 +6,12 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from importlib import util
 from pathlib import Path
 from typing import Final
 
-from trainprof.record.plain_file import contents_of
+from trainprof.launch.target import Target
+from trainprof.record.files import contents_of
 
 # A project's own files are fewer and smaller; what lies deeper, or behind more, is left out.
 _MOST_FILES: Final = 100
@@ -67,7 +69,7 @@ def named_settings(words: Sequence[str]) -> dict[str, str]:
     That is by itself, behind `--option=` or as `@file`. What stands behind an option that tells
     where to write is left out.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for before, word in zip(("", *words), words, strict=False):
         option, _, name = word.rpartition("=")
         if _WRITTEN.search(option or (before if before.startswith("-") else "")):
@@ -76,9 +78,9 @@ def named_settings(words: Sequence[str]) -> dict[str, str]:
         if not is_listed and not name.lower().endswith(SETTINGS):
             continue
         text = contents_of(name.removeprefix("@"), LARGEST_SETTINGS_BYTES)
-        if text is not None and len(found) < _MOST_SETTINGS:
-            found[name.removeprefix("@")] = digest_of(text)
-    return found
+        if text is not None and len(digests) < _MOST_SETTINGS:
+            digests[name.removeprefix("@")] = digest_of(text)
+    return digests
 
 
 def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> dict[str, str]:
@@ -88,14 +90,14 @@ def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> 
 
 def _texts(files: Iterator[Path], but_for: Path | None) -> Iterator[tuple[Path, bytes]]:
     """Yields what files hold, as far as they are not too many, nor too large in all."""
-    found, left = 0, _MOST_BYTES
+    count, left = 0, _MOST_BYTES
     for path in files:
-        if found >= _MOST_FILES:
+        if count >= _MOST_FILES:
             break
         text = None if path == but_for else contents_of(path, left)
         if text is None:
             continue
-        found, left = found + 1, left - len(text)
+        count, left = count + 1, left - len(text)
         yield path, text
 
 
@@ -121,3 +123,52 @@ def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:
                 elif entry.name.endswith(endings) and entry.is_file(follow_symlinks=False):
                     yield Path(entry.path)
         level = deeper
+
+
+_USES: Final = re.compile(rb"^[ \t]*@[ \t]*(?:builtins\.)?profile\b|(?<![\w.])profile\(", re.M)
+# Such a text has a `profile` of its own, or asks whether kernprof runs it.
+_HAS_OR_ASKS: Final = re.compile(
+    rb"\bNameError\b"
+    rb"|^[^#\n]*\bimport\b[^#\n]*\bprofile\b"
+    rb"|\b(?:def|class)[ \t]+profile\b"
+    rb"|^[ \t]*(?:builtins\.)?profile[ \t]*(?::[^=\n]*)?=(?!=)"
+    rb"|[\"']profile[\"'][ \t]+(?:not[ \t]+)?in\b"
+    rb"|\b(?:get|has|set)attr\([^)\n]*[\"']profile[\"']",
+    re.M,
+)
+
+
+def needs_profile(script: str | None) -> bool:
+    """Whether a script, or a file next to it, would end in a NameError without a `profile`.
+
+    A script that asks for one gets the truth: there is none. Judged by the text: nothing is run.
+    """
+    if script is None:
+        return False
+    own, *beside = own_texts(Path(script))
+    if _HAS_OR_ASKS.search(own):
+        return False
+    return any(_USES.search(text) and not _HAS_OR_ASKS.search(text) for text in (own, *beside))
+
+
+# It has a few hundred bytes.
+_LARGEST_BYTES: Final = 1 << 16
+_VERSION: Final = re.compile(rb"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+def installed_torch(target: Target) -> str | None:
+    """Returns torch's version as it tells it itself; None where that cannot be read.
+
+    Of a command that brings its own Python nothing is known.
+    """
+    if not target.is_ours:
+        return None
+    try:
+        spec = util.find_spec("torch")
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    text = contents_of(Path(spec.origin).with_name("version.py"), _LARGEST_BYTES)
+    version = None if text is None else _VERSION.search(text)
+    return None if version is None else version[1].decode("utf-8", "replace")

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Final
 
 from trainprof.launch import signals
-from trainprof.launch.group_witness import GroupWitness
 from trainprof.launch.outcome import Outcome, outcome_of
+from trainprof.launch.signals import GroupWitness
 from trainprof.launch.target import ScriptNotRunnable, Target
 
 # CPython ignores these, which exec would hand down; what `subprocess` restores too.
@@ -48,7 +48,6 @@ class Supervisor:
         self._ignored_children = False
         self._witness: GroupWitness | None = None
         self._pid = 0
-        self._spawned_ns = 0
         self._received: list[int] = []
 
     def __enter__(self) -> Supervisor:
@@ -69,7 +68,6 @@ class Supervisor:
     def spawn(
         self,
         environment: Mapping[str, str],
-        spawned_ns: int,
         console: Path | None = None,
         *,
         before: tuple[str, ...] = (),
@@ -78,14 +76,12 @@ class Supervisor:
 
         Args:
             environment: All of the script's environment.
-            spawned_ns: `time.perf_counter_ns` of the start, which the environment tells the script.
-            console: A directory that takes what it writes, None: our own stdin, stdout and stderr.
-            before: A command that executes the script's, given as its last arguments.
+            console: A directory for its output; None: our own stdin, stdout and stderr.
+            before: A command that executes the script's, which becomes its last arguments.
 
         Raises:
             ScriptNotRunnable: If the system refuses.
         """
-        self._spawned_ns = spawned_ns
         executable, argv = self._target.executable, self._target.argv
         if before:
             executable, argv = before[0], (*before, executable, *argv)
@@ -116,9 +112,8 @@ class Supervisor:
     ) -> Outcome:
         """Waits for the script's end, passing on what was meant for it, and returns the outcome.
 
-        Args:
-            at_child: Called when a child of ours may have ended that is not the script.
-            before_end: Called before a signal is passed on that asks the script to end.
+        `at_child` is called when another child of ours may have ended, `before_end` before a signal
+        is passed on that asks the script to end.
         """
         while True:
             pid, status, usage = os.wait4(self._pid, os.WNOHANG)
@@ -136,10 +131,8 @@ class Supervisor:
         # Without job control a shell starts background jobs deaf to Ctrl-C; the script is too.
         heard_interrupt = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         return outcome_of(
-            self._pid,
             status,
             usage,
-            spawned_ns=self._spawned_ns,
             ended_ns=ended_ns,
             signals_received=tuple(self._received),
             interrupted=heard_interrupt and signal.SIGINT in self._received,

@@ -10,26 +10,43 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import mmap
 import os
 import struct
 import sys
+import threading
 import time
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
-from trainprof.record.ancestry import ancestors
-from trainprof.record.event_writer import writer_of
+from trainprof.record.log_chunk import (
+    END_BYTES,
+    FIRST_CHUNK_BYTES,
+    Chunk,
+    check_room,
+    next_chunk_bytes,
+)
+from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.schema import (
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
     MAGIC,
+    NATIVE_RECORD,
     RECORD,
+    RECORD_BYTES,
     SCHEMA_VERSION,
+    STOPPED,
+    STOPPED_OFFSET,
     TEXT_PART_BYTES,
     TEXT_RECORD,
     Kind,
+    Stop,
     Topic,
 )
+from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 _MAX_ARGV0: Final = 1000
 
@@ -117,13 +134,9 @@ class EventLog:
         self.define(topic, json.dumps(value, ensure_ascii=True, default=repr))
 
     def emit_line(self, function: int, line: int, total_ns: int, hits: int) -> None:
-        """Writes what a line took so far: a LINE record has its line in place of the thread.
+        """Writes the time of a line so far: a LINE record has its number in place of the thread.
 
-        Args:
-            function: Id of a LINE_FUNCTION text.
-            line: Its number, below 1 << 24.
-            total_ns: Time of all hits together.
-            hits: How often the line was reached.
+        `function` is the id of a LINE_FUNCTION text; `line` is below 1 << 24.
         """
         now = time.perf_counter_ns()
         place = (line >> 16 & 0xFF, line & 0xFFFF, function)
@@ -192,3 +205,308 @@ def _masked(text: str) -> str:
         return json.dumps(masked_json(json.loads(text)))
     except (ValueError, RecursionError):
         return masked
+
+
+MAX_ANCESTORS: Final = 16
+
+
+def ancestors() -> list[int]:
+    """Returns the pids of the parent, its parent and so on; of the parent alone without /proc."""
+    pids = [os.getppid()]
+    while pids[-1] > 1 and len(pids) < MAX_ANCESTORS:
+        parent = _parent_of(pids[-1])
+        if parent is None:
+            break
+        pids.append(parent)
+    return pids
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            # The name before it may hold blanks and parentheses.
+            return int(stat.read(4096).rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+_MAX_THREADS: Final = 0xFFFF
+# Once recording has stopped, events are written here, over and over: as dear as before, not more.
+_UNRECORDED_BYTES: Final = 1 << 16
+
+# What a buffer without room, an unknown thread, a value that does not fit and a lock that was there
+# before a fork raise. A signal handler of the script's may raise anything, these included, wherever
+# Python code runs.
+_REFUSED: Final = (struct.error, LookupError, ValueError, TypeError, RuntimeError)
+
+
+def _is_raised_deeper(error: BaseException) -> bool:
+    """Whether it comes from below the code that caught it, and that calls C functions alone."""
+    traceback = traceback_of(error)
+    return traceback is not None and traceback.tb_next is not None
+
+
+Emit = Callable[..., None]
+_Act = Callable[[], None]
+_Room = mmap.mmap | bytearray
+
+
+def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _Act, _Act]:
+    """Makes the functions that share one cursor; a closure is the fastest state Python has.
+
+    They come in a plain tuple: this module may be imported at an exit by Ctrl-C, and the source
+    that a named one is made of would make Python forget how it is to end.
+    """
+    pack_into = NATIVE_RECORD.pack_into
+    threads: dict[int, int] = {}
+    # Nearly all records are of one thread: comparing takes half as long as looking up.
+    first_thread = first_number = 0
+    next_thread = itertools.count().__next__
+    chunk: Chunk | None = None
+    unreleased: list[Chunk] = []
+    size = 0
+    # Why no more is recorded: an errno, a Stop, or -1.
+    stopped = 0
+    # At the process's end: up to where it may still write, where that is not asked of the disk.
+    is_ending, end_of_end = False, 0
+    growing, placing = threading.Lock(), threading.Lock()
+    # Records of those that met a log being grown: waiting could deadlock a signal handler.
+    late: deque[bytes] = deque()
+    # The chunk being filled and the place of its next record. They are read and set in one line:
+    # Python hands the GIL on, and runs signal handlers, at calls and between lines at the most.
+    buffer: _Room = bytearray()
+    offset = 0
+
+    def emit(
+        kind: int, start_ns: int, end_ns: int, site: int = 0, value: int = 0, flags: int = 0
+    ) -> None:
+        nonlocal offset
+        room, at, offset = buffer, offset, offset + RECORD_BYTES
+        try:
+            thread = get_ident()
+            number = first_number if thread == first_thread else threads[thread]
+            pack_into(room, at, kind, flags, number, site, start_ns, end_ns, value)
+            return
+        except _REFUSED as error:
+            if _is_raised_deeper(error):
+                raise
+        emit_slowly(kind, start_ns, end_ns, site, value, flags)
+
+    def emit_slowly(
+        kind: int, start: int, end: int, site: int = 0, value: int = 0, flags: int = 0
+    ) -> None:
+        try:
+            if stopped:
+                go_on(buffer, 0)  # the next ones cost what they did, until the room is used up
+                return
+            thread = threads.get(get_ident())
+            if thread is None:
+                thread = enter_thread()
+            write_bytes(RECORD.pack(kind, flags, thread, site, start, end, value))
+        except _REFUSED as error:
+            if comes_from_signal_handler(error):
+                raise
+
+    def emit_of(
+        thread: int, kind: int, start: int, end: int, site: int, value: int, flags: int
+    ) -> None:
+        try:
+            number = threads.get(thread)
+            if number is not None and not stopped:
+                write_bytes(RECORD.pack(kind, flags, number, site, start, end, value))
+        except _REFUSED as error:
+            if comes_from_signal_handler(error):
+                raise
+
+    def enter_thread() -> int:
+        nonlocal first_thread, first_number
+        number = threads[get_ident()] = min(next_thread(), _MAX_THREADS)
+        is_main = threading.main_thread().ident == get_ident()
+        native = threading.get_native_id()
+        now = time.perf_counter_ns()
+        try:
+            write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
+        except BaseException:  # a signal handler of the script's: the next record tells of it
+            del threads[get_ident()]
+            raise
+        if not first_thread:
+            first_number, first_thread = number, get_ident()
+        return number
+
+    def take() -> tuple[_Room, int]:
+        nonlocal offset
+        room, at, offset = buffer, offset, offset + RECORD_BYTES
+        return room, at
+
+    def write_bytes(record: bytes) -> None:
+        while not stopped:
+            room, at = take()
+            if at + RECORD_BYTES <= len(room):
+                room[at : at + RECORD_BYTES] = record
+                return
+            if not growing.acquire(blocking=False):
+                late.append(record)
+                if not growing.locked():
+                    write_late()
+                return
+            try:
+                if buffer is room:
+                    grow()
+            finally:
+                growing.release()
+            write_late()
+
+    def write_late() -> None:
+        while late:
+            try:
+                record = late.popleft()
+            except IndexError:  # another thread was faster
+                return
+            write_bytes(record)
+
+    def grow() -> None:
+        nonlocal chunk, size
+        header = None
+        try:
+            if size == 0:
+                name = f"{os.getpid()}-{time.time_ns()}{EVENT_LOG_SUFFIX}"
+                log.path = os.path.join(log.directory, name)
+                header = log.header()
+            assert log.path is not None
+            if size >= end_of_end:
+                check_room(log.directory, size)
+            fresh = Chunk(log.path, size, bytes_of_next())
+            first = 0
+            if header is not None:
+                fresh.buffer[:HEADER_BYTES] = header
+                first = HEADER_BYTES
+            clock = (time.perf_counter_ns(), time.time_ns())
+            RECORD.pack_into(fresh.buffer, first, Kind.CLOCK, 0, 0, 0, *clock, 0)
+        except Exception as error:
+            if comes_from_signal_handler(error):
+                if size == 0 and log.path is not None:  # the next record begins another
+                    with contextlib.suppress(OSError):
+                        os.unlink(log.path)
+                raise
+            stop(error, header)
+            return
+        release()
+        chunk, size = fresh, size + fresh.size
+        go_on(fresh.buffer, first + RECORD_BYTES)
+        if header is not None:
+            write_what_was_known()
+
+    def bytes_of_next() -> int:
+        if is_ending:
+            return FIRST_CHUNK_BYTES
+        return next_chunk_bytes(size, is_script=log.role == "script")
+
+    def stop(error: Exception, header: bytes | None) -> None:
+        nonlocal stopped
+        reason = getattr(error, "errno", None) or 0
+        stopped = reason or -1
+        late.clear()
+        release()
+        go_on(bytearray(_UNRECORDED_BYTES), 0)
+        # The file that is there already is not ours to write into; once stopped is enough to know.
+        if not isinstance(error, FileExistsError) and not end_of_end:
+            _note_stop(log.path, header, reason)
+
+    def release() -> None:
+        nonlocal chunk
+        if chunk is not None and not chunk.may_be_released():
+            unreleased.append(chunk)
+        chunk = None
+
+    def begin_end() -> None:
+        nonlocal stopped, is_ending, end_of_end
+        is_ending = True
+        if stopped in (Stop.LARGE, Stop.LITTLE_ROOM):
+            end_of_end = size + END_BYTES
+            go_on(bytearray(), 0)
+            stopped = 0
+
+    def trim() -> None:
+        nonlocal size
+        if chunk is None or stopped or not growing.acquire(blocking=False):
+            return
+        try:
+            # Whoever still holds its buffer has a place before this one.
+            used = min(leave(), chunk.size)
+            if log.path is not None and chunk.is_cut(log.path, used):
+                size = chunk.offset + chunk.size
+            release()
+        finally:
+            growing.release()
+        write_late()
+
+    def leave() -> int:
+        """Goes on without room, which the next record makes; returns where records ended."""
+        nonlocal buffer, offset
+        nothing = bytearray()
+        used, buffer, offset = offset, nothing, 0
+        return used
+
+    def write_what_was_known() -> None:
+        log.is_open = True  # first: a text defined from here on is written by its definer
+        for number, (topic, text) in list(log.texts.items()):
+            if number not in log.unwritten:
+                log.write_text(topic, number, text)
+        for kind, start, end, value in log.preamble:
+            emit_slowly(kind, start, end, 0, value, 0)
+
+    def start_over() -> None:
+        nonlocal size, stopped, is_ending, end_of_end, growing, placing, next_thread, first_thread
+        release()
+        size, stopped, is_ending, end_of_end = 0, 0, False, 0
+        growing, placing = threading.Lock(), threading.Lock()
+        next_thread = itertools.count().__next__
+        threads.clear()
+        first_thread = 0
+        late.clear()
+        go_on(bytearray(), 0)
+
+    def go_on(room: _Room, first: int) -> None:
+        nonlocal buffer, offset
+        before = buffer  # it is let go of after both are set
+        buffer, offset = room, first
+        del before
+
+    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        return emit, emit_of, write_bytes, begin_end, trim, start_over
+    unlocked_take, unlocked_go_on, unlocked_leave = take, go_on, leave
+
+    def take_locked() -> tuple[_Room, int]:
+        with placing:
+            return unlocked_take()
+
+    def go_on_locked(room: _Room, first: int) -> None:
+        with placing:
+            unlocked_go_on(room, first)
+
+    def leave_locked() -> int:
+        with placing:
+            return unlocked_leave()
+
+    take, go_on, leave = take_locked, go_on_locked, leave_locked
+    return emit_slowly, emit_of, write_bytes, begin_end, trim, start_over
+
+
+def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
+    """Writes when and why recording stopped into the header page.
+
+    `reason` is an errno, a Stop or 0; `header` is that page where it could not be written yet.
+    """
+    if path is None:
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            if header is not None:
+                os.pwrite(descriptor, header, 0)
+            stop = STOPPED.pack(time.perf_counter_ns(), reason)
+            os.pwrite(descriptor, stop, STOPPED_OFFSET)
+        finally:
+            os.close(descriptor)
+    except (OSError, struct.error):
+        return

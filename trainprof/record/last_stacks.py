@@ -14,8 +14,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.run_file import read_run_file
-from trainprof.record.site_name import UNKNOWN_SITE, site_name
+from trainprof.record.files import read_run_file
+from trainprof.record.names import UNKNOWN_SITE, site_name
 
 STACKS_SUFFIX: Final = ".stacks"
 SLOT_BYTES: Final = 4096

@@ -20,11 +20,7 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def tell_limit(directory: str) -> None:
-    """Tells that this process has met its limit, and has it tell when its code is over.
-
-    Args:
-        directory: Of the run.
-    """
+    """Notes that this process has met its limit, and later that its code is over."""
     _make(directory, LIMIT_MET)
     # Python has no other call ahead of its waiting for threads, which may last for ever.
     register = getattr(threading, "_register_atexit", None)
@@ -34,27 +30,19 @@ def tell_limit(directory: str) -> None:
 
 
 def processes_at_limit(directory: str) -> dict[int, str]:
-    """Returns LIMIT_MET or AT_END by the number of each process that has told so.
-
-    Args:
-        directory: Of the run.
-    """
-    found: dict[int, str] = {}
+    """Returns LIMIT_MET or AT_END by the pid of each process of a run that has noted it."""
+    notes: dict[int, str] = {}
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory), reverse=True):
             what, _, number = name.rpartition("-")
             # "at_end" comes behind "limit_met" here, and stands.
             if what in _NOTES and number.isdecimal():
-                found[int(number)] = what
-    return found
+                notes[int(number)] = what
+    return notes
 
 
 def has_begun_to_end(directory: str) -> bool:
-    """Whether a process has met its limit, or ranks have agreed on the step at which they do.
-
-    Args:
-        directory: Of the run.
-    """
+    """Whether a process of a run has met its limit, or ranks have agreed on their last step."""
     is_agreed = os.path.exists(os.path.join(directory, LAST_STEP))
     return is_agreed or bool(processes_at_limit(directory))
 

@@ -27,14 +27,10 @@ class Chunk:
     """One mapped stretch of the log file, and the descriptor that Python's mmap keeps for it."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
-        """
-        Args:
-            path: The log; made, and refused if it is there, where `offset` is 0.
-            offset: Where the chunk begins, a whole number of pages.
-            size: Its bytes, a whole number of pages.
+        """Maps `size` bytes at `offset`, both whole pages; at 0 it makes a new file.
 
         Raises:
-            OSError: If the room for it is not to be had.
+            OSError: If there is no room for it.
         """
         self.offset, self.size = offset, size
         flags = os.O_RDWR | os.O_CLOEXEC | _NO_LINK
@@ -106,10 +102,10 @@ def check_room(directory: str, written: int) -> None:
         raise OSError(Stop.LARGE, "the log is large enough")
     if written < SMALL_LOG_BYTES:
         return
-    told = os.statvfs(directory)
+    status = os.statvfs(directory)
     # Some file systems in user space tell nothing at all.
-    wanted = min(LEFT_FREE_BYTES, LEFT_FREE_SHARE * told.f_blocks * told.f_frsize)
-    if told.f_bavail * told.f_frsize < wanted:
+    wanted = min(LEFT_FREE_BYTES, LEFT_FREE_SHARE * status.f_blocks * status.f_frsize)
+    if status.f_bavail * status.f_frsize < wanted:
         raise OSError(Stop.LITTLE_ROOM, "the rest of the disk is the script's")
 
 

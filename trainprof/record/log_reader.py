@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import open_run_file
 from trainprof.record.names import EVENT_LOG_SUFFIX
-from trainprof.record.run_file import open_run_file
 from trainprof.record.schema import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -169,14 +169,7 @@ def _header(text: bytes) -> dict[str, Any]:
 
 
 def join_texts(records: Iterable[bytes]) -> dict[int, tuple[Topic, str]]:
-    """Puts texts together from their TEXT records, in any order; incomplete ones are left out.
-
-    Args:
-        records: 32-byte records of kind TEXT.
-
-    Returns:
-        Text id to (topic, text).
-    """
+    """Returns (topic, text) by id from TEXT records in any order; incomplete texts are left out."""
     parts: dict[int, dict[int, bytes]] = {}
     topics: dict[int, int] = {}
     lengths: dict[int, int] = {}

@@ -135,7 +135,7 @@ def secret_values(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """
     named = [
         *zip(("", *argv), argv, strict=False),
-        *((found["name"], found["value"]) for word in argv if (found := _ASSIGNMENT.match(word))),
+        *(match.group("name", "value") for word in argv if (match := _ASSIGNMENT.match(word))),
         *environ.items(),
     ]
     return sorted(
@@ -156,9 +156,7 @@ def secret_values(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 def masked_text(text: str, known: Sequence[str] = ()) -> str:
     """Returns `text` with secrets masked: well-known forms, and values that go by such a name.
 
-    Args:
-        text: Of anything but code, whose expressions may be masked.
-        known: Secrets that are masked wherever they stand, longest first.
+    `known` secrets, longest first, are masked anywhere. Not for code: expressions may be masked.
     """
     for secret in known:
         text = text.replace(secret, MASK)

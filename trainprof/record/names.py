@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from typing import Any, Final
 
 ENV_DIRECTORY: Final = "TRAINPROF_DIR"
 ENV_OPTIONS: Final = "TRAINPROF_OPTIONS"
@@ -18,3 +19,20 @@ NAME_TAKEN: Final = "name_taken"
 EVENT_LOG_SUFFIX: Final = ".events"
 # Stands in a manifest's command for what looked like a secret.
 MASK: Final = "***"
+
+
+UNKNOWN_SITE: Final = "unknown"
+
+
+def site_name(place: Any, cwd: str | None) -> str:
+    """Returns `file.py:41` of a SITE text's [file, line, function], UNKNOWN_SITE of anything else.
+
+    Files below `cwd` are shown relative to it.
+    """
+    if not isinstance(place, list) or len(place) < 2:
+        return UNKNOWN_SITE
+    file = str(place[0])
+    if cwd and os.path.isabs(file):
+        relative = os.path.relpath(file, cwd)
+        file = file if relative.startswith(os.pardir) else relative
+    return f"{file}:{place[1]}"

@@ -71,10 +71,10 @@ class RunDirectory:
         return self.path / SOURCES
 
     def create(self) -> None:
-        """Makes the directory and its rooms, 0700, or accepts an empty one.
+        """Makes the directory and its rooms, 0700; an empty one is accepted.
 
         Raises:
-            FileExistsError: If it exists and is not an empty directory, or is a symbolic link.
+            FileExistsError: If it is not an empty directory, or is a symbolic link.
             OSError: If it cannot be made.
         """
         if self.path.is_symlink():

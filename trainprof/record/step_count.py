@@ -19,10 +19,10 @@ class _Turns:
     """Optimizers each of which stepped again after another of them began, or a single one.
 
     Attributes:
-        updates: Of each, by its id.
-        outside: Of those, the ones that are not in blocks.
+        updates: Updates by optimizer.
+        outside: Those of them that are not in blocks.
         in_blocks: Updates in blocks, of all.
-        busiest: The id of the one with most updates, of equal ones the one that made the last.
+        busiest: The optimizer with most updates; of equal ones the one that made the last.
     """
 
     __slots__ = ("busiest", "in_blocks", "outside", "updates")

@@ -46,11 +46,9 @@ _UNITS: Final = {1.0: "s", 1e-3: "ms", 1e-6: "µs", 1e-9: "ns"}
 
 def render(
     profile: LineProfile,
+    page: Page,
     *,
-    width: int,
     color: bool,
-    unicode: bool = True,
-    verbose: bool = False,
     unit_s: float | None = None,
     skip_zero: bool = False,
     per_process: bool = False,
@@ -59,12 +57,12 @@ def render(
     """Returns the functions in their order, then notes on all of them, as `page.render` does.
 
     Args:
-        profile: What to show; `verbose` folds nothing, `skip_zero` leaves out what was not reached.
+        page: Where it is written; `verbose`: nothing is folded.
+        skip_zero: Functions that were not reached are left out.
         unit_s: Unit of the times, in seconds; None: each its own.
         per_process: Each process by itself, not added up.
         closing: Words and a command to copy behind the notes, or nothing.
     """
-    page = Page(width=width, unicode=unicode, verbose=verbose)
     lines: list[Text] = []
     shown = [function for function in profile.functions if function.rows or not skip_zero]
     if per_process:
@@ -229,12 +227,7 @@ def _where(function: FunctionTimes) -> str:
 
 
 def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
-    """Returns one sentence each.
-
-    Args:
-        profile: The run's line times.
-        is_merged: Those of all processes were added up.
-    """
+    """Returns a sentence each; `is_merged`: times of all processes were added up."""
     notes: list[str] = []
     processes = profile.processes()
     if not profile.functions:
@@ -288,7 +281,8 @@ def processes_in_words(processes: Sequence[ProcessName]) -> str:
     if len(processes) == 1:
         return processes[0].label
     mains = [name for name in processes if name == ProcessName()]
-    ranks = [name for name in processes if name.rank is not None and _leads(name)]
+    leading = [name for name in processes if name == ProcessName(name.rank)]
+    ranks = [name for name in leading if name.rank is not None]
     workers = [name for name in processes if name.worker is not None]
     others = len(processes) - len(mains) - len(ranks) - len(workers)
     fragments = [
@@ -300,19 +294,10 @@ def processes_in_words(processes: Sequence[ProcessName]) -> str:
     return ", ".join(part for part in fragments if part)
 
 
-def _leads(name: ProcessName) -> bool:
-    return name.worker is None and name.pid is None
-
-
 def _overhead(cost: LineCost) -> str:
     times = f"{count(cost.hits)} times"
     if cost.overhead_ns is None or cost.added_s is None:
         return f"a timed line {NOT_MEASURED}, {times}"
-    return (
-        f"about {_nanoseconds(cost.overhead_ns)} a timed line, {times}: about "
-        f"{seconds(cost.added_s)} in all"
-    )
-
-
-def _nanoseconds(ns: float) -> str:
-    return f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)
+    ns = cost.overhead_ns
+    each = f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)
+    return f"about {each} a timed line, {times}: about {seconds(cost.added_s)} in all"

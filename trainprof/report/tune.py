@@ -102,12 +102,13 @@ def cells(row: TrialSummary) -> tuple[str, ...]:
     speedup = row.speedup
     is_base = row.name == BASELINE
     interval = None if is_base else speedup
+    mark = f" {_MARKS[row.held]}" if _is_forecast_met(row) else ""
     return (
         str(row.runs),
         NONE_TOLD if row.steps_per_s is None else three_digits(row.steps_per_s),
         NONE_TOLD if speedup is None else times(speedup.mid),
         NONE_TOLD if interval is None else between(interval.low, interval.high),
-        NONE_TOLD if row.predicted is None else f"{between(*row.predicted)}{_forecast_mark(row)}",
+        NONE_TOLD if row.predicted is None else f"{between(*row.predicted)}{mark}",
         NONE_TOLD if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
     )
 
@@ -121,10 +122,6 @@ def result_word(row: TrialSummary) -> str:
         return row.outcome
     word = "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
     return f"{word} (cut)".strip() if row.was_cut else word
-
-
-def _forecast_mark(row: TrialSummary) -> str:
-    return f" {_MARKS[row.held]}" if _is_forecast_met(row) else ""
 
 
 def _is_forecast_met(row: TrialSummary) -> bool:

@@ -12,12 +12,9 @@ NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of sampling, each in ns.
+    """The clocks of sampling, in ns: `now_ns` as in the event logs, `wall_ns` since the epoch.
 
-    Attributes:
-        now_ns: The clock of the event logs: monotonic, the same in all processes on Linux.
-        wall_ns: Time since the epoch.
-        thread_cpu_ns: CPU time of the calling thread.
+    `thread_cpu_ns` is the CPU time of the calling thread.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns

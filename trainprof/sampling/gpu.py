@@ -16,11 +16,11 @@ from trainprof.sampling.gpu_metrics import (
     IDENTITY,
     METRICS,
     Metric,
+    MetricPace,
     Tier,
     is_mig_enabled,
     mig_instances,
 )
-from trainprof.sampling.gpu_pace import MetricPace
 from trainprof.sampling.loop import NothingToSample
 
 # Seldom calls that are due wait for the next sample once one has taken so long: the last sample,
@@ -78,13 +78,13 @@ class Calls:
 class GpuReader:
     """Reads every GPU that NVML shows, whatever CUDA_VISIBLE_DEVICES says.
 
-    All calls are made from the thread that calls `sample`; each may block as long as it likes.
+    All calls are made from the thread that calls `sample`; each may block.
 
     Args:
-        load: Gives the module to call, pynvml by default.
-        environ: The environment that the script was started with: it says which GPUs it sees.
-        interval_s: From sample to sample, in s.
-        clock: Stamps the devices' entries and times the calls.
+        load: Returns the module to call, pynvml by default.
+        environ: The script's environment at its start: it says which GPUs the script sees.
+        interval_s: From sample to sample.
+        clock: Stamps the entries and times the calls.
     """
 
     def __init__(
@@ -109,9 +109,7 @@ class GpuReader:
         return self._calls.under_way
 
     def sample(self) -> dict[str, Any]:
-        """Returns `gpus`, an entry per device that is there, and the cost of the calls so far.
-
-        `calls` and `call_ns` are totals since the start.
+        """Returns `gpus`, an entry per device, and the totals `calls` and `call_ns`.
 
         Raises:
             NothingToSample: If there is no NVML, no GPU, or none is left; with the reason.
@@ -329,5 +327,5 @@ def describe(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _instance(told: Mapping[str, Any]) -> MigInstance:
-    return MigInstance(told["uuid"], told["gpu_instance"], told["compute_instance"])
+def _instance(entry: Mapping[str, Any]) -> MigInstance:
+    return MigInstance(entry["uuid"], entry["gpu_instance"], entry["compute_instance"])

@@ -61,14 +61,14 @@ def numbering(devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> Numb
         `_transform_uuid_to_ordinals`): numbers as strtoul, an entry that names no device ends the
         list, one given twice empties it.
     """
-    told = environ.get(VISIBLE_DEVICES)
-    if told is not None and told.startswith(_GPU):
-        return _numbered(devices, _by_uuid(told, devices))
-    if told is not None and told.startswith(_MIG):
-        return _with_instances(devices, told)
+    visible = environ.get(VISIBLE_DEVICES)
+    if visible is not None and visible.startswith(_GPU):
+        return _numbered(devices, _by_uuid(visible, devices))
+    if visible is not None and visible.startswith(_MIG):
+        return _with_instances(devices, visible)
     # Without an order CUDA puts the fastest first, by a rule of its own.
     is_assumed = len(devices) > 1 and environ.get(DEVICE_ORDER) != _NVML_ORDER
-    listed = list(range(len(devices))) if told is None else _by_index(told, len(devices))
+    listed = list(range(len(devices))) if visible is None else _by_index(visible, len(devices))
     if listed and any(device.instances is not None for device in devices):
         # CUDA shows one instance, or none beside whole GPUs: which depends on its version.
         unknown = (None,) * len(devices)
@@ -89,9 +89,9 @@ def _numbered(
     )
 
 
-def _by_index(told: str, count: int) -> list[int]:
+def _by_index(visible: str, count: int) -> list[int]:
     listed: list[int] = []
-    for entry in told.split(","):
+    for entry in visible.split(","):
         index = _leading_number(entry.strip())
         if index is None or not 0 <= index < count:
             break
@@ -109,9 +109,9 @@ def _leading_number(entry: str) -> int | None:
     return int(sign + digits[: min(length, 10)]) if length else None
 
 
-def _by_uuid(told: str, devices: Sequence[NvmlDevice]) -> list[int]:
+def _by_uuid(visible: str, devices: Sequence[NvmlDevice]) -> list[int]:
     listed: list[int] = []
-    for entry in told.split(","):
+    for entry in visible.split(","):
         # The beginning of a uuid is enough where it fits one device only.
         fitting = [
             index
@@ -126,7 +126,7 @@ def _by_uuid(told: str, devices: Sequence[NvmlDevice]) -> list[int]:
     return listed
 
 
-def _with_instances(devices: Sequence[NvmlDevice], told: str) -> Numbering:
+def _with_instances(devices: Sequence[NvmlDevice], names: str) -> Numbering:
     uuids: dict[str, tuple[int, str]] = {}
     for index, device in enumerate(devices):
         for instance in device.instances or ():
@@ -135,7 +135,7 @@ def _with_instances(devices: Sequence[NvmlDevice], told: str) -> Numbering:
             uuids[instance.uuid] = uuids[old_name] = place
     numbers: dict[str, int] = {}
     visible: set[int] = set()
-    for entry in told.split(","):
+    for entry in names.split(","):
         if entry not in uuids:
             break
         index, uuid = uuids[entry]

@@ -12,6 +12,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
+from trainprof.sampling.clock import NS_PER_S
+
 Reading = Callable[[Any, Any], dict[str, Any]]
 
 
@@ -26,10 +28,8 @@ class Tier(Enum):
 class Metric:
     """One question to the driver.
 
-    Attributes:
-        name: What `not_observed` calls it.
-        keys: What it adds to a device's entry.
-        readings: (nvml, handle) to these keys; the first one that is offered is used.
+    `name` is what `not_observed` calls it, `keys` what it adds to a device's entry. Of `readings`
+    (nvml, handle) the first that the driver offers is used.
     """
 
     name: str
@@ -38,12 +38,14 @@ class Metric:
     readings: tuple[Reading, ...]
 
 
-def _energy(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"energy_mj": nvml.nvmlDeviceGetTotalEnergyConsumption(handle)}
+def _number(key: str, function: str, *, unit: float | None = None) -> Reading:
+    """Returns a reading of one number, in units of `unit`."""
 
+    def read(nvml: Any, handle: Any) -> dict[str, Any]:
+        value = getattr(nvml, f"nvmlDeviceGet{function}")(handle)
+        return {key: value if unit is None else value / unit}
 
-def _power(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
+    return read
 
 
 def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -51,36 +53,15 @@ def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
     return {"utilization_gpu_percent": rates.gpu}
 
 
-def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    told = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    return {"memory_used_bytes": told.used, "memory_total_bytes": told.total}
+def _memory(nvml: Any, handle: Any, *, is_old: bool) -> dict[str, Any]:
+    """The call of old drivers counts as used what the driver reserves."""
+    version = {} if is_old else {"version": nvml.nvmlMemory_v2}
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, **version)
+    return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
 
-def _memory_with_reserved(nvml: Any, handle: Any) -> dict[str, Any]:
-    """The call of old drivers, which counts as used what the driver reserves."""
-    told = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"memory_used_bytes": told.used, "memory_total_bytes": told.total}
-
-
-def _power_limit(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
-
-
-def _temperature(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
-
-
-def _temperature_versioned(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"temperature_c": nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)}
-
-
-def _event_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {"clock_reasons": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)}
-
-
-def _throttle_reasons(nvml: Any, handle: Any) -> dict[str, Any]:
-    """The older name of the same call."""
-    return {"clock_reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)}
+def _temperature(nvml: Any, handle: Any, *, function: str) -> dict[str, Any]:
+    return {"temperature_c": getattr(nvml, function)(handle, nvml.NVML_TEMPERATURE_GPU)}
 
 
 def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
@@ -88,41 +69,47 @@ def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
 
     Where NVML tells pids of another PID namespace than ours (in a container), `is_here` is False.
     """
-    told = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses_{version}")(handle)
+    running = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses_{version}")(handle)
     processes = [
         {
             "pid": process.pid,
             "bytes": process.usedGpuMemory,
             "is_here": os.path.exists(f"/proc/{process.pid}"),
         }
-        for process in told
+        for process in running
     ]
     return {"processes": processes}
 
 
 METRICS: Final = (
     # First what its moment matters for: energy is power over time.
-    Metric("energy", Tier.EVERY_SAMPLE, ("energy_mj",), (_energy,)),
-    Metric("power", Tier.EVERY_SAMPLE, ("power_w",), (_power,)),
     Metric(
-        "utilization",
-        Tier.EVERY_SAMPLE,
-        ("utilization_gpu_percent",),
-        (_utilization,),
+        *("energy", Tier.EVERY_SAMPLE, ("energy_mj",)),
+        (_number("energy_mj", "TotalEnergyConsumption"),),
     ),
     Metric(
-        "memory",
-        Tier.EVERY_SAMPLE,
-        ("memory_used_bytes", "memory_total_bytes"),
-        (_memory, _memory_with_reserved),
+        *("power", Tier.EVERY_SAMPLE, ("power_w",)),
+        (_number("power_w", "PowerUsage", unit=1000),),
     ),
-    Metric("temperature", Tier.SELDOM, ("temperature_c",), (_temperature, _temperature_versioned)),
-    Metric("power_limit", Tier.SELDOM, ("power_limit_w",), (_power_limit,)),
-    Metric("clock_reasons", Tier.SELDOM, ("clock_reasons",), (_event_reasons, _throttle_reasons)),
+    Metric("utilization", Tier.EVERY_SAMPLE, ("utilization_gpu_percent",), (_utilization,)),
     Metric(
-        "processes",
-        Tier.SELDOM,
-        ("processes",),
+        *("memory", Tier.EVERY_SAMPLE, ("memory_used_bytes", "memory_total_bytes")),
+        (partial(_memory, is_old=False), partial(_memory, is_old=True)),
+    ),
+    Metric(
+        *("temperature", Tier.SELDOM, ("temperature_c",)),
+        tuple(partial(_temperature, function=f"nvmlDeviceGetTemperature{v}") for v in ("", "V")),
+    ),
+    Metric(
+        *("power_limit", Tier.SELDOM, ("power_limit_w",)),
+        (_number("power_limit_w", "EnforcedPowerLimit", unit=1000),),
+    ),
+    Metric(  # the older name of the same call is the second
+        *("clock_reasons", Tier.SELDOM, ("clock_reasons",)),
+        tuple(_number("clock_reasons", f"CurrentClocks{x}Reasons") for x in ("Event", "Throttle")),
+    ),
+    Metric(
+        *("processes", Tier.SELDOM, ("processes",)),
         (partial(_processes, version="v3"), partial(_processes, version="v2")),
     ),
 )
@@ -153,13 +140,13 @@ def is_mig_enabled(nvml: Any, handle: Any) -> bool:
 
 def mig_instances(nvml: Any, handle: Any) -> list[dict[str, Any]]:
     """Returns the instances of a GPU with MIG: uuid, gpu_instance, compute_instance."""
-    found = []
+    instances = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except Exception:
             continue  # a place where no instance was made
-        found.append(
+        instances.append(
             {
                 "uuid": _uuid(nvml, instance),
                 "gpu_instance": nvml.nvmlDeviceGetGpuInstanceId(instance),
@@ -167,4 +154,55 @@ def mig_instances(nvml: Any, handle: Any) -> list[dict[str, Any]]:
                 "memory_bytes": nvml.nvmlDeviceGetMemoryInfo(instance).total,
             }
         )
-    return found
+    return instances
+
+
+# A metric's calls may take this share of the time, all devices together: a driver's call may hold
+# a lock that the script needs.
+MAX_CALL_SHARE: Final = 0.02
+SELDOM_NS: Final = NS_PER_S
+MAX_INTERVAL_NS: Final = 30 * NS_PER_S
+# After a failure it is asked again a second later, then two, four, ...
+FIRST_RETRY_NS: Final = NS_PER_S
+_DOUBLINGS: Final = 5
+# A tick's own time may jitter by this much against the ones before.
+_SLACK_NS: Final = 10_000_000
+
+
+class MetricPace:
+    """Says when one metric of one device is due; `devices` share the driver."""
+
+    def __init__(self, tier: Tier, interval_ns: int, devices: int) -> None:
+        self._tier = tier
+        self._devices = devices
+        self._nominal_ns = max(interval_ns, SELDOM_NS) if tier is Tier.SELDOM else interval_ns
+        self._interval_ns = self._nominal_ns
+        self._next_ns = 0
+        self._last_took_ns = 0
+        self._failures = 0
+
+    @property
+    def next_ns(self) -> int:
+        """When it is due, in ns; 0 at every sample."""
+        return self._next_ns
+
+    @property
+    def slowed_ns(self) -> int | None:
+        """From call to call in ns where that is more than the tier says, else None."""
+        return self._interval_ns if self._interval_ns > self._nominal_ns else None
+
+    def is_due(self, tick_ns: int) -> bool:
+        """Tells whether to ask at this sample."""
+        return tick_ns >= self._next_ns
+
+    def asked(self, tick_ns: int, took_ns: int, *, is_answered: bool) -> None:
+        """Takes in how a call went at the sample of `tick_ns`."""
+        # One quick call of two clears it: on a busy machine any call may be late once.
+        affordable_ns = int(min(took_ns, self._last_took_ns) * self._devices / MAX_CALL_SHARE)
+        self._last_took_ns = took_ns
+        self._failures = 0 if is_answered else min(self._failures + 1, _DOUBLINGS + 1)
+        retry_ns = FIRST_RETRY_NS << self._failures - 1 if self._failures else 0
+        wanted_ns = min(max(affordable_ns, retry_ns), MAX_INTERVAL_NS)
+        self._interval_ns = max(self._nominal_ns, wanted_ns)
+        is_at_every_sample = self._tier is Tier.EVERY_SAMPLE and self.slowed_ns is None
+        self._next_ns = 0 if is_at_every_sample else tick_ns + self._interval_ns - _SLACK_NS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainprof.sampling.clock import NS_PER_S
-from trainprof.sampling.cores import FILESYSTEM_ROOT, cpu_pressure_file, throttle_file
+from trainprof.sampling.machine import FILESYSTEM_ROOT, cpu_pressure_file, throttle_file
 from trainprof.sampling.procfs import labelled_int, read_bytes
 
 Sample = dict[str, Any]
@@ -32,17 +32,12 @@ _VIRTUAL_INTERFACE: Final = re.compile(
 )
 
 
-class ProcfsHost:
-    """Reads the machine's counters from /proc: about a tenth of what psutil takes.
+class HostReader:
+    """Reads the machine's counters from /proc: a tenth of the time that psutil takes."""
 
-    Args:
-        root: Where `/proc` is looked up.
-        ticks_per_s: Unit of the kernel's CPU times; None asks the system.
-    """
-
-    def __init__(self, root: Path = FILESYSTEM_ROOT, ticks_per_s: int | None = None) -> None:
+    def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
-        self._tick_ns = NS_PER_S // (ticks_per_s or os.sysconf("SC_CLK_TCK"))
+        self._tick_ns = NS_PER_S // os.sysconf("SC_CLK_TCK")
         self._throttle_file = throttle_file(root)
         # Once for all: counters of two places have nothing to do with each other.
         self._pressure_files = {x: f"{self._proc}/pressure/{x}" for x in PRESSURE_RESOURCES}
@@ -75,59 +70,17 @@ class ProcfsHost:
 
     def _pressure(self) -> Sample:
         files = self._pressure_files.items()
-        told = {name: stall(read_bytes(file) or b"") for name, file in files}
-        return {name: stalled for name, stalled in told.items() if stalled}
+        stalls = {name: stall(read_bytes(file) or b"") for name, file in files}
+        return {name: stalled for name, stalled in stalls.items() if stalled}
 
     def _read(self, name: str) -> bytes:
         return read_bytes(f"{self._proc}/{name}") or b""
 
 
-class PsutilHost:
-    """Reads the machine's counters through psutil, where there is no /proc."""
-
-    def sample(self) -> Sample:
-        """Returns what the machine tells now; no load or pressure where psutil knows none."""
-        import psutil
-
-        times, cores = psutil.cpu_times(), psutil.cpu_times(percpu=True)
-        virtual, swap = psutil.virtual_memory(), psutil.swap_memory()
-        sample: Sample = {
-            "cpu": _psutil_modes(times),
-            "cores_busy_ns": [busy_ns(_psutil_modes(core)) for core in cores],
-            "context_switches": psutil.cpu_stats().ctx_switches,
-            "memory_total_bytes": virtual.total,
-            "memory_available_bytes": virtual.available,
-            "swap_total_bytes": swap.total,
-            "swap_used_bytes": swap.used,
-            "load": list(psutil.getloadavg()),
-        }
-        disks = psutil.disk_io_counters()
-        if disks is not None:
-            sample["disk_read_bytes"] = disks.read_bytes
-            sample["disk_write_bytes"] = disks.write_bytes
-        cards = psutil.net_io_counters(pernic=True)
-        physical = [cards[name] for name in cards if _is_own_traffic(name, cards)]
-        if physical:
-            sample["network_received_bytes"] = sum(card.bytes_recv for card in physical)
-            sample["network_sent_bytes"] = sum(card.bytes_sent for card in physical)
-        return sample
-
-
-def host_reader(root: Path = FILESYSTEM_ROOT) -> ProcfsHost | PsutilHost:
-    """Returns the cheapest reader this machine offers."""
-    return ProcfsHost(root) if (root / "proc" / "stat").exists() else PsutilHost()
-
-
 def cpu_times(stat: bytes, tick_ns: int) -> Sample:
-    """Returns CPU times and context switches of a /proc/stat text.
+    """Returns `cpu` {mode_ns}, `cores_busy_ns` and `context_switches` of a /proc/stat text.
 
-    Args:
-        stat: The file's content.
-        tick_ns: Length of one of its ticks, in ns.
-
-    Returns:
-        `cpu` {mode_ns}, `cores_busy_ns` (position = core number, None = core offline) and
-        `context_switches`.
+    `cores_busy_ns` is by core number, None for a core that is offline; `tick_ns` is its time unit.
     """
     sample: Sample = {}
     cores: dict[int, int] = {}
@@ -159,16 +112,16 @@ def busy_ns(modes: dict[str, int]) -> int:
 def throttled(cpu_stat: bytes) -> Sample:
     """Returns `throttled_us`: for how long a CPU quota has stopped the cgroup so far."""
     for name, unit in ((b"throttled_usec ", 1), (b"throttled_time ", 1000)):  # cgroup v2, v1
-        told = labelled_int(cpu_stat, name)
-        if told is not None:
-            return {"throttled_us": told // unit}
+        time = labelled_int(cpu_stat, name)
+        if time is not None:
+            return {"throttled_us": time // unit}
     return {}
 
 
 def clock_rate(cpuinfo: bytes) -> Sample:
     """Returns `cpu_mhz`: the mean over the cores of what they ran at, where that is told."""
-    told = [float(found) for found in _CLOCK_RATE.findall(cpuinfo)]
-    return {"cpu_mhz": sum(told) / len(told)} if told else {}
+    rates = [float(rate) for rate in _CLOCK_RATE.findall(cpuinfo)]
+    return {"cpu_mhz": sum(rates) / len(rates)} if rates else {}
 
 
 def memory(meminfo: bytes) -> Sample:
@@ -192,10 +145,10 @@ def memory(meminfo: bytes) -> Sample:
 def shared_memory(directory: str) -> Sample:
     """Returns the size of the file system in which processes share memory, and what is taken."""
     try:
-        told = os.statvfs(directory)
+        status = os.statvfs(directory)
     except OSError:
         return {}
-    total, free = told.f_blocks * told.f_frsize, told.f_bfree * told.f_frsize
+    total, free = status.f_blocks * status.f_frsize, status.f_bfree * status.f_frsize
     return {"shm_total_bytes": total, "shm_used_bytes": total - free} if total else {}
 
 
@@ -267,11 +220,3 @@ def stall(pressure: bytes) -> dict[str, int]:
             if field.startswith(b"total="):
                 totals[f"{label.decode('ascii', 'replace')}_us"] = int(field[6:])
     return totals
-
-
-def _psutil_modes(times: Any) -> dict[str, int]:
-    return {
-        f"{mode}_ns": int(getattr(times, mode) * NS_PER_S)
-        for mode in CPU_MODES
-        if hasattr(times, mode)
-    }

@@ -31,11 +31,9 @@ class NothingToSample(Exception):
 
 
 class Pace:
-    """Says how long to wait between ticks: longer where they are dear or the run is long.
+    """Says how long to wait between ticks: longer where they are slow or the run is long.
 
-    Args:
-        interval_s: From tick to tick, in s; the pace never goes below.
-        max_tick_share: Share of the interval that a tick may take.
+    `interval_s` is the shortest; a tick may take `max_tick_share` of the interval.
     """
 
     def __init__(self, interval_s: float, max_tick_share: float = MAX_TICK_SHARE) -> None:
@@ -79,13 +77,9 @@ class Pace:
 
 
 class SampleFile:
-    """Appends JSON lines, each in one write, until that fails; then it stays silent.
+    """Appends JSON lines, each in one write, until that fails; `failure` says why.
 
-    Args:
-        path: Made at the first line, mode 0600.
-
-    Attributes:
-        failure: Why nothing more is written, or None.
+    The file is made at the first line, mode 0600.
     """
 
     def __init__(self, path: Path) -> None:

@@ -2,6 +2,10 @@
 
 A process is known by (pid, start time): a pid alone may be given to another. One that vanishes
 while it is read is left out.
+
+The states of those that read from storage are sampled far more often: Linux accounts for the time
+that a thread waits for block devices only where it is asked to (kernel.task_delayacct, off by
+default since 5.14). In state D a thread waits for storage, local or NFS; FUSE lets it sleep.
 """
 
 from __future__ import annotations
@@ -9,25 +13,34 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainprof.record.masking import masked_text
 from trainprof.sampling.clock import NS_PER_S
-from trainprof.sampling.cores import FILESYSTEM_ROOT
+from trainprof.sampling.machine import FILESYSTEM_ROOT
 from trainprof.sampling.procfs import labelled_int, read_bytes
-
-if TYPE_CHECKING:
-    import psutil
 
 # The kernel walks all page tables for it: milliseconds per GB, so seldom and never for long.
 PSS_INTERVAL_NS: Final = 10 * NS_PER_S
 PSS_MAX_SHARE: Final = 1 / 500
 
-# Processes known as not ours are looked at again this often, should a pid be given out again.
+# Processes known as not ours are read again this often: a pid may be reused.
 OUTSIDERS_INTERVAL_NS: Final = 10 * NS_PER_S
+
+WATCH_INTERVAL_S: Final = 0.04
+# While nobody reads.
+IDLE_INTERVAL_NS: Final = NS_PER_S // 4
+# Each interval is so much longer or shorter than its mean, or steps of as many ms would always be
+# met in the same place.
+_SPREAD: Final = 0.5
+_GOLDEN_SHARE: Final = 0.6180339887498949
+_COUNTERS: Final = ("read_bytes", "major_faults")
+_WAITING, _ASLEEP = "D", "S"
+# Of a process with more threads only the main one is read.
+_MOST_THREADS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +66,11 @@ class ProcessStat:
     rss_bytes: int
 
 
-class ProcfsTree:
+class ProcessTree:
     """Reads a process and all its descendants from /proc.
 
     A descendant stays in the tree when its parent ends. One whose parent ended before the tree was
-    first read with it (a daemon) is not found.
-
-    Args:
-        root_pid: The process at the top; its pid is not followed to another process.
-        root: Where `/proc` is looked up.
-        now_ns: Clock for what is read seldom, in ns.
+    first read with it (a daemon) is not found. `now_ns` is a clock for what is read seldom.
     """
 
     def __init__(
@@ -198,61 +206,10 @@ class ProcfsTree:
         self._next_pss_ns = ended_ns + pause_ns
 
 
-class PsutilTree:
-    """Reads a process and all its descendants through psutil, where there is no /proc.
-
-    Args:
-        root_pid: The process at the top.
-        now_ns: Clock for what is read seldom, in ns.
-    """
-
-    def __init__(self, root_pid: int, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._root_pid = root_pid
-        self._now_ns = now_ns
-        self._root: psutil.Process | None = None
-        self._next_pss_ns = 0
-
-    def sample(self) -> dict[str, Any] | None:
-        """Returns `processes`, one entry per process; None when the root is gone."""
-        import psutil
-
-        try:
-            # Kept: it remembers the start time, so another process with this pid is refused.
-            self._root = self._root or psutil.Process(self._root_pid)
-            processes = [self._root, *self._root.children(recursive=True)]
-        except psutil.Error:
-            return None
-        now_ns = self._now_ns()
-        with_pss = now_ns >= self._next_pss_ns
-        if with_pss:
-            self._next_pss_ns = now_ns + PSS_INTERVAL_NS
-        entries = []
-        for process in processes:
-            try:
-                entries.append(_psutil_entry(process, with_pss=with_pss))
-            except psutil.Error:  # vanished, or not ours to read
-                continue
-        return {"processes": entries} if entries else None
-
-
-def tree_reader(
-    root_pid: int,
-    root: Path = FILESYSTEM_ROOT,
-    now_ns: Callable[[], int] = time.perf_counter_ns,
-) -> ProcfsTree | PsutilTree:
-    """Returns the cheapest reader this machine offers."""
-    if (root / "proc" / "stat").exists():
-        return ProcfsTree(root_pid, root, now_ns)
-    return PsutilTree(root_pid, now_ns)
-
-
 def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None:
-    """Returns what a /proc/<pid>/stat text tells, or None of a process that is all but gone.
+    """Returns what a /proc/<pid>/stat text holds, or None of a process that is all but gone.
 
-    Args:
-        text: The file's content; the name in it may hold blanks and parentheses.
-        tick_ns: Length of one of its ticks, in ns.
-        page_bytes: Size of one of its pages.
+    The name in it may hold blanks and parentheses.
     """
     opening, closing = text.find(b"("), text.rfind(b")")
     try:
@@ -277,35 +234,56 @@ def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None
         return None
 
 
-def _psutil_entry(process: psutil.Process, *, with_pss: bool) -> dict[str, Any]:
-    """Returns one process's counters; what the platform does not offer is left out.
+class ReadingWatch:
+    """Samples the main threads of processes that have read lately, and those that read for them."""
 
-    Raises:
-        psutil.Error: If the process is gone or may not be read.
-    """
-    with process.oneshot():
-        times = process.cpu_times()
-        entry = {
-            "pid": process.pid,
-            "ppid": process.ppid(),
-            "started_ns": int(process.create_time() * NS_PER_S),
-            "name": masked_text(process.name()),
-            "user_ns": int(times.user * NS_PER_S),
-            "system_ns": int(times.system * NS_PER_S),
-            "reaped_ns": int((times.children_user + times.children_system) * NS_PER_S),
-            "rss_bytes": process.memory_info().rss,
-            "threads": process.num_threads(),
-        }
-        if process.status() == "zombie":
-            entry["state"] = "Z"
-        switches = process.num_ctx_switches()
-        entry["voluntary_switches"] = switches.voluntary
-        entry["involuntary_switches"] = switches.involuntary
-        if hasattr(process, "io_counters"):
-            traffic = process.io_counters()
-            entry["read_bytes"], entry["write_bytes"] = traffic.read_bytes, traffic.write_bytes
-        if with_pss:
-            pss_bytes = getattr(process.memory_full_info(), "pss", None)
-            if pss_bytes is not None:
-                entry["pss_bytes"] = pss_bytes
-    return entry
+    def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
+        self._proc = str(root).rstrip("/") + "/proc"
+        self._watched: tuple[int, ...] = ()
+        self._counted: dict[tuple[int, int], list[int]] = {}
+        self._place = 0.0
+
+    def choose(self, processes: Iterable[Mapping[str, Any]]) -> None:
+        """Chooses the processes to sample from now on, from entries of `ProcessTree.sample`."""
+        watched, counted = [], {}
+        for entry in processes:
+            key = entry["pid"], entry["started_ns"]
+            counted[key] = [entry.get(name, 0) for name in _COUNTERS]
+            before = self._counted.get(key, [0] * len(_COUNTERS))
+            if any(now > then for now, then in zip(counted[key], before, strict=True)):
+                watched.append(entry["pid"])
+        self._counted, self._watched = counted, tuple(watched)
+
+    def sample(self) -> dict[str, Any] | None:
+        """Returns `states`, a letter by pid, as in /proc/<pid>/stat; None while nobody reads."""
+        states = {}
+        for pid in self._watched:
+            state = self._state(f"{pid}/task/{pid}")
+            if state == _ASLEEP and self._has_reader(pid):
+                state = _WAITING
+            if state:
+                states[str(pid)] = state
+        return {"states": states} if states else None
+
+    def _state(self, thread: str) -> str:
+        """Returns the letter of a thread, "" where it is gone."""
+        text = read_bytes(f"{self._proc}/{thread}/stat") or b""
+        name_end = text.rfind(b")")  # the name may hold any character
+        return text[name_end + 2 : name_end + 3].decode("ascii", "replace") if name_end >= 0 else ""
+
+    def _has_reader(self, pid: int) -> bool:
+        """Whether one of few threads waits for storage, for the main one, as a rule."""
+        try:
+            threads = os.listdir(f"{self._proc}/{pid}/task")
+        except OSError:
+            return False
+        return 1 < len(threads) <= _MOST_THREADS and any(
+            self._state(f"{pid}/task/{thread}") == _WAITING for thread in threads
+        )
+
+    def pause_ns(self, interval_ns: int) -> int:
+        """Returns how long to wait for the next sample, where that is `interval_ns` on average."""
+        if not self._watched:
+            return max(interval_ns, IDLE_INTERVAL_NS)
+        self._place = (self._place + _GOLDEN_SHARE) % 1.0
+        return round(interval_ns * (1 - _SPREAD + 2 * _SPREAD * self._place))

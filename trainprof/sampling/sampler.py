@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from trainprof.record.run_directory import RunDirectory
 from trainprof.sampling.clock import Clock
-from trainprof.sampling.cores import FILESYSTEM_ROOT
 from trainprof.sampling.gpu import GpuReader
-from trainprof.sampling.host import host_reader
+from trainprof.sampling.host import HostReader
 from trainprof.sampling.loop import SampleLoop, SampleStream
-from trainprof.sampling.process_tree import tree_reader
-from trainprof.sampling.reading_watch import WATCH_INTERVAL_S, ReadingWatch
+from trainprof.sampling.machine import FILESYSTEM_ROOT
+from trainprof.sampling.process_tree import WATCH_INTERVAL_S, ProcessTree, ReadingWatch
 
 DEFAULT_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 0.5
@@ -38,14 +37,14 @@ class Sampler:
     """Samples until it is stopped; nothing that hangs or fails in it reaches the caller.
 
     GPUs have a thread of their own: a driver's call may take long, or never return. So have the
-    states of processes that read, which are looked at more often.
+    states of processes that read, which are sampled more often.
 
     Args:
         directory: The run directory; its `samples` must exist.
         root_pid: The script's process; its descendants are sampled with it.
         interval_s: From sample to sample, in s.
         clock: Stamps and paces.
-        filesystem_root: Where `/proc` is looked up.
+        filesystem_root: Where `/proc` is read from.
         script_environ: The environment that the script was started with.
         gpu_reader: Reads the GPUs.
     """
@@ -62,8 +61,8 @@ class Sampler:
         gpu_reader: GpuReader | None = None,
     ) -> None:
         self._clock = clock or Clock()
-        self._host = host_reader(filesystem_root)
-        self._tree = tree_reader(root_pid, filesystem_root, self._clock.now_ns)
+        self._host = HostReader(filesystem_root)
+        self._tree = ProcessTree(root_pid, filesystem_root, self._clock.now_ns)
         self._watch = ReadingWatch(filesystem_root)
         gpu_interval_s = max(interval_s, MIN_GPU_INTERVAL_S)
         gpus = gpu_reader or GpuReader(

@@ -76,11 +76,7 @@ def up_to(share: float) -> Interval:
 
 
 def together(candidates: Sequence[Candidate]) -> Candidate:
-    """Returns several changes as one; what each gives at most is multiplied.
-
-    Args:
-        candidates: Of different subjects, one or more.
-    """
+    """Returns changes of different subjects as one; what each gains at most is multiplied."""
     if len(candidates) == 1:
         return candidates[0]
     known = [candidate.predicted for candidate in candidates if candidate.predicted is not None]

@@ -14,7 +14,6 @@ from trainprof.analysis.pipeline.bounds import MODEL_ERROR, predict
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.pipeline.trial_pace import fewest_alone
 from trainprof.analysis.summary.levels import LEAST_GAIN
-from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.gain import FASTER_REST, times_without
@@ -109,7 +108,8 @@ def plan(
     if not waited:
         return Plan((), tuple(worthwhile), optimizers=optimizers)
     ceiling = interval_without(_ceiling(context, waited[0], others=waited[1:]), saves)
-    alone = _alone(waited[0])
+    alone, drawn = _alone(waited[0]), waited[0].loader
+    ahead = (drawn.num_workers or 0) * (drawn.prefetch_factor or USUAL_PREFETCH)
     return Plan(
         (waited[0].loader.site,),
         tuple(worthwhile),
@@ -118,7 +118,7 @@ def plan(
         alone=alone and (alone[0] * (1 - saves), alone[1] * (1 - saves)),
         pass_batches=_pass_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(loader.loader.site for loader in waited)),
-        fewest_alone=_fewest_alone(waited[0].loader),
+        fewest_alone=fewest_alone(ahead),
         steps_per_batch=steps_per_batch(context),
         steps_of_a_pass=steps_of_a_pass(context),
         optimizers=optimizers,
@@ -245,10 +245,6 @@ def _alone(feeder: Feeder) -> Interval | None:
     speedup = played.speedup_over(feeder.measured.step_s)
     is_quick = float(np.mean(feeder.inputs.fetch_s)) < QUICK_BATCH_S
     return speedup.low, speedup.high * (WARM_TIMES if is_quick else 1.0)
-
-
-def _fewest_alone(loader: Loader) -> int:
-    return fewest_alone((loader.num_workers or 0) * (loader.prefetch_factor or USUAL_PREFETCH))
 
 
 def _pass_batches(feeder: Feeder) -> int | None:

@@ -14,12 +14,12 @@ from trainprof.compare.comparability import GPU, TORCH, ground_of, ground_of_hos
 from trainprof.compare.compared_run import ComparedRun
 from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import summarize
-from trainprof.launch.installed_torch import installed_torch
 from trainprof.launch.manifest import host_now
+from trainprof.launch.sources import installed_torch
 from trainprof.launch.target import Target
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
 from trainprof.tune.runner import label_of
 from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, TrialRunner, was_in_vain
 from trainprof.tune.trial_reading import read, save_json
@@ -195,11 +195,7 @@ class RememberingRunner:
 
 
 def read_journal(directory: RunDirectory) -> Journal:
-    """Returns the journal that a `tune` run left.
-
-    Raises:
-        JournalDamaged: If there is none, or it is none of ours.
-    """
+    """Returns the journal that a `tune` run left; JournalDamaged if there is none of ours."""
     path: Path = directory.path / FILE
     try:
         content = json.loads(read_run_file(path, LARGEST_BYTES))
@@ -290,11 +286,7 @@ def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuses where trials would run under variables that give them another pace.
-
-    Raises:
-        CannotResume: With what is another.
-    """
+    """Raises CannotResume where trials would run under variables that give them another pace."""
     # Without the variable a script sees all devices, and they may be as many.
     both = before.keys() & now.keys()
     names = [x for x in {**before, **now} if x != _NUMBER_OF_DEVICES or x in both]
@@ -302,11 +294,7 @@ def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuses where trials would stand on other ground, as `ground_of` tells it.
-
-    Raises:
-        CannotResume: With what is another.
-    """
+    """Raises CannotResume where trials would stand on other ground, as `ground_of` has it."""
     # On which of several GPUs it was takes a while to see.
     one_gpu = [set(side.get(GPU, "").split(", ")) for side in (before, now)]
     is_same = bool(one_gpu[0] & one_gpu[1])
@@ -314,11 +302,7 @@ def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Refuses what would make later trials unlike earlier ones, as far as both are known.
-
-    Raises:
-        CannotResume: With what is another.
-    """
+    """Raises CannotResume with what makes later trials unlike earlier ones, if both are known."""
     changed = [
         f"{what} was {before[what]} and is {value}"
         for what, value in now.items()

@@ -99,11 +99,7 @@ def steps_of_a_pass(context: RunContext) -> float | None:
 
 
 def _next_start_tells(feeder: Feeder, batches: float) -> bool:
-    """Whether training is visibly slower for starts of passes, or may be with workers.
-
-    Args:
-        batches: Of a pass.
-    """
+    """Whether training is visibly slower for starts of passes of so many batches, or may be."""
     loader = feeder.loader
     if not loader.num_workers:
         # Of one that has a length the first start alone tells.
@@ -175,16 +171,14 @@ def _fewest_workers(
     return tried[first:]
 
 
-def _settings(modelled_loader: Modelled) -> list[Setting]:
-    loader, now = modelled_loader.feeder.loader, modelled_loader.feeder.loader.num_workers or 0
+def _settings(modelled: Modelled) -> list[Setting]:
+    loader, now = modelled.feeder.loader, modelled.feeder.loader.num_workers or 0
     # Workers that are there already stay as they are from pass to pass: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
-        replace(
-            modelled_loader.inputs.setting, workers=workers, is_persistent=stays and workers > 0
-        )
+        replace(modelled.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
         for workers in (0, *TRIED_WORKERS)
-        if may_have_workers(modelled_loader.feeder, workers)
+        if may_have_workers(modelled.feeder, workers)
     ]
 
 

@@ -132,16 +132,16 @@ class Measurements:
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs trained as the baseline's.
 
-        Of a loader alone: how many times as many batches it gave as the baseline's steady steps
-        took.
+        Of a loader alone: its batches against the baseline's steady steps.
         """
         both = self.alike(trial.name)
         if both.is_too_short:
             return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
-        base, other = (
-            [pace for run in runs if (pace := _pace_of(run, trial)) is not None]
+        paces = (
+            [run.pace if trial.data == "alone" else run.training_pace for run in runs]
             for runs in (both.base, both.other)
         )
+        base, other = ([pace for pace in side if pace is not None] for side in paces)
         return self.compared(base, other) if base and other else None
 
     def alike(self, name: str) -> Alike:
@@ -183,10 +183,6 @@ class Measurements:
 def _kind(failure: str) -> str:
     """Returns the exception's class, or the exit status: messages name files of a trial's own."""
     return failure.partition(":")[0]
-
-
-def _pace_of(run: Measured, trial: Trial) -> Pace | None:
-    return run.pace if trial.data == "alone" else run.training_pace
 
 
 def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:

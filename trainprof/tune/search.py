@@ -145,10 +145,9 @@ class Search:
         self._left_out: list[str] = []
 
     def run(self) -> Measurements:
-        """Returns what was found; also when it was interrupted or the budget is spent.
+        """Returns what was measured; also when it was interrupted or the budget is spent.
 
-        Raises:
-            CannotTune: If the script as it is does not train for long enough to be measured.
+        Raises CannotTune if the baseline does not train for long enough to be measured.
         """
         known = self.known
         try:
@@ -215,11 +214,7 @@ class Search:
         return base
 
     def _first_as_baseline(self, warm_up: Measured, takes_s: float | None) -> Measured:
-        """Counts the warm-up as the baseline: another one would leave no time for a change.
-
-        Raises:
-            CannotTune: If it made too few steps for that.
-        """
+        """Counts the warm-up as the baseline: another one would leave no time for a change."""
         if not warm_up.is_ok:
             raise self._too_short(warm_up, warm_up.seconds, takes_s)
         base = self.known.runs[-1] = replace(warm_up, trial=baseline())
@@ -308,9 +303,9 @@ class Search:
             self._expect([candidate.name for candidate in left])
             candidate = left.pop(0)
             if candidate.subject in _OF_LOADING and self._data_is_free_enough(plan):
-                self.known.plan = _without(
-                    plan, "no change of loading is tried: free data is no faster"
-                )
+                note = "no change of loading is tried: free data is no faster"
+                if note not in plan.notes:
+                    self.known.plan = replace(plan, notes=(*plan.notes, note))
                 continue
             self._try(candidate)
         self._expect([])
@@ -386,11 +381,9 @@ class Search:
         return bool(self._to_repeat())
 
     def _to_repeat(self) -> list[Trial]:
-        return [trial for trial in self._undecided() if self._made[trial.name] < _MOST_RUNS]
-
-    def _undecided(self) -> list[Trial]:
         contended = contenders(self.known, _REPEATED_AT_MOST)
-        return [trial for trial in contended if not is_decided(self.known, trial)]
+        undecided = [trial for trial in contended if not is_decided(self.known, trial)]
+        return [trial for trial in undecided if self._made[trial.name] < _MOST_RUNS]
 
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
@@ -455,7 +448,10 @@ class Search:
         measured = self.known.judged(self.runner.run(trial, number, limits))
         if is_known:
             self._ends_s += self.now() - began_s
-        elif was_in_vain(measured, limits) and not self._has_hung(measured):
+        elif was_in_vain(measured, limits) and (
+            # It had the time to make a step, as the baseline does.
+            measured.outcome != HUNG or measured.seconds < _HANGS_AFTER * self._usual_s
+        ):
             detail = f"the budget was over after {measured.steps} of its steps"
             measured = replace(measured, outcome=CUT_SHORT, detail=detail)
         if trial.data == "alone" and self.known.plan is not None:
@@ -473,10 +469,6 @@ class Search:
         if measured.outcome == INTERRUPTED:
             raise _Ended(INTERRUPTED)
         return measured
-
-    def _has_hung(self, run: Measured) -> bool:
-        """Whether a run had the time to make a step, as the baseline does."""
-        return run.outcome == HUNG and run.seconds >= _HANGS_AFTER * self._usual_s
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
         plan = self.known.plan
@@ -514,7 +506,3 @@ class Search:
 
 def _ceiling(plan: Plan) -> Trial:
     return ceiling(plan.free_sites or plan.sites, plan.pass_batches)
-
-
-def _without(plan: Plan, note: str) -> Plan:
-    return plan if note in plan.notes else replace(plan, notes=(*plan.notes, note))

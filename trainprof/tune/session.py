@@ -96,9 +96,9 @@ def begin(options: TuneOptions) -> TuneRun:
     target = resolve(options.script.words, options.script.module)
     sandbox = _sandbox(options, _existing(options.output))
     now_ns = time.time_ns()
-    directory = create_run_directory(
-        options.output, f"tune-{target.stem}", _without_rank(os.environ), time_ns=now_ns
-    )
+    # It starts its ranks itself.
+    environ = {name: value for name, value in os.environ.items() if name != "RANK"}
+    directory = create_run_directory(options.output, f"tune-{target.stem}", environ, time_ns=now_ns)
     manifest = _manifest(options.script, target, name=run_name(directory), time_ns=now_ns)
     save_json(directory.manifest, {**manifest, "kind": "tune"})
     asked = _asked(options, target, manifest)
@@ -272,12 +272,9 @@ def tune(
 
 @contextlib.contextmanager
 def alone_in(directory: RunDirectory) -> Iterator[None]:
-    """Holds a `tune` run's directory; a process that is killed holds it no longer.
+    """Holds a `tune` run's directory until its process ends; AlreadyTuning if another one does.
 
     Where the file system knows no locks nothing is held.
-
-    Raises:
-        AlreadyTuning: If another process holds it.
     """
     descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -333,8 +330,3 @@ def _here() -> Path | None:
 def _as_typed(path: Path) -> str:
     here = os.getcwd().rstrip(os.sep) + os.sep
     return str(path).removeprefix(here)
-
-
-def _without_rank(environ: Mapping[str, Any]) -> dict[str, str]:
-    """A `tune` run starts its ranks itself."""
-    return {name: value for name, value in environ.items() if name != "RANK"}

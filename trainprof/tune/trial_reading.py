@@ -302,8 +302,7 @@ class CannotSave(TrainprofError):
 def save_json(path: Path, value: Any) -> None:
     """Writes a file of a `tune` run as `write_json` does.
 
-    Raises:
-        CannotSave: If the system refuses, or something else is in the file's place.
+    Raises CannotSave if the system refuses, or something else is in the file's place.
     """
     try:
         write_json(path, value)

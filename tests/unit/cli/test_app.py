@@ -5,14 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trainprof.cli.app import run_command
+from trainprof.cli.app import app, options_with_value, our_part, run_command, separated
 
 HEAVY = ("torch", "numpy", "rich", "psutil", "pynvml", "trainprof.analysis", "trainprof.report")
 
 
 @pytest.fixture(autouse=True)
-def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -42,9 +45,7 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--frobnicate"], 2, "No such option"),
     ],
 )
-def test_user_errors_are_one_line_and_a_hint(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, part: str
-) -> None:
+def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
     assert run_command(arguments) == status
     out, err = capsys.readouterr()
     assert out == ""
@@ -57,15 +58,13 @@ def test_user_errors_are_one_line_and_a_hint(
     assert not Path("trainprof-runs").exists()
 
 
-def test_debug_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_where_an_error_comes_from(capsys):
     assert run_command(["report", "nowhere", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_error_of_ours_is_one_line_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*arguments: object) -> None:
+def test_an_error_of_ours_is_one_line_too(monkeypatch, capsys):
+    def broken(*arguments):
         raise RuntimeError("odd\nthing")
 
     monkeypatch.setattr("trainprof.cli.report.find_run", broken)
@@ -79,19 +78,19 @@ def test_an_error_of_ours_is_one_line_too(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["report", "-h"]])
-def test_help_goes_to_stdout(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_help_goes_to_stdout(capsys, arguments):
     assert run_command(arguments) == 0
     out, err = capsys.readouterr()
     assert out.startswith("Usage: trainprof")
     assert err == ""
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys):
     assert run_command(["--version"]) == 0
     assert capsys.readouterr().out.startswith("trainprof ")
 
 
-def test_nothing_heavy_is_imported_before_the_script_starts() -> None:
+def test_nothing_heavy_is_imported_before_the_script_starts():
     text = f"""
 import sys
 from trainprof.cli.app import run_command
@@ -102,10 +101,59 @@ print([name for name in {HEAVY} if name in sys.modules])
     assert done.stdout == b"[]\n"
 
 
-def test_a_pipe_that_closes_early_is_no_traceback() -> None:
+def test_a_pipe_that_closes_early_is_no_traceback():
     command = [sys.executable, "-m", "trainprof", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+COMMAND = typer.main.get_command(app)
+VALUED = options_with_value(COMMAND.commands["run"])  # type: ignore[attr-defined]
+
+
+def test_which_options_take_a_value_comes_from_the_command():
+    assert {"-o", "--output", "-m", "--interval", "--max-steps", "--max-time"} <= VALUED
+    assert not {"-q", "--quiet", "-v", "--progress", "--debug", "--help"} & VALUED
+
+
+@pytest.mark.parametrize(
+    ("ours", "script"),
+    [
+        ([], ["x.py"]),
+        (["-q"], ["x.py", "-q", "--help", "-o", "d"]),
+        (["-o", "d"], ["x.py", "--", "y"]),
+        (["-od"], ["x.py"]),
+        (["--output=d", "--interval", "2"], ["x.py"]),
+        (["-qv", "--max-steps", "5"], ["x.py", "-m", "mod"]),
+        (["-qo", "d"], ["x.py"]),
+        (["-m", "mod"], ["--help"]),
+        (["-q", "-m", "mod"], ["--", "-o", "d"]),
+        (["-qm", "mod"], ["-q"]),
+        (["-mmod"], ["-q"]),
+        (["-o", "-m", "-m", "mod"], ["x"]),
+        (["--no-such-option"], ["x.py", "--no-such-option"]),
+        ([], ["-"]),
+    ],
+)
+def test_the_line_is_drawn_before_what_is_the_scripts(ours, script):
+    words = separated([*ours, *script], VALUED)
+    assert words == [*ours, "--", *script]
+    assert our_part(words) == ours
+
+
+def test_a_line_already_drawn_is_kept():
+    assert separated(["-q", "--", "x.py", "--", "-o"], VALUED) == ["-q", "--", "x.py", "--", "-o"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-q"], ["-o"], ["--help"], ["-m"], ["-m", "mod"]])
+def test_without_a_script_part_nothing_is_lost(arguments):
+    assert [word for word in separated(arguments, VALUED) if word != "--"] == arguments
+
+
+@given(st.lists(st.text(max_size=5)))
+def test_what_follows_the_script_is_never_ours(script_arguments):
+    words = separated(["-q", "x.py", *script_arguments], VALUED)
+    assert words == ["-q", "--", "x.py", *script_arguments]

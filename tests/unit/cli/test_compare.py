@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from support.compared_runs import recorded, steps_of
 from support.events import MS
 
-from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
-from trainprof.findings.summarize import summarize
-from trainprof.record.run_directory import RunDirectory, write_json
 
 Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs(tmp_path, monkeypatch):
     """Recorded runs under trainprof-runs: a1 a2 a3 of 1 ms, b1 b2 b3 of 2 ms, 12 steps in cut."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -33,54 +29,46 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return parent
 
 
-def make(parent: Path, name: str, forwards: list[int]) -> None:
+def make(parent, name, forwards):
     made = recorded(parent / "made", name, forwards=forwards)
     os.rename(made.path, parent / name)
     shutil.rmtree(parent / "made")
 
 
-def told(capsys: Captured, *words: str, status: int = 0) -> dict[str, object]:
+def json_of(capsys, *words, status=0):
     """What `compare --format json` prints."""
     assert run_command(["compare", *words, "--format", "json"]) == status
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    comparison = json.loads(capsys.readouterr().out)
+    assert isinstance(comparison, dict)
+    return comparison
 
 
-def test_runs_are_named_as_for_report(capsys: Captured) -> None:
+def test_runs_are_named_as_for_report(capsys):
     for words in (
         ["a1", "b3"],
         ["trainprof-runs/a1", "latest"],
         [os.path.abspath("trainprof-runs/a1"), "b3"],
     ):
-        assert told(capsys, *words)["verdict"] == "slower"
+        assert json_of(capsys, *words)["verdict"] == "slower"
 
 
-def test_the_page_says_the_answer_and_what_it_rests_on(capsys: Captured) -> None:
-    assert run_command(["compare", "a1", "b1"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert "OTHER IS SLOWER: a step" in out
-    assert "differences under 3.5 % can be chance" in out
-
-
-def test_each_other_is_compared_with_base(capsys: Captured) -> None:
+def test_each_other_is_compared_with_base(capsys):
     assert run_command(["compare", "a1", "a2", "b1", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [one["verdict"] for one in found] == ["no_visible_difference", "slower"]
-    assert [one["other"]["name"] for one in found] == ["a2", "b1"]
+    comparison = json.loads(capsys.readouterr().out)
+    assert [pair["verdict"] for pair in comparison] == ["no_visible_difference", "slower"]
+    assert [pair["other"]["name"] for pair in comparison] == ["a2", "b1"]
 
 
-def test_repeated_runs_are_given_by_options(capsys: Captured) -> None:
+def test_repeated_runs_are_given_by_options(capsys):
     sides = [word for name in ("a1", "a2", "a3") for word in ("--base", name)]
     sides += [word for name in ("b1", "b2", "b3") for word in ("--other", name)]
-    found = told(capsys, *sides)
-    assert found["verdict"] == "slower"
-    assert found["notes"] == ["Noise: 3 and 3 runs: the interval is that of their spread"]
+    comparison = json_of(capsys, *sides)
+    assert comparison["verdict"] == "slower"
+    assert comparison["notes"] == ["Noise: 3 and 3 runs: the interval is that of their spread"]
 
 
 @pytest.mark.parametrize(("percent", "status"), [("50", 1), ("50%", 1), ("0", 1), ("65", 0)])
-def test_the_gate_trips_by_the_near_bound(percent: str, status: int, capsys: Captured) -> None:
+def test_the_gate_trips_by_the_near_bound(percent, status, capsys):
     # A step of 2.45 ms instead of 1.45 ms: 69 % longer, and 62 % for certain.
     assert run_command(["compare", "a1", "b1", "--fail-if-slower", percent]) == status
     out, err = capsys.readouterr()
@@ -92,13 +80,13 @@ def test_the_gate_trips_by_the_near_bound(percent: str, status: int, capsys: Cap
         assert err == ""
 
 
-def test_the_gate_holds_for_a_run_that_is_faster_or_alike(capsys: Captured) -> None:
+def test_the_gate_holds_for_a_run_that_is_faster_or_alike(capsys):
     assert run_command(["compare", "b1", "a1", "--fail-if-slower", "0"]) == 0
     assert run_command(["compare", "a1", "a2", "--fail-if-slower", "0"]) == 0
     assert run_command(["compare", "a1", "a2", "b1", "--fail-if-slower", "5"]) == 1
 
 
-def test_a_gate_that_cannot_be_judged_does_not_pass(capsys: Captured) -> None:
+def test_a_gate_that_cannot_be_judged_does_not_pass(capsys):
     assert run_command(["compare", "a1", "cut", "--fail-if-slower", "5"]) == 2
     out, err = capsys.readouterr()
     assert "NO VERDICT" in out
@@ -108,60 +96,20 @@ def test_a_gate_that_cannot_be_judged_does_not_pass(capsys: Captured) -> None:
     assert run_command(["compare", "a1", "cut"]) == 0
 
 
-def ended(runs: Path, name: str, **end: object) -> None:
+def ended(runs, name, **end):
     """Writes how a run ended into its manifest."""
     manifest = runs / name / "manifest.json"
-    told = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(told | {"exit": told["exit"] | end}))
+    value = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(value | {"exit": value["exit"] | end}))
 
 
-def test_the_gate_does_not_pass_for_a_run_that_was_killed(runs: Path, capsys: Captured) -> None:
-    ended(runs, "a2", status=None, signal=9, reason="killed")
-    found = told(capsys, "a1", "a2", "--fail-if-slower", "5", status=2)
-    assert found["gate"] == {
-        "limit": 0.05,
-        "outcome": "not_judged",
-        "why": "OTHER was killed by signal 9",
-    }
-    assert found["verdict"] == "no_visible_difference"  # of the steps until then
-    assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 2
-    out, err = capsys.readouterr()
-    assert "GATE NOT JUDGED (at most 5 % longer): OTHER was killed by signal 9" in out
-    message, hint = err.splitlines()
-    assert message == (
-        "trainprof: a2: --fail-if-slower cannot be judged: OTHER was killed by signal 9"
-    )
-    assert hint.startswith("hint: ")
-    assert run_command(["compare", "a1", "a2"]) == 0
-
-
-def test_the_gate_does_not_pass_for_another_script(runs: Path, capsys: Captured) -> None:
-    manifest = runs / "a2" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("train.py", "evaluate.py"))
-    assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 0  # a copy of it
-    told = json.loads(manifest.read_text()) | {"script_sha256": "1" * 64}
-    manifest.write_text(json.dumps(told))
-    assert run_command(["compare", "a1", "a2", "--fail-if-slower", "5"]) == 2
-    assert "judged: script train.py -> evaluate.py" in capsys.readouterr().err
-
-
-def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs: Path, capsys: Captured) -> None:
+def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs, capsys):
     ended(runs, "a2", status=None, signal=9, reason="killed")
     assert run_command(["compare", "a1", "a2", "b1", "a3", "--fail-if-slower", "5"]) == 1
     first, hint, second = capsys.readouterr().err.splitlines()
     assert first.startswith("trainprof: a2: --fail-if-slower cannot be judged")
     assert hint.startswith("hint: ")
     assert second.startswith("trainprof: b1: a step takes")
-
-
-def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
-    tripped = told(capsys, "a1", "b1", "--fail-if-slower", "50", status=1)["gate"]
-    assert isinstance(tripped, dict)
-    assert (tripped["limit"], tripped["outcome"]) == (0.5, "tripped")
-    passed = told(capsys, "a1", "a2", "--fail-if-slower", "5")["gate"]
-    assert isinstance(passed, dict)
-    assert passed["outcome"] == "passed"
-    assert told(capsys, "a1", "b1")["gate"] is None
 
 
 @pytest.mark.parametrize(
@@ -181,7 +129,7 @@ def test_the_json_says_what_the_gate_says(capsys: Captured) -> None:
         (["a1", "b1", "--format", "html"], "'html' is none of terminal, json, markdown"),
     ],
 )
-def test_user_errors_are_one_line_and_a_hint(words: list[str], part: str, capsys: Captured) -> None:
+def test_user_errors_are_one_line_and_a_hint(words, part, capsys):
     assert run_command(["compare", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -190,7 +138,7 @@ def test_user_errors_are_one_line_and_a_hint(words: list[str], part: str, capsys
     assert hint.startswith("hint: ")
 
 
-def test_a_run_of_which_nothing_is_left_is_refused(runs: Path, capsys: Captured) -> None:
+def test_a_run_of_which_nothing_is_left_is_refused(runs, capsys):
     for log in (runs / "b1" / "events").iterdir():
         log.write_bytes(b"\0" * 100)
     assert run_command(["compare", "a1", "b1"]) == 2
@@ -199,42 +147,22 @@ def test_a_run_of_which_nothing_is_left_is_refused(runs: Path, capsys: Captured)
     assert hint == "hint: see what there is: trainprof report b1"
 
 
-def test_damaged_samples_and_manifests_are_no_hindrance(runs: Path, capsys: Captured) -> None:
+def test_damaged_samples_and_manifests_are_no_hindrance(runs, capsys):
     (runs / "b1" / "manifest.json").write_text('{"versions": 5, "host": [], "script": {}, "opt')
     (runs / "b1" / "samples" / "host.jsonl").write_text("{\n\0")
-    assert told(capsys, "a1", "b1")["verdict"] == "slower"
+    assert json_of(capsys, "a1", "b1")["verdict"] == "slower"
     (runs / "b1" / "manifest.json").write_text(
         '{"schema_version": 1, "versions": 5, "host": [], "script": {}, "script_sha256": []}'
     )
-    assert told(capsys, "a1", "b1")["verdict"] == "slower"
+    assert json_of(capsys, "a1", "b1")["verdict"] == "slower"
 
 
-def test_markdown_on_stdout(capsys: Captured) -> None:
-    assert run_command(["compare", "a1", "b1", "--format", "markdown"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("**OTHER IS SLOWER: a step")
-    assert "| a step, mean |" in out
-
-
-def test_of_deleted_events_the_means_are_left(runs: Path, capsys: Captured) -> None:
-    for name in ("a1", "a2", "a3", "b1", "b2", "b3"):
-        directory = RunDirectory(runs / name)
-        write_json(directory.summary, to_jsonable(summarize(directory)))
-        shutil.rmtree(directory.events)
-    pair = told(capsys, "a1", "b1")
-    assert (pair["comparable"], pair["verdict"]) == (True, "unknown")
-    assert str(pair["why_unknown"]).startswith("what the single steps took is not known")
-    sides = [word for name in ("a1", "a2", "a3") for word in ("--base", name)]
-    sides += [word for name in ("b1", "b2", "b3") for word in ("--other", name)]
-    assert told(capsys, *sides)["verdict"] == "slower"
-
-
-def test_the_ranks_of_a_launcher_are_one_run(runs: Path, capsys: Captured) -> None:
+def test_the_ranks_of_a_launcher_are_one_run(runs, capsys):
     for name in ("a1", "b1"):
         (runs / name / "ranks").mkdir(parents=True)
         for part in ("manifest.json", "events", "samples"):
             (runs / name / "ranks" / "0").mkdir(exist_ok=True)
             os.rename(runs / name / part, runs / name / "ranks" / "0" / part)
-    found = told(capsys, "a1", "b1")
-    assert found["verdict"] == "slower"
-    assert found["comparable"] is True
+    comparison = json_of(capsys, "a1", "b1")
+    assert comparison["verdict"] == "slower"
+    assert comparison["comparable"] is True

@@ -7,40 +7,20 @@ import os
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.finding import (
-    LOADER_ID,
-    OTHER_OPTIMIZERS,
-    Finding,
-)
+from trainprof.analysis.summary.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.summary.json_text import to_jsonable
-from trainprof.analysis.summary.loader import Loader
 from trainprof.cli.app import run_command
-from trainprof.cli.patches import patches
-from trainprof.record.run_directory import RunDirectory
 
 CHANGE = {"num_workers": 4}
-TOOLS = {
-    "git": ["git", "apply", "-p1", "-"],
-    "patch": ["patch", "-p1", "--no-backup-if-mismatch"],
-}
+TOOLS = {"git": ["git", "apply", "-p1", "-"], "patch": ["patch", "-p1", "--no-backup-if-mismatch"]}
 Captured = pytest.CaptureFixture[bytes]
 
 
-def suggested(
-    root: Path,
-    capture: Captured,
-    *,
-    site: str = "train.py:1",
-    loader: Loader | None = None,
-    more_loaders: tuple[Loader, ...] = (),
-    **of_finding: Any,
-) -> tuple[bytes, str]:
+def suggested(root, capture, *, site="train.py:1", loader=None, more_loaders=(), **of_finding):
     """Returns what stdout and stderr say of a run that began in `root`."""
     run = root / "run"
     run.mkdir()
@@ -58,10 +38,10 @@ def suggested(
     return out, err.decode()
 
 
-def apply(how: str, found: bytes, folder: Path) -> None:
+def apply(how, diff, folder):
     if shutil.which(how) is None:
         pytest.skip(f"there is no {how}")
-    subprocess.run(TOOLS[how], input=found, cwd=folder, check=True, capture_output=True)
+    subprocess.run(TOOLS[how], input=diff, cwd=folder, check=True, capture_output=True)
 
 
 KINDS = {
@@ -80,9 +60,7 @@ KINDS = {
 
 @pytest.mark.parametrize("how", TOOLS)
 @pytest.mark.parametrize("before", KINDS.values(), ids=KINDS)
-def test_a_file_keeps_all_but_what_is_changed(
-    before: bytes, how: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_a_file_keeps_all_but_what_is_changed(before, how, tmp_path, capsysbinary):
     (tmp_path / "train.py").write_bytes(before)
     # Python counts lines as a stream with universal newlines does.
     ahead = before[: before.index(b"DataLoader")].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -95,7 +73,7 @@ def test_a_file_keeps_all_but_what_is_changed(
 
 @pytest.mark.parametrize("how", TOOLS)
 @pytest.mark.parametrize("name", ["my train.py", "größe.py", "it's.py", "sub dir/x.py"])
-def test_a_file_of_any_name(name: str, how: str, tmp_path: Path, capsysbinary: Captured) -> None:
+def test_a_file_of_any_name(name, how, tmp_path, capsysbinary):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
@@ -105,9 +83,7 @@ def test_a_file_of_any_name(name: str, how: str, tmp_path: Path, capsysbinary: C
 
 @pytest.mark.parametrize("how", TOOLS)
 @pytest.mark.parametrize("link_to", ["file", "folder"])
-def test_what_a_link_leads_to_is_changed(
-    link_to: str, how: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_what_a_link_leads_to_is_changed(link_to, how, tmp_path, capsysbinary):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "main.py").write_text("a = DataLoader(d, 8)\n")
     if link_to == "file":
@@ -122,9 +98,7 @@ def test_what_a_link_leads_to_is_changed(
 
 
 @pytest.mark.parametrize("how", ["link", "path"])
-def test_what_lies_elsewhere_is_left_alone(
-    how: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_what_lies_elsewhere_is_left_alone(how, tmp_path, capsysbinary):
     root, other = tmp_path / "root", tmp_path / "other.py"
     root.mkdir()
     other.write_text("a = DataLoader(d, 8)\n")
@@ -148,30 +122,17 @@ def test_what_lies_elsewhere_is_left_alone(
         (b"train(d)\n", "line 1 holds no calls of DataLoader"),
     ],
 )
-def test_a_file_that_cannot_be_changed(
-    source: bytes | None, why: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_a_file_that_cannot_be_changed(source, why, tmp_path, capsysbinary):
     if source is not None:
         (tmp_path / "train.py").write_bytes(source)
     out, err = suggested(tmp_path, capsysbinary)
-    told = next(line for line in out.decode().splitlines() if "by hand: " in line)
-    assert why in told
-    assert told.removeprefix("# ") in err
+    remark = next(line for line in out.decode().splitlines() if "by hand: " in line)
+    assert why in remark
+    assert remark.removeprefix("# ") in err
     assert b"---" not in out
 
 
-def test_a_part_of_the_run_is_not_called_the_run(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": "/work"}))
-    whole = summaries.slow_loader()
-    part = replace(whole, run=replace(whole.run, part="epoch 2"))
-    for summary, shown in ((whole, "the run 3.0"), (part, "this part of it 3.0")):
-        remarks = patches(RunDirectory(tmp_path), summary)[0]
-        assert shown in next(one for one in remarks if one.startswith("gives: "))
-
-
-def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(tmp_path, capsysbinary):
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     minded = ["workers keep their copy", "one\n--- a/other.py\n+++ b/other.py\nline"]
     out, err = suggested(tmp_path, capsysbinary, cautions=minded)
@@ -187,9 +148,7 @@ def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(
     apply("git", out, tmp_path)
 
 
-def test_a_terminal_is_told_once(
-    tmp_path: Path, capsysbinary: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_is_told_once(tmp_path, capsysbinary, monkeypatch):
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     monkeypatch.setattr("trainprof.cli.report.is_terminal", lambda stream: True)
     out, err = suggested(tmp_path, capsysbinary, cautions=["workers keep their copy"])
@@ -197,18 +156,14 @@ def test_a_terminal_is_told_once(
     assert err == ""
 
 
-def test_one_line_that_builds_several_loaders_says_so(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_one_line_that_builds_several_loaders_says_so(tmp_path, capsysbinary):
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     other = summaries.loader("train.py:1", id=1, role="evaluation")
     out, _ = suggested(tmp_path, capsysbinary, more_loaders=(other,))
     assert b"# mind: its line builds 2 loaders (training, evaluation): it counts for all" in out
 
 
-def test_two_changes_of_one_loaders_workers_are_not_made_together(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_two_changes_of_one_loaders_workers_are_not_made_together(tmp_path, capsysbinary):
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8, num_workers=2)\n")
     suggested(tmp_path, capsysbinary)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -223,9 +178,7 @@ def test_two_changes_of_one_loaders_workers_are_not_made_together(
     assert "(d, 8, num_workers=0, pin_memory=True)" in (tmp_path / "train.py").read_text()
 
 
-def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(
-    tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(tmp_path, capsysbinary):
     script = tmp_path / "train.py"
     script.write_text("a = DataLoader(d, 8)\n")
     suggested(tmp_path, capsysbinary)
@@ -234,9 +187,9 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(
     manifest = run / "ranks" / "0" / "manifest.json"
     (run / "manifest.json").rename(manifest)
 
-    def again(began_ns: int) -> bytes:
-        told = {"schema_version": 1, "cwd": str(tmp_path), "times": {"spawned_time_ns": began_ns}}
-        manifest.write_text(json.dumps(told))
+    def again(began_ns):
+        remark = {"schema_version": 1, "cwd": str(tmp_path), "times": {"spawned_time_ns": began_ns}}
+        manifest.write_text(json.dumps(remark))
         assert run_command(["report", str(run), "--suggest-patch"]) == 0
         return capsysbinary.readouterr().out
 
@@ -247,22 +200,7 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(
     assert b"+a =" not in out
 
 
-def test_a_change_that_takes_more_has_no_patch(tmp_path: Path, capsysbinary: Captured) -> None:
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
-    out, _ = suggested(tmp_path, capsysbinary, change={}, cautions=["the dataset holds x open"])
-    assert b"# mind: the dataset holds x open\n# edit by hand: it is more than" in out
-    assert b"---" not in out
-
-
-def test_an_optimizer_made_in_another_file(tmp_path: Path, capsysbinary: Captured) -> None:
-    (tmp_path / "optimizers.py").write_text("def make(p):\n    return Adam(p, lr=0.1)\n")
-    known = {"evidence": {"optimizer": "Adam"}, "change": {"fused": True}}
-    out, _ = suggested(tmp_path, capsysbinary, site="optimizers.py:2", **known)
-    apply("git", out, tmp_path)
-    assert "Adam(p, lr=0.1, fused=True)" in (tmp_path / "optimizers.py").read_text()
-
-
-def test_all_optimizers_of_a_finding_are_changed(tmp_path: Path, capsysbinary: Captured) -> None:
+def test_all_optimizers_of_a_finding_are_changed(tmp_path, capsysbinary):
     (tmp_path / "gan.py").write_text("d = Adam(p)\ng = Adam(q, lr=0.1)\n")
     (tmp_path / "more.py").write_text("s = SGD(p)\nbuilt = make(q)\n")
     others = ["Adam gan.py:1", "SGD more.py:1", "Adam more.py:2"]
@@ -296,9 +234,7 @@ COPY = {"non_blocking": True}
         ),
     ],
 )
-def test_arguments_are_set(
-    source: str, change: dict[str, Any], expected: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_arguments_are_set(source, change, expected, tmp_path, capsysbinary):
     (tmp_path / "train.py").write_text(source)
     out, _ = suggested(tmp_path, capsysbinary, change=change)
     apply("git", out, tmp_path)
@@ -320,9 +256,7 @@ def test_arguments_are_set(
         ("a = DataLoader(d)\n", {"x=1), exit(), f(y": 4}),
     ],
 )
-def test_what_takes_a_decision_is_left_to_the_user(
-    source: str, change: dict[str, Any], tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_what_takes_a_decision_is_left_to_the_user(source, change, tmp_path, capsysbinary):
     (tmp_path / "train.py").write_text(source)
     out, _ = suggested(tmp_path, capsysbinary, change=change)
     assert b"# edit by hand: " in out
@@ -330,9 +264,7 @@ def test_what_takes_a_decision_is_left_to_the_user(
 
 
 @pytest.mark.parametrize("name", ['a"b.py', "a\\b.py", "a\tb.py", "a\n--- a/b.py"])
-def test_a_name_that_not_every_diff_can_hold(
-    name: str, tmp_path: Path, capsysbinary: Captured
-) -> None:
+def test_a_name_that_not_every_diff_can_hold(name, tmp_path, capsysbinary):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
@@ -341,7 +273,7 @@ def test_a_name_that_not_every_diff_can_hold(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")
-def test_a_pipe_is_not_waited_for(tmp_path: Path, capsysbinary: Captured) -> None:
+def test_a_pipe_is_not_waited_for(tmp_path, capsysbinary):
     os.mkfifo(tmp_path / "train.py")
     out, _ = suggested(tmp_path, capsysbinary)
     assert b"edit by hand: train.py cannot be read: not a plain file" in out

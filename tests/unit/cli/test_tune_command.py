@@ -4,113 +4,100 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import summaries
+from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.tune import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
-from trainprof.record.run_directory import RunDirectory
 from trainprof.tune import journal, session
-from trainprof.tune.runner import label_of
+from trainprof.tune.runner import Script, label_of
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox
-from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial
+from trainprof.tune.search import Search
+from trainprof.tune.session import TuneOptions
+from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 Captured = pytest.CaptureFixture[str]
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
 
 
-def told(capsys: Captured, *words: str, status: int = 0) -> dict[str, Any]:
+def json_of(capsys, *words, status=0):
     assert run_command(["tune", "--format=json", *words]) == status
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    summary = json.loads(capsys.readouterr().out)
+    assert isinstance(summary, dict)
+    return summary
 
 
-def complaint(capsys: Captured, *words: str, status: int = 2) -> str:
+def complaint(capsys, *words, status=2):
     assert run_command(["tune", *words]) == status
     return capsys.readouterr().err
 
 
-def test_what_is_faster_is_recommended_on_stdout(planted: list[str], capsys: Captured) -> None:
+def change_runs(monkeypatch, change):
+    """Changes what each trial's run measured."""
+
+    class Changed(session.ScriptRunner):
+        def run(self, trial, number, limits):
+            return change(super().run(trial, number, limits), limits)
+
+    monkeypatch.setattr(session, "ScriptRunner", Changed)
+
+
+def test_what_is_faster_is_recommended_on_stdout(planted, capsys):
     assert run_command(["tune", "-o", "t", "train.py", "--epochs", "3"]) == 0
     shown = capsys.readouterr()
-    assert "AS FAST with num_workers=2" in shown.out
-    plan, _, rest = shown.err.partition("trial 1: warm_up: ")
-    assert "trainprof: plan: the first run shows how many trials fit into 10m 00s" in plan
-    assert "trainprof: each trial takes about 4 s: to be tried in the remaining" in rest
     assert "trial 4 of about " in shown.err
-    assert "steps/s" in shown.err
     assert run_command(["report", "t"]) == 0
     assert capsys.readouterr().out == shown.out
 
 
-def test_a_warm_up_of_few_steps_is_no_failure(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = session.ScriptRunner
-
-    class Short(runner):  # type: ignore[misc, valid-type]
-        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-            found = super().run(trial, number, limits)
-            is_first = trial.name == WARM_UP
-            return replace(found, outcome=TOO_FEW_STEPS, pace=None) if is_first else found
-
-    monkeypatch.setattr(session, "ScriptRunner", Short)
+def test_a_warm_up_of_few_steps_is_no_failure(planted, capsys, monkeypatch):
+    change_runs(
+        monkeypatch,
+        lambda run, _: (
+            replace(run, outcome=TOO_FEW_STEPS, pace=None) if run.trial.name == WARM_UP else run
+        ),
+    )
     assert run_command(["tune", "-o", "t", "train.py"]) == 0
     shown = capsys.readouterr().err
     assert "warm_up: done, not counted" in shown
     assert TOO_FEW_STEPS not in shown
 
 
-def test_it_is_quiet_if_asked_to_be(planted: list[str], capsys: Captured) -> None:
-    assert run_command(["tune", "-q", "-o", "t", "train.py"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_the_json_is_the_contracts(planted: list[str], capsys: Captured) -> None:
-    found = told(capsys, "-o", "t", "train.py")
-    names = [trial["name"] for trial in found["trials"]]
+def test_the_json_is_the_contracts(planted, capsys):
+    summary = json_of(capsys, "-o", "t", "train.py")
+    names = [trial["name"] for trial in summary["trials"]]
     assert names[:3] == ["baseline", "ceiling", "loader_alone"]
-    assert set(found["trials"][1]["speedup"]) == {"low", "mid", "high"}
-    assert found["recommended"]["overrides"] == {"num_workers": 2}
-    assert found == json.loads(Path("t/summary.json").read_text())
+    assert set(summary["trials"][1]["speedup"]) == {"low", "mid", "high"}
+    assert summary["recommended"]["overrides"] == {"num_workers": 2}
+    assert summary == json.loads(Path("t/summary.json").read_text())
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    runner = session.ScriptRunner
-
-    class Stopped(runner):  # type: ignore[misc, valid-type]
-        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-            found = super().run(trial, number, limits)
-            return replace(found, outcome=INTERRUPTED, pace=None) if len(planted) == at else found
-
-    monkeypatch.setattr(session, "ScriptRunner", Stopped)
+def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(planted, capsys, monkeypatch, at):
+    change_runs(
+        monkeypatch,
+        lambda run, _: replace(run, outcome=INTERRUPTED, pace=None) if len(planted) == at else run,
+    )
     shown = complaint(capsys, "-o", "t", "train.py", status=130)
     assert "nothing is known yet" in shown
     assert "--resume t" in shown
-    monkeypatch.setattr(session, "ScriptRunner", runner)
     assert run_command(["report", "t"]) == 2
     shown = capsys.readouterr().err
     assert "once there is one" in shown
     assert "tune --resume " in shown
 
 
-def test_one_that_ran_out_of_time_goes_on_where_it_was(
-    planted: list[str], capsys: Captured
-) -> None:
-    begun = told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
+def test_one_that_ran_out_of_time_goes_on_where_it_was(planted, capsys):
+    begun = json_of(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
     assert begun["tuning"]["ended_by"] == "budget"
     before = list(planted)
-    ended = told(capsys, "--resume", "t", "--budget", "10m", "train.py")
+    ended = json_of(capsys, "--resume", "t", "--budget", "10m", "train.py")
     assert ended["tuning"]["ended_by"] == "finished"
     again = planted[len(before) :]
     assert "warm_up" not in again
@@ -119,35 +106,16 @@ def test_one_that_ran_out_of_time_goes_on_where_it_was(
     assert ended["recommended"]["overrides"] == {"num_workers": 2}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda: Path("t/tune.json").write_text("{"), "is damaged"),
-        (lambda: Path("t/tune.json").unlink(), "is no `tune` run"),
-    ],
-)
-def test_what_cannot_be_gone_on_with_is_said(
-    planted: list[str], capsys: Captured, change: Callable[[], object], said: str
-) -> None:
-    told(capsys, "-o", "t", "train.py")
-    change()
-    assert said in complaint(capsys, "--resume", "t", "train.py")
-
-
-def test_what_the_budget_cut_short_is_made_again(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = session.ScriptRunner
-
-    class Cutting(runner):  # type: ignore[misc, valid-type]
-        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-            found = super().run(trial, number, limits)
-            if not (trial.overrides and limits.is_of_budget):
-                return found
-            return replace(found, outcome=TOO_FEW_STEPS, pace=None, was_cut=True)
-
-    monkeypatch.setattr(session, "ScriptRunner", Cutting)
-    begun = told(capsys, "-o", "t", "--budget", "30s", "--trial-steps", "100", "train.py")
+def test_what_the_budget_cut_short_is_made_again(planted, capsys, monkeypatch):
+    change_runs(
+        monkeypatch,
+        lambda run, limits: (
+            replace(run, outcome=TOO_FEW_STEPS, pace=None, was_cut=True)
+            if run.trial.overrides and limits.is_of_budget
+            else run
+        ),
+    )
+    begun = json_of(capsys, "-o", "t", "--budget", "30s", "--trial-steps", "100", "train.py")
     assert begun["trials"][-1]["outcome"] == "cut short"
     assert begun["trials"][0]["outcome"] == "ok"
     assert begun["tuning"]["ended_by"] == "budget"
@@ -155,7 +123,7 @@ def test_what_the_budget_cut_short_is_made_again(
     for name in names:
         assert planted.count(name) == 1
         Path("t/trials", name).rmdir()  # as the real runner begins by doing
-    ended = told(capsys, "--resume", "t", "--budget", "10m", "train.py")
+    ended = json_of(capsys, "--resume", "t", "--budget", "10m", "train.py")
     assert all(planted.count(name) > 1 for name in names)
     assert {row["outcome"] for row in ended["trials"]} == {"ok"}
 
@@ -163,7 +131,7 @@ def test_what_the_budget_cut_short_is_made_again(
 HERE = {"platform": "linux x86_64", "CPU": "EPYC", "CPU cores": "8", "torch": "2.13.0"}
 
 
-def on_another_machine(patch: pytest.MonkeyPatch) -> None:
+def on_another_machine(patch):
     patch.setattr(session, "ground_now", lambda target: HERE | {"CPU": "Xeon"})
 
 
@@ -180,18 +148,13 @@ def on_another_machine(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with(
-    planted: list[str],
-    capsys: Captured,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[pytest.MonkeyPatch], object],
-    words: list[str],
-    said: str,
-) -> None:
+    planted, capsys, monkeypatch, change, words, said
+):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     files = {"train.py": "import dataset\n", "dataset.py": "size = 1\n"}
     for name, text in files.items():
         Path(name).write_text(text)
-    told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "80", "train.py")
+    json_of(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "80", "train.py")
     host = {"platform": "linux 6.1 x86_64", "cpu": "EPYC", "usable_cores": 8.0}
     Path("t/trials/baseline/manifest.json").write_text(json.dumps({"host": host}))
     before = list(planted)
@@ -202,49 +165,12 @@ def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with
     for name, text in files.items():
         Path(name).write_text(text)
     again = ("--trial-steps", "80", "--interval", "0.5", "-o", "t", "--budget", "10m")
-    ended = told(capsys, "--resume", "t", *again, "train.py")["tuning"]
+    ended = json_of(capsys, "--resume", "t", *again, "train.py")["tuning"]
     assert (ended["ended_by"], ended["trial_steps"]) == ("finished", 80)
 
 
-def test_the_samplers_interval_is_that_of_the_beginning(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    intervals: list[float] = []
-    runner = session.ScriptRunner
-
-    class Noting(runner):  # type: ignore[misc, valid-type]
-        def __init__(
-            self,
-            script: object,
-            directory: RunDirectory,
-            *,
-            interval_s: float,
-            sandbox: Sandbox | None,
-        ) -> None:
-            super().__init__(script, directory, interval_s=interval_s, sandbox=sandbox)
-            intervals.append(interval_s)
-
-    monkeypatch.setattr(session, "ScriptRunner", Noting)
-    told(capsys, "-o", "t", "--interval", "2s", "--budget", "15s", "train.py")
-    told(capsys, "--resume", "t", "train.py")
-    assert intervals == [2.0, 2.0]
-
-
-def test_changes_of_the_numbers_may_be_allowed_later_and_stay_so(
-    planted: list[str], capsys: Captured
-) -> None:
-    told(capsys, "-o", "t", "train.py")
-    allowed = []
-    for words in (["--allow-numerics"], []):
-        told(capsys, "--resume", "t", *words, "train.py")
-        allowed.append(json.loads(Path("t/tune.json").read_text())["allow_numerics"])
-    assert allowed == [True, True]
-
-
-def test_a_directory_in_the_place_of_the_summary_is_named(
-    planted: list[str], capsys: Captured
-) -> None:
-    told(capsys, "-o", "t", "train.py")
+def test_a_directory_in_the_place_of_the_summary_is_named(planted, capsys):
+    json_of(capsys, "-o", "t", "train.py")
     Path("t/summary.json").unlink()
     Path("t/summary.json").mkdir()
     shown = " ".join(complaint(capsys, *GO_ON).split())
@@ -254,29 +180,19 @@ def test_a_directory_in_the_place_of_the_summary_is_named(
     assert "is a `tune` run: only its whole result is shown" in capsys.readouterr().err
     Path("t/summary.json").rmdir()
     os.mkfifo("t/summary.json")
-    assert told(capsys, *GO_ON)["tuning"]["ended_by"] == "finished"
+    assert json_of(capsys, *GO_ON)["tuning"]["ended_by"] == "finished"
     assert Path("t/summary.json").is_file()
 
 
-def test_a_trial_on_another_device_is_told_and_not_counted(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
-    begun, runner, read = (
-        json.loads(Path("t/tune.json").read_text()),
-        session.ScriptRunner,
-        journal.read,
-    )
+def test_a_trial_on_another_device_is_told_and_not_counted(planted, capsys, monkeypatch):
+    json_of(capsys, "-o", "t", "--budget", "15s", "--trial-steps", "100", "train.py")
+    begun, read = json.loads(Path("t/tune.json").read_text()), journal.read
     shown_by = {"device": "cuda (NVIDIA T4)"}
 
-    class Moved(runner):  # type: ignore[misc, valid-type]
-        def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-            return replace(super().run(trial, number, limits), ground=shown_by)
-
-    def read_on_another(*words: Any, **named: Any) -> Measured:
+    def read_on_another(*words, **named):
         return replace(read(*words, **named), ground={"device": "cuda (NVIDIA H100)"})
 
-    monkeypatch.setattr(session, "ScriptRunner", Moved)
+    change_runs(monkeypatch, lambda run, _: replace(run, ground=shown_by))
     monkeypatch.setattr(journal, "read", read_on_another)
     shown = " ".join(complaint(capsys, "--resume", "t", "--budget", "10m", "train.py").split())
     assert "device was cuda (NVIDIA H100) and is cuda (NVIDIA T4): its trials" in shown
@@ -284,19 +200,14 @@ def test_a_trial_on_another_device_is_told_and_not_counted(
     name = planted[-1]
     Path("t/trials", label_of(Trial(name), planted.count(name))).rmdir()
     shown_by["device"] = "cuda (NVIDIA H100)"
-    assert (
-        told(capsys, "--resume", "t", "--budget", "10m", "train.py")["tuning"]["ended_by"]
-        == "finished"
-    )
+    assert json_of(capsys, *GO_ON)["tuning"]["ended_by"] == "finished"
 
 
-def refused(directory: Path, words: object) -> Sandbox:
+def refused(directory, words):
     raise NoSandbox("No sandbox for trials: the kernel refuses namespaces.", hint="--unsandboxed")
 
 
-def test_without_a_sandbox_nothing_is_begun(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_sandbox_nothing_is_begun(planted, capsys, monkeypatch):
     monkeypatch.setattr(session, "make_sandbox", refused)
     shown = complaint(capsys, "-o", "t", "train.py")
     assert shown.splitlines() == [
@@ -307,49 +218,18 @@ def test_without_a_sandbox_nothing_is_begun(
     assert not Path("t").exists()
 
 
-def test_unsandboxed_trials_take_no_sandbox(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsandboxed_trials_take_no_sandbox(planted, capsys, monkeypatch):
     monkeypatch.setattr(session, "make_sandbox", refused)
-    assert told(capsys, "--unsandboxed", "-o", "t", "train.py")["trials"]
+    assert json_of(capsys, "--unsandboxed", "-o", "t", "train.py")["trials"]
     assert json.loads(Path("t/tune.json").read_text())["is_sandboxed"] is False
 
 
-def test_one_that_cannot_go_on_in_a_sandbox_keeps_what_it_has(
-    planted: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told(capsys, "-o", "t", "--budget", "15s", "train.py")
+def test_one_that_cannot_go_on_in_a_sandbox_keeps_what_it_has(planted, capsys, monkeypatch):
+    json_of(capsys, "-o", "t", "--budget", "15s", "train.py")
     before, held = list(planted), Path("t/tune.json").read_text()
     monkeypatch.setattr(session, "make_sandbox", refused)
     assert "No sandbox for trials" in complaint(capsys, *GO_ON)
     assert (planted, Path("t/tune.json").read_text()) == (before, held)
-
-
-@pytest.mark.parametrize(
-    ("memory_bytes", "words", "said", "unsaid"),
-    [
-        (None, [], "what they write is discarded", "in memory"),
-        (5 << 29, [], "What they write is held in memory, up to 2.5 GiB.", "No sandbox"),
-        (None, ["--unsandboxed"], "No sandbox: each trial runs in a scratch", "discarded"),
-    ],
-)
-def test_what_trials_can_change_is_said_ahead_of_them(
-    planted: list[str],
-    capsys: Captured,
-    monkeypatch: pytest.MonkeyPatch,
-    memory_bytes: int | None,
-    words: list[str],
-    said: str,
-    unsaid: str,
-) -> None:
-    def made(directory: Path, words: object) -> Sandbox:
-        return Sandbox((), (), memory_bytes, os.getcwd())
-
-    monkeypatch.setattr(session, "make_sandbox", made)
-    assert run_command(["tune", "-o", "t", *words, "train.py"]) == 0
-    opening = capsys.readouterr().err.partition("trial 1: ")[0]
-    assert said in opening
-    assert unsaid not in opening
 
 
 @pytest.mark.parametrize(
@@ -362,24 +242,234 @@ def test_what_trials_can_change_is_said_ahead_of_them(
         (["--resume", "none", "train.py"], "no run at none"),
     ],
 )
-def test_nonsense_is_one_line_and_a_hint(
-    planted: list[str], capsys: Captured, words: list[str], said: str
-) -> None:
+def test_nonsense_is_one_line_and_a_hint(planted, capsys, words, said):
     shown = complaint(capsys, *words)
     assert said in shown
     assert "Traceback" not in shown
     assert planted == []
 
 
-def test_a_tune_run_that_left_no_result_says_what_there_is(
-    planted: list[str], capsys: Captured
-) -> None:
-    told(capsys, "-o", "t", "train.py")
-    Path("t/summary.json").unlink()
-    assert run_command(["report", "t"]) == 2
-    assert "trials/baseline" in capsys.readouterr().err
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """`tune` without a script: trials answer at once; the names of those that ran."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("train.py").write_text("print(1)\n")
+    ran: list[str] = []
+    runs: dict[tuple[str, int], Measured] = {}
+    fake = FakeRunner(Planted(lambda o: 0.005 if "num_workers" in o else 0.010))
+
+    class Runner:
+        def __init__(self, script, directory, *, interval_s, sandbox):
+            self._directory = directory
+
+        def run(self, trial, number, limits):
+            ran.append(trial.name)
+            summary = fake.run(trial, number, limits)
+            made = self._directory.trials / label_of(trial, number)
+            made.mkdir(parents=True, exist_ok=True)
+            runs[trial.name, number] = summary
+            return summary
+
+    def read(trial, number, *_, **__):
+        return runs[trial.name, number]
+
+    def planned(*_):
+        return plan_of(workers(2), threads(1))
+
+    def summary(directory):
+        return summaries.slow_loader()
+
+    def made(directory, words):
+        return Sandbox((str(tmp_path),), (), None, str(tmp_path))
+
+    monkeypatch.setattr(session, "ScriptRunner", Runner)
+    monkeypatch.setattr(session, "Search", partial(Search, now=fake.now))
+    monkeypatch.setattr(session, "make_sandbox", made)
+    monkeypatch.setattr(session, "_planned", planned)
+    monkeypatch.setattr(session, "saved_summary", summary)
+    monkeypatch.setattr(session, "ground_now", lambda target: {})
+    monkeypatch.setattr(journal, "read", read)
+    monkeypatch.setattr(journal, "saved_summary", summary)
+    return ran
 
 
-def test_summaries_of_tune_runs_are_plain_json(planted: list[str], capsys: Captured) -> None:
-    told(capsys, "-o", "t", "train.py")
-    assert json.dumps(to_jsonable(summaries.slow_loader()), allow_nan=False)
+SECRET = "abcdef0123456789"
+INFINITE, NAN = float("inf"), float("nan")
+ENTRY = {"name": "baseline", "number": 1, "overrides": {}, "directory": "trials/baseline"}
+ENTRY |= {"outcome": "ok", "detail": None, "failed_after": None, "left_running": []}
+JOURNAL = Path("t/tune.json")
+
+
+def begun(*words, module=None, is_sandboxed=True):
+    """Begins a `tune` run in t; returns what its tune.json holds."""
+    script = Script(words, module)
+    session.begin(TuneOptions(script, output=Path("t"), is_sandboxed=is_sandboxed))
+    return journal_now()
+
+
+def journal_now():
+    summary = json.loads(JOURNAL.read_text())
+    assert isinstance(summary, dict)
+    return summary
+
+
+def refusal(capsys, *words):
+    """Returns the one line, and the hint below it, that `tune` refuses words with."""
+    assert run_command(["tune", *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("trainprof: ")
+    assert lines[1].startswith("hint: ")
+    assert "--debug" not in shown.err  # an error that nobody foresaw
+    return shown.err
+
+
+def test_it_takes_the_same_command_and_goes_on(planted):
+    begun("train.py", "--lr", "1")
+    assert run_command(["tune", "-q", "--resume", "t", "train.py", "--lr", "1"]) == 0
+
+
+def test_without_the_command_it_says_that_it_takes_it(planted, capsys):
+    begun("train.py")
+    assert "--resume needs the same command again" in refusal(capsys, "--resume", "t")
+    assert planted == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py"],
+        ["train.py", "--lr", "2"],
+        ["train.py", "--lr", "1", "--check"],
+        ["./train.py", "--lr", "1"],
+        ["-m", "train", "--lr", "1"],
+    ],
+)
+def test_another_command_is_refused_with_the_one_that_was_tuned(planted, capsys, words):
+    begun("train.py", "--lr", "1")
+    said = refusal(capsys, "--resume", "t", *words)
+    assert f"the command was train.py --lr 1 and is {shlex.join(words)}:" in said
+    assert planted == []
+
+
+def test_a_module_is_another_command_than_its_file(planted, capsys):
+    begun("--lr", "1", module="train")
+    assert "was -m train --lr 1" in refusal(capsys, "--resume", "t", "train.py", "--lr", "1")
+    assert run_command(["tune", "-q", "--resume", "t", "-m", "train", "--lr", "1"]) == 0
+
+
+def test_what_the_directory_holds_is_never_executed(planted, capsys):
+    held = begun("train.py")
+    Path("evil.py").write_text("raise SystemExit('executed')\n")
+    JOURNAL.write_text(json.dumps({**held, "words": ["evil.py"]}))
+    assert "--resume needs" in refusal(capsys, "--resume", "t")
+    assert "command was evil.py" in refusal(capsys, "--resume", "t", "train.py")
+    assert planted == []
+
+
+def test_words_of_the_directory_reach_the_terminal_as_text(planted, capsys):
+    held = begun("train.py")
+    JOURNAL.write_text(json.dumps({**held, "words": ["a\x1b[2J\nb\u202e"]}))
+    said = refusal(capsys, "--resume", "t", "train.py")
+    assert not {"\x1b", "\u202e"} & set(said)
+
+
+def test_a_secret_is_not_written_down_and_is_given_again(planted, capsys):
+    command = ["train.py", "--api-key", SECRET]
+    begun(*command)
+    assert SECRET not in JOURNAL.read_text() + Path("t/manifest.json").read_text()
+    assert SECRET not in refusal(capsys, "--resume", "t", "train.py")
+    assert run_command(["tune", "-q", "--resume", "t", *command]) == 0
+
+
+def test_the_command_that_the_page_names_goes_on(planted, capsys, monkeypatch):
+    """{trial} is in the command as it was given, and a name in that of a trial."""
+    base = summaries.slow_loader()
+    recorded = replace(base, run=replace(base.run, command=["train.py", "--out=runs/baseline"]))
+    monkeypatch.setattr(session, "saved_summary", lambda directory: recorded)
+    command = ["train.py", "--out=runs/{trial}"]
+    assert run_command(["tune", "-q", "-o", "t", "--budget", "15s", *command]) == 0
+    said = " ".join(capsys.readouterr().out.replace("\\\n", " ").split())
+    again = said.partition("trainprof tune --resume t ")[2]
+    assert shlex.split(again)[: len(command)] == command
+
+
+@pytest.mark.parametrize("cwd", [None, "", "/elsewhere"])
+def test_it_goes_on_where_it_was_begun(planted, capsys, cwd):
+    JOURNAL.write_text(json.dumps({**begun("train.py"), "cwd": cwd}))
+    said = refusal(capsys, "--resume", "t", "train.py")
+    assert f"the directory was {cwd or 'not known'} and is {os.getcwd()}" in said
+    assert planted == []
+
+
+@pytest.mark.parametrize("was_sandboxed", [True, False])
+def test_it_goes_on_as_sandboxed_as_it_was(planted, capsys, was_sandboxed):
+    begun("train.py", is_sandboxed=was_sandboxed)
+    bare = ["--unsandboxed"]
+    shown = refusal(capsys, "--resume", "t", *(bare if was_sandboxed else []), "train.py")
+    assert f"--unsandboxed was {'not given' if was_sandboxed else 'given'}" in shown
+    assert planted == []
+    alike = [] if was_sandboxed else bare
+    assert run_command(["tune", "-q", "--resume", "t", *alike, "train.py"]) == 0
+
+
+def linked():
+    JOURNAL.rename("elsewhere.json")
+    JOURNAL.symlink_to(Path("elsewhere.json").absolute())
+
+
+def replaced_by(make):
+    JOURNAL.unlink()
+    make(JOURNAL)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[1, 2]", b"null", b"NaN", b"\xff\xfe{\x00}\x00", b"9" * 5000),
+        *(b"[" * 100_000, b'{"schema_version": 1, "done": ' + b"[" * 100_000),
+        *(b'{"schema_version": 1, "words": null}', b'{"schema_version": 2}'),
+    ],
+    ids=range(11),
+)
+def test_a_damaged_file_is_one_line(planted, capsys, content):
+    begun("train.py")
+    JOURNAL.write_bytes(content)
+    assert "t/tune.json is damaged" in refusal(capsys, "--resume", "t", "train.py")
+    os.truncate(JOURNAL, 1 << 40)
+    assert "t/tune.json is damaged" in refusal(capsys, "--resume", "t", "train.py")
+    assert planted == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *({"budget_s": INFINITE}, {"budget_s": NAN}, {"interval_s": 0}, {"trial_steps": -5}),
+        {"done": [ENTRY | {"seconds": NAN}]},
+    ],
+)
+def test_a_number_that_no_tune_run_has_is_one_line(planted, capsys, number):
+    JOURNAL.write_text(json.dumps(begun("train.py") | number))
+    refusal(capsys, "--resume", "t", "train.py")
+    assert planted == []
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (JOURNAL.unlink, "No such file"),
+        (lambda: replaced_by(Path.mkdir), "not a plain file"),
+        (lambda: replaced_by(os.mkfifo), "not a plain file"),
+        (linked, "symbolic links"),
+    ],
+)
+def test_what_is_no_file_in_its_place_is_one_line_and_nobody_waits(planted, capsys, change, why):
+    begun("train.py")
+    change()
+    said = refusal(capsys, "--resume", "t", "train.py")
+    assert "is no `tune` run: tune.json cannot be read" in said
+    assert why in said
+    assert planted == []

@@ -9,8 +9,8 @@ import pytest
 
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.tune import FAILED, OK, TOO_FEW_STEPS
-from trainprof.cli import tune_progress
-from trainprof.cli.tune_progress import TuneProgress
+from trainprof.cli import tune
+from trainprof.cli.tune import TuneProgress
 from trainprof.tune.measurements import Progress
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
@@ -30,38 +30,26 @@ DONE = Measured(
 class Terminal(io.StringIO):
     encoding = "utf-8"
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 class Clock:
     now_s = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now_s
 
 
-def running(trial: Trial = CHANGE, left_s: float = 90.0) -> Progress:
+def running(trial=CHANGE, left_s=90.0):
     return Progress(trial, None, 3, 9, left_s)
 
 
-def ended(measured: Measured = DONE, left_s: float = 60.0) -> Progress:
+def ended(measured=DONE, left_s=60.0):
     return Progress(measured.trial, measured, 4, 9, left_s)
 
 
-def test_a_sentence_on_the_budget_does_not_mix_with_the_line_of_a_trial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    screen = Terminal()
-    progress = TuneProgress(screen)
-    progress(running())
-    progress.announce("plan: 3 trials")
-    assert screen.getvalue().endswith("\rtrainprof: plan: 3 trials\n")
-    TuneProgress(None).announce("plan: 3 trials")
-
-
-def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     screen, clock = Terminal(), Clock()
     progress = TuneProgress(screen, clock=clock)
@@ -80,7 +68,7 @@ def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch: pytest.Monke
     assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4: 125 steps/s\n")
 
 
-def test_in_a_log_each_trial_has_a_line_with_the_time_left() -> None:
+def test_in_a_log_each_trial_has_a_line_with_the_time_left():
     log = io.StringIO()
     with TuneProgress(log) as progress:
         progress(running())
@@ -89,44 +77,35 @@ def test_in_a_log_each_trial_has_a_line_with_the_time_left() -> None:
     assert log.getvalue() == "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)\n"
 
 
-def kept(*names: str) -> list[Progress]:
-    told = []
+def kept(*names):
+    lines = []
     for name in names:
         run = replace(DONE, trial=Trial(name))
-        told += [replace(one, is_kept=True) for one in (running(run.trial), ended(run))]
-    return told
+        lines += [replace(line, is_kept=True) for line in (running(run.trial), ended(run))]
+    return lines
 
 
-def test_what_was_run_before_is_told_as_kept_in_one_line() -> None:
+def test_what_was_run_before_is_told_as_kept_in_one_line():
     log = io.StringIO()
     with TuneProgress(log) as progress:
-        for one in (*kept(WARM_UP, "baseline"), running(), ended()):
-            progress(one)
+        for step in (*kept(WARM_UP, "baseline"), running(), ended()):
+            progress(step)
     assert log.getvalue().splitlines() == [
         "2 trials kept from before",
         "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)",
     ]
 
 
-def test_where_nothing_is_run_anew_that_is_said() -> None:
+def test_where_nothing_is_run_anew_that_is_said():
     log = io.StringIO()
     with TuneProgress(log) as progress:
-        for one in kept(WARM_UP):
-            progress(one)
+        for step in kept(WARM_UP):
+            progress(step)
         assert log.getvalue() == ""
     assert log.getvalue() == "1 trial kept from before, and none run anew\n"
 
 
-def test_on_a_terminal_no_kept_trial_counts_down() -> None:
-    screen = Terminal()
-    with TuneProgress(screen) as progress:
-        for one in kept(WARM_UP, "baseline"):
-            progress(one)
-    assert "trial 4" not in screen.getvalue()
-    assert "left" not in screen.getvalue()
-
-
-def test_a_line_that_is_under_way_is_taken_back_at_the_end() -> None:
+def test_a_line_that_is_under_way_is_taken_back_at_the_end():
     screen = Terminal()
     with TuneProgress(screen) as progress:
         progress(running())
@@ -135,7 +114,7 @@ def test_a_line_that_is_under_way_is_taken_back_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "told"),
+    ("measured", "lines"),
     [
         (replace(DONE, training_pace=None), "200 steps/s"),
         (replace(DONE, trial=Trial(WARM_UP)), "125 steps/s"),
@@ -146,18 +125,18 @@ def test_a_line_that_is_under_way_is_taken_back_at_the_end() -> None:
         ),
     ],
 )
-def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured: Measured, told: str) -> None:
+def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured, lines):
     log = io.StringIO()
     TuneProgress(log)(ended(measured))
-    assert log.getvalue().endswith(f": {told} (1m 00s left)\n")
+    assert log.getvalue().endswith(f": {lines} (1m 00s left)\n")
 
 
-def test_a_terminal_that_is_gone_ends_the_countdown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_is_gone_ends_the_countdown(monkeypatch):
     class Gone(Terminal):
-        def write(self, _: str) -> int:
+        def write(self, _):
             raise OSError
 
-    monkeypatch.setattr(tune_progress, "_EVERY_S", 0.0)
+    monkeypatch.setattr(tune, "_EVERY_S", 0.0)
     progress = TuneProgress(Gone())
     progress._running = running(), 0.0
     progress._tick()  # returns

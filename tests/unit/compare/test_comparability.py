@@ -120,7 +120,7 @@ def listed(base: list[ComparedRun], other: list[ComparedRun]) -> list[tuple[str,
         (run(ended(130, None, "interrupted")), "remark", "OTHER was stopped by Ctrl-C"),
     ],
 )
-def test_each_is_listed_alone(other: ComparedRun, kind: str, text: str) -> None:
+def test_each_is_listed_alone(other, kind, text):
     base = run(lambda s: replace(s, torch_threads=1 if other.summary.torch_threads == 8 else None))
     ((of_kind, sentence),) = listed([base], [other])
     assert of_kind == kind
@@ -141,7 +141,7 @@ def test_each_is_listed_alone(other: ComparedRun, kind: str, text: str) -> None:
         run(of_training(steps=600, samples=18_600, epochs=40, iterations=600)),
     ],
 )
-def test_what_is_alike_or_not_known_is_not_listed(other: ComparedRun) -> None:
+def test_what_is_alike_or_not_known_is_not_listed(other):
     assert listed([run()], [other]) == []
 
 
@@ -193,7 +193,7 @@ def test_what_is_alike_or_not_known_is_not_listed(other: ComparedRun) -> None:
         ),
     ],
 )
-def test_pairs_that_differ(base: ComparedRun, other: ComparedRun, kind: str, text: str) -> None:
+def test_pairs_that_differ(base, other, kind, text):
     assert listed([base], [other]) == [(kind, text)]
     assert listed([base], [base]) == []
 
@@ -207,11 +207,11 @@ def test_pairs_that_differ(base: ComparedRun, other: ComparedRun, kind: str, tex
         on_gpus("H100", "H100", is_used=None),
     ],
 )
-def test_a_gpu_that_is_not_known_is_no_other(other: ComparedRun) -> None:
+def test_a_gpu_that_is_not_known_is_no_other(other):
     assert listed([on_gpus("H100")], [other]) == listed([other], [on_gpus("H100")]) == []
 
 
-def test_longer_runs_read_more_and_another_kernel_is_no_other_machine() -> None:
+def test_longer_runs_read_more_and_another_kernel_is_no_other_machine():
     assert listed([reading(200)], [reading(1000, batches=5)]) == []
     hosts = ({"usable_cores": 8, "platform": f"linux {kernel} x86_64"} for kernel in (6, 7))
     assert listed(*([run(host=host)] for host in hosts)) == []
@@ -236,16 +236,12 @@ def test_longer_runs_read_more_and_another_kernel_is_no_other_machine() -> None:
         (["--lr 1", "--lr 1"], ["--lr 2", "--lr 2"], " --lr 1 -> --lr 2"),
     ],
 )
-def test_of_the_arguments_those_that_differ_are_named(
-    base: list[str], other: list[str], text: str | None
-) -> None:
+def test_of_the_arguments_those_that_differ_are_named(base, other, text):
     expected = [] if text is None else [("setting", f"arguments{text}")]
     assert listed(words(*base), words(*other)) == expected
 
 
-def of_stream(
-    size_kib: float, ended: list[int], *, batch_size: int | None = None, error_kib: float = 0.5
-) -> ComparedRun:
+def of_stream(size_kib, ended, *, batch_size=None, error_kib=0.5):
     """A run whose samples nobody counts, by its batches' size and those of passes that ended."""
     fetch = summaries.healthy().loaders[0].fetch
     assert fetch is not None
@@ -266,9 +262,7 @@ def of_workers(workers: int, ended: list[int]) -> ComparedRun:
     ("workers", "ended", "is_other"),
     [(3, [189, 189], True), (3, [66], False), (3, [], False), (0, [189, 189], False)],
 )
-def test_epochs_of_a_stream_that_each_worker_yields_again(
-    workers: int, ended: list[int], is_other: bool
-) -> None:
+def test_epochs_of_a_stream_that_each_worker_yields_again(workers, ended, is_other):
     base, other = [of_workers(0, [63, 63])], [of_workers(workers, ended)]
     texts = [text for kind, text in listed(base, other) if kind == "work"]
     expected = "batches an epoch 63 -> 189: workers share the stream differently"
@@ -284,9 +278,7 @@ def test_epochs_of_a_stream_that_each_worker_yields_again(
         (of_stream(256, [8, 8], batch_size=256), of_stream(167, [12], batch_size=256)),
     ],
 )
-def test_batches_of_another_size_are_other_work_where_samples_are_not_counted(
-    base: ComparedRun, other: ComparedRun
-) -> None:
+def test_batches_of_another_size_are_other_work_where_samples_are_not_counted(base, other):
     ((kind, text),) = listed([base], [other])
     assert kind == "work"
     assert text.startswith("a batch is ")
@@ -308,9 +300,7 @@ def test_batches_of_another_size_are_other_work_where_samples_are_not_counted(
         (run(), run(of_feeder(fetch=None))),
     ],
 )
-def test_batches_that_may_hold_as_many_samples_are_no_other_work(
-    base: ComparedRun, other: ComparedRun
-) -> None:
+def test_batches_that_may_hold_as_many_samples_are_no_other_work(base, other):
     assert listed([base], [other]) == []
 
 
@@ -321,6 +311,6 @@ def test_batches_that_may_hold_as_many_samples_are_no_other_work(
         (run(script_sha256="1" * 64), "the script's text differs"),
     ],
 )
-def test_runs_of_one_side_should_be_alike(second: ComparedRun, text: str) -> None:
+def test_runs_of_one_side_should_be_alike(second, text):
     expected = [("ground", f"the runs of BASE are not alike: {text}")]
     assert listed([run(), second], [run()]) == expected

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,24 +52,14 @@ def gate_of(comparison: Comparison) -> str:
     return comparison.gate.outcome
 
 
-def run_of(
-    parent: Path,
-    name: str,
-    seed: int,
-    *,
-    passes: int = 8,
-    steps: int = 30,
-    forward: int = 4 * MS,
-    is_cut: bool = False,
-    **how: int,
-) -> ComparedRun:
+def run_of(parent, name, seed, *, passes=8, steps=30, forward=4 * MS, is_cut=False, **how: int):
     """A run of `steps` steps a pass; one that is cut was ended by a limit."""
     forwards = steps_of(seed, forward, count=steps * passes)
     run = read(recorded(parent, name, forwards=forwards, passes=passes, **how))
     return ended_early(run, length=steps) if is_cut else run
 
 
-def test_planted_steps_are_shown_to_the_nanosecond(tmp_path: Path) -> None:
+def test_planted_steps_are_shown_to_the_nanosecond(tmp_path):
     base = read(recorded(tmp_path, "a", forwards=EVEN, wait=2 * MS))
     other = read(recorded(tmp_path, "b", forwards=EVEN, wait=100 * US))
     comparison = compare([base], [other])
@@ -141,13 +129,7 @@ def test_planted_steps_are_shown_to_the_nanosecond(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_planted_decides(
-    tmp_path: Path,
-    base: dict[str, int],
-    other: dict[str, int],
-    verdict: str | None,
-    outcome: str | None,
-) -> None:
+def test_what_is_planted_decides(tmp_path, base, other, verdict, outcome):
     sides = run_of(tmp_path, "a", 1, **base), run_of(tmp_path, "b", 2, **other)
     comparison = compare([sides[0]], [sides[1]], limit=0.05)
     assert comparison.verdict in (UNDECIDED if verdict is None else {verdict})
@@ -159,7 +141,7 @@ def test_what_is_planted_decides(
     assert back.verdict in (UNDECIDED if verdict not in opposite else {opposite[verdict]})
 
 
-def test_what_comes_once_is_no_later_start(tmp_path: Path) -> None:
+def test_what_comes_once_is_no_later_start(tmp_path):
     """Workers that live on take longer to start for the first pass."""
     many, few = (run_of(tmp_path, f"{n}", n, passes=n) for n in (20, 3))
     for run in (many, few):
@@ -171,7 +153,7 @@ def test_what_comes_once_is_no_later_start(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("steps", "faster_s"), [(30, 0.001), (0, 0.001), (30, 0.134), (30, 9.0)])
-def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float) -> None:
+def test_wild_starts_are_no_warning(tmp_path, steps, faster_s):
     """Passes that begin faster than they go on, and passes without a step."""
     sides = []
     for seed in (1, 2):
@@ -183,7 +165,7 @@ def test_wild_starts_are_no_warning(tmp_path: Path, steps: int, faster_s: float)
     compare(*sides, limit=0.05)
 
 
-def test_steps_that_save_are_left_out(tmp_path: Path) -> None:
+def test_steps_that_save_are_left_out(tmp_path):
     def saving(name: str, seed: int, each: int) -> ComparedRun:
         run = run_of(tmp_path, name, seed, passes=1, steps=240)
         saves_s = np.where(np.arange(239) % each == 0, 0.5, 0.0)
@@ -204,7 +186,7 @@ def test_steps_that_save_are_left_out(tmp_path: Path) -> None:
     assert each.verdict == FASTER
 
 
-def test_the_interval_holds_what_was_planted(tmp_path: Path) -> None:
+def test_the_interval_holds_what_was_planted(tmp_path):
     base = read(recorded(tmp_path, "a", forwards=steps_of(1, 4 * MS)))
     other = read(recorded(tmp_path, "b", forwards=steps_of(2, 5 * MS)))
     speedup = compare([base], [other]).speedup
@@ -214,7 +196,7 @@ def test_the_interval_holds_what_was_planted(tmp_path: Path) -> None:
     assert speedup.low < truth < speedup.high < 1
 
 
-def test_of_other_batch_sizes_samples_are_compared_not_steps(tmp_path: Path) -> None:
+def test_of_other_batch_sizes_samples_are_compared_not_steps(tmp_path):
     # Twice the samples in a step that takes 1.5 times as long: a third more samples a second.
     step = 1 * MS + 100 * US + REST
     longer = round(1.5 * step) - 100 * US - REST
@@ -243,9 +225,7 @@ def slowed(run: ComparedRun) -> ComparedRun:
         ([5 * MS] * 120, slowed, "OTHER was slowed: --cuda-sync waited for the device"),
     ],
 )
-def test_unusable_runs_give_no_verdict(
-    tmp_path: Path, forwards: Sequence[int], change: Callable[[ComparedRun], ComparedRun], why: str
-) -> None:
+def test_unusable_runs_give_no_verdict(tmp_path, forwards, change, why):
     base = read(recorded(tmp_path, "a", forwards=EVEN))
     other = change(read(recorded(tmp_path, "b", forwards=forwards)))
     comparison = compare([base], [other], limit=0.05)
@@ -261,7 +241,7 @@ def test_unusable_runs_give_no_verdict(
     assert not with_it.comparable
 
 
-def test_without_events_a_pair_has_no_verdict_but_repeated_runs_have(tmp_path: Path) -> None:
+def test_without_events_a_pair_has_no_verdict_but_repeated_runs_have(tmp_path):
     def left_over(name: str, seed: int, mean_ns: int) -> ComparedRun:
         run = read(recorded(tmp_path, name, forwards=steps_of(seed, mean_ns)))
         return replace(run, series=None)
@@ -290,19 +270,15 @@ def beside_others(run: ComparedRun, others_percent: float) -> ComparedRun:
 @pytest.mark.parametrize(
     ("others_percent", "verdict", "outcome"), [(0.0, SLOWER, TRIPPED), (30.0, UNKNOWN, NOT_JUDGED)]
 )
-def test_one_run_against_three_keeps_what_it_met(
-    tmp_path: Path, others_percent: float, verdict: str, outcome: str
-) -> None:
+def test_one_run_against_three_keeps_what_it_met(tmp_path, others_percent, verdict, outcome):
     base = [beside_others(run_of(tmp_path, f"a{n}", n), 0.0) for n in range(3)]
     other = beside_others(run_of(tmp_path, "b", 5, forward=5 * MS), others_percent)
     comparison = compare(base, [other], limit=0.05)
     assert (comparison.verdict, gate_of(comparison)) == (verdict, outcome)
 
 
-def test_what_other_processes_and_virtual_cores_may_change() -> None:
-    def chances(
-        cpu: dict[str, object], threads: int = 8, **host: bool | None
-    ) -> tuple[float, float]:
+def test_what_other_processes_and_virtual_cores_may_change():
+    def chances(cpu, threads=8, **host: bool | None):
         summary = replace(
             summaries.slow_loader(), torch_threads=threads, system=summaries.system(cpu=cpu)
         )
@@ -330,9 +306,7 @@ def test_what_other_processes_and_virtual_cores_may_change() -> None:
 @pytest.mark.parametrize(
     ("busy_share", "expected"), [([0.9, 0.95], 0.05), ([0.2, 0.3], 0.4), (None, 0.5)]
 )
-def test_where_a_device_works_the_host_changes_nothing(
-    busy_share: list[float] | None, expected: float
-) -> None:
+def test_where_a_device_works_the_host_changes_nothing(busy_share, expected):
     training = summaries.healthy()
     device = Device(0, "cuda:0", busy_share, {}, {}, None, None, 1000)
     summary = replace(
@@ -345,7 +319,7 @@ def test_where_a_device_works_the_host_changes_nothing(
     assert run.wandering() == pytest.approx(expected)
 
 
-def test_repeated_runs_are_the_units() -> None:
+def test_repeated_runs_are_the_units():
     comparison = repeated()
     # A step of 225.7 ms, and one of 57.3 ms; their runs differ by the same factors.
     factors = np.array([0.99, 1.0, 1.012])
@@ -357,7 +331,7 @@ def test_repeated_runs_are_the_units() -> None:
     assert metric(comparison, "per_step_s.data_wait").change == pytest.approx(-0.9, rel=1e-3)
 
 
-def test_the_json_is_strict_and_has_what_is_promised(tmp_path: Path) -> None:
+def test_the_json_is_strict_and_has_what_is_promised(tmp_path):
     base = read(recorded(tmp_path, "a", forwards=EVEN))
     other = read(recorded(tmp_path, "b", forwards=[2 * MS] * 120))
     plain = json.loads(json.dumps(to_jsonable(compare([base], [other])), allow_nan=False))
@@ -373,7 +347,7 @@ def test_the_json_is_strict_and_has_what_is_promised(tmp_path: Path) -> None:
     assert 0 < step["low"] < step["change"] < step["high"]
 
 
-def test_a_run_and_itself_and_longer_runs_are_equal(tmp_path: Path) -> None:
+def test_a_run_and_itself_and_longer_runs_are_equal(tmp_path):
     assert with_steps_longer(summaries.healthy(), 1.0) == summaries.healthy()
     short = read(recorded(tmp_path, "a", forwards=steps_of(1, count=60)))
     long = read(recorded(tmp_path, "b", forwards=steps_of(2, count=600)))
@@ -383,7 +357,7 @@ def test_a_run_and_itself_and_longer_runs_are_equal(tmp_path: Path) -> None:
         assert comparison.comparable
 
 
-def test_runs_of_one_name_go_by_their_paths(tmp_path: Path) -> None:
+def test_runs_of_one_name_go_by_their_paths(tmp_path):
     run = read(recorded(tmp_path, "r1", forwards=steps_of(1)))
     runs = [replace(run, directory=f"/work/{place}/r1") for place in "ab"]
     assert [x.name for x in named_apart(runs)] == ["/work/a/r1", "/work/b/r1"]

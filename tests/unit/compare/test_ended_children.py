@@ -71,11 +71,7 @@ LIMITED = Exit(0, None, "limit", "--max-steps")
             {"raised": "FileNotFoundError", "exit": FAILED},
             Exit(1, None, "exception", "FileNotFoundError", "--max-steps"),
         ),
-        (
-            [{"limit": MAX_STEPS}],
-            {"exit": CHOSEN},
-            Exit(3, None, "completed", None, "--max-steps"),
-        ),
+        ([{"limit": MAX_STEPS}], {"exit": CHOSEN}, Exit(3, None, "completed", None, "--max-steps")),
         ([{"limit": MAX_TIME}], {"exit": ABORTED}, Exit(None, 6, "signal", None, "--max-time")),
         # A training that failed by itself, or was killed, is no end after a limit.
         *(
@@ -88,9 +84,7 @@ LIMITED = Exit(0, None, "limit", "--max-steps")
         ),
     ],
 )
-def test_a_limit_that_ends_children_is_the_run_s_end(
-    tmp_path: Path, children: list[dict[str, Any]], how: dict[str, Any], end: Exit
-) -> None:
+def test_a_limit_that_ends_children_is_the_run_s_end(tmp_path, children, how, end):
     runs = [child(20 + at, **child_of) for at, child_of in enumerate(children)]
     summary = summarize(written(tmp_path, *runs, **how))
     assert summary.run.exit == end
@@ -98,7 +92,7 @@ def test_a_limit_that_ends_children_is_the_run_s_end(
     assert summary.run.exit.limit == (end.detail if end.reason == "limit" else end.after_limit)
 
 
-def test_a_script_whose_end_fails_after_its_own_limit_tells_both(tmp_path: Path) -> None:
+def test_a_script_whose_end_fails_after_its_own_limit_tells_both(tmp_path):
     run = FakeRun()
     run.train_pass(run.loader(), run.optimizer(), 30)
     run.mark(Kind.LIMIT, value=MAX_STEPS)
@@ -107,7 +101,7 @@ def test_a_script_whose_end_fails_after_its_own_limit_tells_both(tmp_path: Path)
     assert end == Exit(1, None, "exception", "NameError", "--max-steps")
 
 
-def test_of_ranks_with_a_trainprof_each_a_failure_comes_before_a_limit(tmp_path: Path) -> None:
+def test_of_ranks_with_a_trainprof_each_a_failure_comes_before_a_limit(tmp_path):
     top = tmp_path / "whole"
     (top / "ranks").mkdir(parents=True)
     for rank, run in enumerate((child(20, limit=MAX_STEPS), child(21, raised="KeyError"))):
@@ -120,8 +114,8 @@ def test_of_ranks_with_a_trainprof_each_a_failure_comes_before_a_limit(tmp_path:
 
 @pytest.mark.parametrize(("limit", "batches"), [(MAX_STEPS, 100), (0, 30)])
 def test_a_pass_that_was_cut_in_a_child_starts_as_often_as_whole_passes_do(
-    tmp_path: Path, limit: int, batches: int
-) -> None:
+    tmp_path, limit, batches
+):
     """Its start is spread over the 100 batches that its loader has, not the 30 it yielded."""
     directory = written(tmp_path, child(20, limit=limit))
     run = read_compared_run(directory, summarize(directory))

@@ -51,9 +51,7 @@ def gate(limit: float, bounds: tuple[float, float, float], *listed: Difference) 
         (0.05, (0.036, 0.186, 0.358), NOT_JUDGED),
     ],
 )
-def test_a_gate_trips_passes_or_cannot_judge(
-    limit: float, bounds: tuple[float, float, float], outcome: str
-) -> None:
+def test_a_gate_trips_passes_or_cannot_judge(limit, bounds, outcome):
     judgement = gate(limit, bounds)
     assert judgement.outcome == outcome
     assert (judgement.hint is not None) is (outcome == NOT_JUDGED)
@@ -74,9 +72,7 @@ def test_a_gate_trips_passes_or_cannot_judge(
         ("end", REMARK, False, True),  # Ctrl-C
     ],
 )
-def test_what_may_differ_for_a_gate(
-    what: str, kind: str, is_between: bool, is_judged: bool, bounds: tuple[float, float, float]
-) -> None:
+def test_what_may_differ_for_a_gate(what, kind, is_between, is_judged, bounds):
     judgement = gate(0.05, bounds, Difference(what, kind, f"{what} differs", is_between))
     if is_judged:
         assert judgement.outcome == (TRIPPED if bounds[0] > 0 else PASSED)
@@ -84,7 +80,7 @@ def test_what_may_differ_for_a_gate(
         assert (judgement.outcome, judgement.why) == (NOT_JUDGED, f"{what} differs")
 
 
-def test_without_an_interval_there_is_nothing_to_judge() -> None:
+def test_without_an_interval_there_is_nothing_to_judge():
     why = "OTHER has 3 steady steps"
     judgement = judged(0.05, SpeedUp(None, 1.0, None, UNKNOWN, None, why), [], "step")
     assert (judgement.outcome, judgement.why) == (NOT_JUDGED, why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +17,7 @@ STEP_S = (2 * MS + 1 * MS + 300 * US + 50 * US) / 1e9
 START_S = 0.060
 
 
-def run_of(
-    tmp_path: Path, *, steps: int, passes: int, start: int = 60 * MS, between: int = 0
-) -> ComparedRun:
+def run_of(tmp_path, *, steps, passes, start=60 * MS, between=0):
     return read(
         recorded(
             tmp_path,
@@ -65,7 +62,7 @@ def test_starts_of_passes_are_spread_over_their_steps(tmp_path, how, length, mea
     assert pace_of(ended).mean_s == pytest.approx(mean_s, rel=0.02)
 
 
-def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> None:
+def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path):
     """Its last pass was cut off after 2 of 12 steps, its start is no start of 2 steps."""
     whole = run_of(tmp_path, steps=120, passes=10)
     cut = replace(whole.series, steps_of_epochs=np.array([12] * 9 + [2]))
@@ -73,7 +70,7 @@ def test_of_a_run_that_was_ended_later_passes_stand_for_all(tmp_path: Path) -> N
     assert pace.mean_s == pytest.approx(WITH_STARTS_S, rel=0.02)
 
 
-def test_all_passes_start_alike_whatever_comes_between_them(tmp_path: Path) -> None:
+def test_all_passes_start_alike_whatever_comes_between_them(tmp_path):
     """One that was ended in its first pass, of a run that saves a checkpoint behind each."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
@@ -82,7 +79,7 @@ def test_all_passes_start_alike_whatever_comes_between_them(tmp_path: Path) -> N
     assert pace_of(whole).mean_s == pytest.approx(pace_of(cut).mean_s, rel=0.01)
 
 
-def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path: Path) -> None:
+def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path):
     forwards = [1 * MS] * 48
     cut = recorded(tmp_path, "run", forwards=forwards, wait=2 * MS, passes=4, start=60 * MS, cut=11)
     run = ended_early(read(cut), length=12)
@@ -90,7 +87,7 @@ def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path: Pat
         assert pace.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
 
 
-def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
+def test_what_only_steady_steps_gain_is_not_gained(tmp_path):
     """Steps from a full buffer: a pass of 12 takes as long as before, for its start takes more."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -106,7 +103,7 @@ def test_what_only_steady_steps_gain_is_not_gained(tmp_path: Path) -> None:
     assert whole.verdict == "no_visible_difference"
 
 
-def test_starts_that_differ_make_the_mean_less_sure() -> None:
+def test_starts_that_differ_make_the_mean_less_sure():
     steps_s = np.full(100, 0.002)
 
     def error_s(*starts_s: float) -> float:

@@ -131,7 +131,7 @@ def trained_without(
         take_away(patched)
         log = recorder.start(*default_probes()).log
     assert train(directory) == losses
-    # A forked child writes a log of its own, which the tracee sees to.
+    # A forked child writes a log of its own, which bootstrap sees to.
     apart = {"num_workers": 1, "worker_init_fn": lambda number: log.reopen_in_child()}
     assert train(directory, **apart) == losses
     recording = recorder.read()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,16 +17,20 @@ from support.session import FakeClock
 
 from trainprof.launch import deadline
 from trainprof.launch.deadline import (
+    AFTER_LIMIT_S,
+    AT_END_S,
     ENDING_S,
     LONGEST_WAIT_S,
     POLL_S,
     SHORTEST_WAIT_S,
     Deadline,
+    Lingering,
     TimeToEnd,
+    TrialWatch,
     last_checks,
     time_to_next_step,
 )
-from trainprof.record.limit_met import LIMIT_MET
+from trainprof.record.limit_met import AT_END, LIMIT_MET
 from trainprof.record.schema import Kind
 
 S = 1_000_000_000
@@ -172,3 +179,178 @@ def test_once_it_has_begun_to_end_it_has_its_time_to_save(tmp_path):
     assert time_left() == pytest.approx(0.5)
     clock.advance(S)
     assert time_left() < 0
+
+
+OTHER_PID = 77
+
+
+class Now:
+    """A clock that only the test moves, in seconds."""
+
+    def __init__(self):
+        self.s = 100.0
+
+    def __call__(self):
+        return self.s
+
+
+def recorded(parent, *, pid, trains=True, ended):
+    run = FakeRun(pid=pid)
+    run.forward()
+    if trains:
+        run.backward()
+    if ended is not None:
+        run.mark(ended)
+    return run.write(parent)
+
+
+def note(directory, what, pid=None):
+    (directory.path / f"{what}-{pid or os.getpid()}").touch()
+
+
+@pytest.mark.parametrize(("what", "allowed_s"), [(AT_END, AT_END_S), (LIMIT_MET, AFTER_LIMIT_S)])
+def test_it_lingers_once_it_takes_too_long(tmp_path, what, allowed_s):
+    directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
+    watch = Lingering(directory, now=now)
+    assert not watch.is_over()
+    note(directory, what)
+    now.s += 10 * allowed_s  # it counts from when it was noted
+    assert not watch.is_over()
+    now.s += allowed_s - 1
+    assert not watch.is_over()
+    now.s += 1
+    assert watch.is_over()
+
+
+def test_what_saves_behind_its_limit_has_the_time_of_that_and_then_of_its_end(tmp_path):
+    directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
+    watch = Lingering(directory, now=now)
+    note(directory, LIMIT_MET)
+    assert not watch.is_over()
+    now.s += AFTER_LIMIT_S - 1
+    note(directory, AT_END)
+    assert not watch.is_over()
+    now.s += AT_END_S - 1
+    assert not watch.is_over()
+    now.s += 1
+    assert watch.is_over()
+
+
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_one_that_has_ended_does_not_linger_whatever_its_parent_does(tmp_path, is_reaped):
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if is_reaped:
+            child.wait()
+        directory, now = recorded(tmp_path, pid=child.pid, ended=Kind.LIMIT), Now()
+        watch = Lingering(directory, now=now)
+        note(directory, AT_END, child.pid)
+        assert not watch.is_over()
+        now.s += 10 * AFTER_LIMIT_S
+        assert not watch.is_over()
+
+
+@pytest.mark.parametrize(
+    ("other", "is_over"),
+    [
+        ({"ended": None}, False),  # it trains on, with no limit met
+        ({"ended": Kind.LIMIT}, True),
+        ({"ended": Kind.PROCESS_END}, True),
+        ({"ended": None, "trains": False}, True),  # an actor, which nobody stops
+    ],
+)
+def test_none_of_the_others_may_train(tmp_path, other, is_over):
+    directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
+    recorded(tmp_path, pid=OTHER_PID, **other)  # type: ignore[arg-type]
+    watch = Lingering(directory, now=now)
+    note(directory, AT_END)
+    watch.is_over()
+    now.s += AT_END_S
+    assert watch.is_over() is is_over
+
+
+def test_a_log_that_cannot_be_read_may_be_one_that_trains(tmp_path):
+    directory, now = recorded(tmp_path, pid=os.getpid(), ended=Kind.LIMIT), Now()
+    (directory.events / f"{OTHER_PID}-1.events").write_bytes(b"x" * 4096)
+    watch = Lingering(directory, now=now)
+    note(directory, AT_END)
+    watch.is_over()
+    now.s += AT_END_S
+    assert not watch.is_over()
+    (directory.events / f"{OTHER_PID}-1.events").write_bytes(bytes(4096))  # of one just begun
+    assert watch.is_over()
+
+
+MIB, GIB = 1 << 20, 1 << 30
+PID = 4711
+
+
+@dataclass
+class Machine:
+    """What the watch sees; raised in its place what is an exception.
+
+    Attributes:
+        free_bytes: Of the file system that takes the trial's files.
+        asked: Places whose file system was asked for.
+    """
+
+    free_bytes: int | OSError = 100 * GIB
+    asked: list[str] = field(default_factory=list)
+
+    def statvfs(self, path):
+        self.asked.append(path)
+        if isinstance(self.free_bytes, OSError):
+            raise self.free_bytes
+        return SimpleNamespace(f_bavail=self.free_bytes // 4096, f_frsize=4096)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    machine = Machine()
+    monkeypatch.setattr(os, "statvfs", machine.statvfs)
+    return machine
+
+
+@pytest.fixture
+def free(machine):
+    """Asks whether a trial must end while so many bytes are free."""
+
+    def asked(watch, free_bytes):
+        machine.free_bytes = free_bytes
+        return watch.must_end()
+
+    return asked
+
+
+def test_it_ends_before_less_than_2_gib_are_left(free):
+    watch = TrialWatch(PID, "/work")
+    assert [free(watch, n) for n in (100 * GIB, 3 * GIB, 2 * GIB)] == [False] * 3
+    assert not watch.is_full
+    assert free(watch, 2 * GIB - 4096)
+    assert watch.is_full
+
+
+def test_where_little_was_free_it_ends_before_half_of_that_is_left(free):
+    watch = TrialWatch(PID, "/work")
+    assert [free(watch, n) for n in (GIB, 600 * MIB, 512 * MIB)] == [False] * 3
+    assert free(watch, 511 * MIB)
+
+
+def test_the_file_system_is_the_one_that_the_process_sees(machine):
+    TrialWatch(PID, "/work/my runs").must_end()
+    assert machine.asked == [f"/proc/{PID}/root/work/my runs"]
+
+
+def test_a_process_that_is_gone_is_not_full(machine):
+    machine.free_bytes = FileNotFoundError()
+    watch = TrialWatch(PID, "/work")
+    assert not watch.must_end()
+    assert not watch.is_full
+
+
+def test_the_reserve_follows_from_the_first_answer(machine, free):
+    watch = TrialWatch(PID, "/work")
+    machine.free_bytes = PermissionError()
+    assert not watch.must_end()
+    assert not free(watch, GIB)
+    assert free(watch, 100 * MIB)

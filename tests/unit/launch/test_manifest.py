@@ -5,7 +5,6 @@ import json
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,8 @@ from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 
 ENDED = Outcome(
-    pid=7,
     status=0,
     signal=None,
-    spawned_ns=1_000,
     ended_ns=5_000,
     max_rss_bytes=1 << 20,
     user_s=1.5,
@@ -38,16 +35,16 @@ TARGET = Target("/p", ("/p", "t.py"), ("t.py", "--token", "abc"), "t.py", "t", T
 
 
 @pytest.fixture
-def in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def in_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def ours(*words: str) -> Target:
+def ours(*words):
     return replace(TARGET, words=words)
 
 
-def test_the_scripts_text_is_told_by_its_digest(in_a_directory: Path) -> None:
+def test_the_scripts_text_is_told_by_its_digest(in_a_directory):
     (in_a_directory / "t.py").write_text("print()\n")
     digest = hashlib.sha256(b"print()\n").hexdigest()
     assert script_sha256(ours("t.py", "--lr", "1")) == digest
@@ -60,7 +57,7 @@ def test_the_scripts_text_is_told_by_its_digest(in_a_directory: Path) -> None:
     assert opening["sources"] == {}
 
 
-def test_settings_are_told_once_and_none_that_is_a_secret(in_a_directory: Path) -> None:
+def test_settings_are_told_once_and_none_that_is_a_secret(in_a_directory):
     for name in ("t.py", "data.py", "conf/big.yaml", "conf/small.yaml", "key.json"):
         (in_a_directory / name).parent.mkdir(exist_ok=True)
         (in_a_directory / name).write_text(name)
@@ -72,7 +69,7 @@ def test_settings_are_told_once_and_none_that_is_a_secret(in_a_directory: Path) 
     assert set(opening["sources"]) == {"conf/small.yaml"}
 
 
-def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory: Path) -> None:
+def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory):
     package = in_a_directory / "lib" / "pkg"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')\n")
@@ -112,17 +109,15 @@ def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory: Pat
         (("bash", "t.sh"), False, "bash", None),
     ],
 )
-def test_what_is_started_in_the_end_is_told_beside_what_was_typed(
-    words: tuple[str, ...], is_ours: bool, script: str, entry: str | None
-) -> None:
+def test_what_is_started_in_the_end_is_told_beside_what_was_typed(words, is_ours, script, entry):
     target = replace(TARGET, words=words, name=script, is_ours=is_ours)
-    told = opening_manifest(
+    manifest = opening_manifest(
         target, RunOptions(words), {}, name="t", spawned_ns=1, spawned_time_ns=1
     )
-    assert (told["script"], told["entry"]) == (script, entry)
+    assert (manifest["script"], manifest["entry"]) == (script, entry)
 
 
-def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory: Path) -> None:
+def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory):
     os.mkfifo("pipe.py")  # a script that is read away would be lost; to open it would wait
     (in_a_directory / "folder").mkdir()
     for word in ("pipe.py", "folder", "nowhere.py", "-", "a\0b.py"):
@@ -131,11 +126,11 @@ def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory: Pat
     assert script_sha256(replace(ours("torchrun", "-m", "module"), is_ours=False)) is None
 
 
-def ended(status: int | None = None, number: int | None = None, interrupted: bool = False) -> str:
+def ended(status=None, number=None, interrupted=False):
     return exit_reason(replace(ENDED, status=status, signal=number, interrupted=interrupted))
 
 
-def test_reasons() -> None:
+def test_reasons():
     assert ended(0) == "completed"
     assert ended(1) == ended(3) == "exception"
     assert ended(0, interrupted=True) == ended(1, interrupted=True) == "interrupted"
@@ -156,12 +151,12 @@ def test_reasons() -> None:
         (0, None, None),
     ],
 )
-def test_what_a_kill_probably_was(oom_kills: int, share: float | None, start: str | None) -> None:
+def test_what_a_kill_probably_was(oom_kills, share, start):
     detail = kill_detail(oom_kills=oom_kills, available_share=share)
     assert detail is None if start is None else (detail or "").startswith(start)
 
 
-def test_a_manifest_from_start_to_end() -> None:
+def test_a_manifest_from_start_to_end():
     opened = opening_manifest(
         TARGET,
         RunOptions(("t.py",), max_steps=5),
@@ -185,7 +180,7 @@ def test_a_manifest_from_start_to_end() -> None:
     json.dumps(closed, allow_nan=False)
 
 
-def test_available_memory_is_that_of_the_samples_before_the_end(tmp_path: Path) -> None:
+def test_available_memory_is_that_of_the_samples_before_the_end(tmp_path):
     directory = RunDirectory(tmp_path)
     assert available_share(directory, before_ns=100) is None
     directory.samples.mkdir()

@@ -7,22 +7,20 @@ import sys
 
 import pytest
 
-from trainprof.launch.outcome import Outcome, outcome_of
+from trainprof.launch.outcome import outcome_of
 
 
-def outcome(wait_status: int, *received: int, interrupted: bool = False) -> Outcome:
+def outcome(wait_status, *received, interrupted=False):
     return outcome_of(
-        5,
         wait_status,
         resource.getrusage(resource.RUSAGE_SELF),
-        spawned_ns=1,
         ended_ns=2,
         signals_received=received,
         interrupted=interrupted,
     )
 
 
-def test_status_or_signal() -> None:
+def test_status_or_signal():
     assert (outcome(3 << 8).status, outcome(3 << 8).signal) == (3, None)
     dumped = 0x80
     ended = outcome(signal.SIGABRT | dumped)
@@ -30,7 +28,7 @@ def test_status_or_signal() -> None:
     assert ended.max_rss_bytes > 1 << 20
 
 
-def test_interrupted_by_whatever_way_it_shows() -> None:
+def test_interrupted_by_whatever_way_it_shows():
     assert outcome(signal.SIGINT).interrupted
     assert outcome(130 << 8).interrupted
     assert outcome(0, signal.SIGINT, interrupted=True).interrupted
@@ -43,13 +41,13 @@ def test_interrupted_by_whatever_way_it_shows() -> None:
     ("wait_status", "expected"),
     [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, -9), (15, -15), (2, -2), (6, -6), (10, -10)],
 )
-def test_the_end_is_mirrored_without_a_core_dump(wait_status: int, expected: int) -> None:
+def test_the_end_is_mirrored_without_a_core_dump(wait_status, expected):
     text = f"""
 import resource
 from trainprof.launch.outcome import mirror_exit, outcome_of
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print("kept")
-mirror_exit(outcome_of(1, {wait_status}, usage, spawned_ns=0, ended_ns=0,
+mirror_exit(outcome_of({wait_status}, usage, ended_ns=0,
                        signals_received=(), interrupted=False))
 """
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:

@@ -3,30 +3,37 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from trainprof.launch.placement import RunDirectoryRefused, create_run_directory, run_name
+from trainprof.launch import placement
+from trainprof.launch.placement import (
+    RunDirectoryRefused,
+    create_run_directory,
+    launcher_of,
+    run_name,
+)
+from trainprof.record.run_directory import LAUNCHES
+from trainprof.sampling.process_tree import parse_stat
 
 NOON_NS = 1_795_262_400 * 1_000_000_000  # 2026-11-21 12:00:00 UTC
 
 
 @pytest.fixture(autouse=True)
-def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def create(
-    output: str | None = None, stem: str = "train", time_ns: int = NOON_NS, **environ: str
-) -> Path:
+def create(output=None, stem="train", time_ns=NOON_NS, **environ):
     path = None if output is None else Path(output)
     directory = create_run_directory(path, stem, environ, time_ns=time_ns)
     assert directory.events.is_dir()
     return directory.path.relative_to(Path.cwd())
 
 
-def test_a_default_name_says_what_and_when() -> None:
+def test_a_default_name_says_what_and_when():
     made = create()
     assert made.parent == Path("trainprof-runs")
     assert made.name.startswith("train-20261121-")
@@ -34,7 +41,7 @@ def test_a_default_name_says_what_and_when() -> None:
     assert made.stat().st_mode & 0o777 == 0o700
 
 
-def test_latest_is_relative_and_follows() -> None:
+def test_latest_is_relative_and_follows():
     create()
     second = create()
     link = Path("trainprof-runs/latest")
@@ -42,37 +49,30 @@ def test_latest_is_relative_and_follows() -> None:
     assert [path.name for path in link.parent.glob(".*")] == [".gitignore"]
 
 
-def test_a_directory_called_latest_is_left_alone() -> None:
-    Path("trainprof-runs/latest").mkdir(parents=True)
-    create()
-    assert Path("trainprof-runs/latest").is_dir()
-    assert not Path("trainprof-runs/latest").is_symlink()
-
-
 @pytest.mark.parametrize("output", [None, "trainprof-runs/mine", "./trainprof-runs/a/../b/mine"])
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_git_sees_no_run_in_our_own_folder(output: str | None) -> None:
+def test_git_sees_no_run_in_our_own_folder(output):
     subprocess.run(["git", "init", "-q", "."], check=True)
     create(output)
     command = ["git", "status", "--porcelain", "--untracked-files=all"]
     assert subprocess.run(command, check=True, capture_output=True).stdout == b""
 
 
-def test_what_git_is_told_already_stays() -> None:
-    told = Path("trainprof-runs/.gitignore")
-    told.parent.mkdir()
+def test_what_git_is_told_already_stays():
+    ignore_file = Path("trainprof-runs/.gitignore")
+    ignore_file.parent.mkdir()
     for text in ("", "!*\n"):
-        told.write_text(text)
+        ignore_file.write_text(text)
         create()
-        assert told.read_text() == text
-    told.unlink()
-    told.symlink_to("elsewhere")
+        assert ignore_file.read_text() == text
+    ignore_file.unlink()
+    ignore_file.symlink_to("elsewhere")
     create()
     assert sorted(map(str, Path().iterdir())) == ["trainprof-runs"]
     assert not Path("trainprof-runs/elsewhere").exists()
 
 
-def test_a_directory_of_the_users_gets_no_file_of_ours() -> None:
+def test_a_directory_of_the_users_gets_no_file_of_ours():
     Path("trainprof-runs").mkdir()
     create("mine/trainprof-runs/one")
     create("other")
@@ -84,21 +84,21 @@ def test_a_directory_of_the_users_gets_no_file_of_ours() -> None:
 
 
 @pytest.mark.parametrize("stem", ["a b/c", "..", "-rf", "\x1b[31m", "é", "x" * 500, ""])
-def test_any_script_name_gives_a_plain_file_name(stem: str) -> None:
+def test_any_script_name_gives_a_plain_file_name(stem):
     name = create(stem=stem).name
     assert name.isascii()
     assert name[0].isalnum()
     assert len(name) < 100
 
 
-def test_output_is_taken_as_given() -> None:
+def test_output_is_taken_as_given():
     assert create("a/b/../c") == Path("a/c")
     Path("empty").mkdir()
     assert create("empty/") == Path("empty")
     assert not Path("trainprof-runs").exists()
 
 
-def test_what_is_there_already_is_refused() -> None:
+def test_what_is_there_already_is_refused():
     create("a")
     Path("file").write_text("x")
     Path("target").mkdir()
@@ -112,47 +112,45 @@ def test_what_is_there_already_is_refused() -> None:
     assert Path("file").read_text() == "x"
 
 
-def test_ranks_of_one_launch_meet_whenever_they_come() -> None:
+def test_ranks_of_one_launch_meet_whenever_they_come():
     made = [create(RANK=rank, TORCHELASTIC_RUN_ID="j/1", time_ns=int(rank)) for rank in "012"]
     assert {path.parent for path in made} == {Path("trainprof-runs/train-j_1/ranks")}
     assert [path.name for path in made] == ["0", "1", "2"]
 
 
-def test_a_second_launch_of_the_same_id_gets_its_own() -> None:
+def test_a_second_launch_of_the_same_id_gets_its_own():
     for rank in "01":
         create(RANK=rank, TORCHELASTIC_RUN_ID="job")
     made = [create(RANK=rank, TORCHELASTIC_RUN_ID="job") for rank in "01"]
     assert {path.parent for path in made} == {Path("trainprof-runs/train-job-2/ranks")}
 
 
-def test_ranks_without_an_id_meet_by_their_launcher() -> None:
+def test_ranks_without_an_id_meet_by_their_launcher():
     made = [create(RANK=rank, TORCHELASTIC_RUN_ID="none").parts[1] for rank in "32"]
     assert made[0] == made[1]
     assert made[0].startswith("train-launcher")
     assert create(RANK="3").parts[1].startswith(f"train-launcher{os.getppid()}-")
 
 
-def test_a_restarted_rank_keeps_its_first_attempt() -> None:
+def test_a_restarted_rank_keeps_its_first_attempt():
     create("out", RANK="1")
     assert create("out", RANK="1", TORCHELASTIC_RESTART_COUNT="1") == Path("out/ranks/1.restart1")
     with pytest.raises(RunDirectoryRefused):
         create("out", RANK="1")
 
 
-def test_a_rank_does_not_move_in_with_something_else() -> None:
+def test_a_rank_does_not_move_in_with_something_else():
     create("single")
     with pytest.raises(RunDirectoryRefused):
         create("single", RANK="0")
 
 
-def test_a_rank_has_its_runs_name() -> None:
+def test_a_rank_has_its_runs_name():
     directory = create_run_directory(Path("out"), "train", {"RANK": "0"}, time_ns=NOON_NS)
     assert run_name(directory) == "out"
 
 
-def test_a_vanished_working_directory_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vanished_working_directory_is_told(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -160,3 +158,139 @@ def test_a_vanished_working_directory_is_told(
     with pytest.raises(RunDirectoryRefused, match="no working directory"):
         create_run_directory(None, "train", {}, time_ns=NOON_NS)
     create_run_directory(tmp_path / "here", "train", {}, time_ns=NOON_NS)
+
+
+@dataclass
+class Machine:
+    """The processes above a rank, and on which node it is.
+
+    Attributes:
+        started: Of each process, the tick at which it began.
+        parents: Of each but the topmost.
+        wrappers: Those that have torchrun's variables themselves.
+    """
+
+    started: dict[int, int] = field(default_factory=lambda: {7: 100})
+    parents: dict[int, int] = field(default_factory=dict)
+    wrappers: set[int] = field(default_factory=set)
+    parent: int = 7
+    place: str = "here"
+
+    def stat(self, pid):
+        if pid not in self.started:
+            return None
+        numbers = [self.parents.get(pid, 0), *[0] * 15, 1, 0, self.started[pid], 0, 0]
+        return parse_stat(f"{pid} (x) S {' '.join(map(str, numbers))}".encode(), 1, 1)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planted = Machine()
+    monkeypatch.setattr(os, "getppid", lambda: planted.parent)
+    monkeypatch.setattr(placement, "_stat", planted.stat)
+    monkeypatch.setattr(placement, "_is_wrapper", lambda pid: pid in planted.wrappers)
+    monkeypatch.setattr(placement, "_place", lambda: planted.place)
+    return planted
+
+
+def launched(*ranks, run_id="none", size=None, port="29500", restarts=0, output=None):
+    """Makes the directories of some ranks; returns those of their runs."""
+    environ = {"WORLD_SIZE": str(size or len(ranks)), "MASTER_PORT": port}
+    environ |= {"TORCHELASTIC_RESTART_COUNT": str(restarts)} if restarts else {}
+    environ |= {} if run_id is None else {"TORCHELASTIC_RUN_ID": run_id}
+    path = None if output is None else Path(output)
+    made = [
+        create_run_directory(path, "train", {**environ, "RANK": str(rank)}, time_ns=1)
+        for rank in ranks
+    ]
+    return {directory.path.parent.parent.name for directory in made}
+
+
+def test_a_launcher_of_the_same_number_is_another_one(machine):
+    assert launched(0, 1) == {"train-launcher7-100"}
+    machine.started[7] = 200
+    assert launched(0, 1, 2, 3) == {"train-launcher7-200"}
+
+
+def test_a_launcher_of_which_nothing_is_told_has_its_number(machine):
+    machine.started.clear()
+    assert launched(0, 1) == {"train-launcher7"}
+
+
+@pytest.mark.parametrize("second", [(0, 1, 2, 3), (1, 0), (3, 2, 1, 0)])
+def test_a_later_launch_of_the_same_id_keeps_out_of_the_first(machine, second):
+    first = launched(0, size=2, run_id="job")  # its rank 1 did not come so far
+    machine.started[7] = 200
+    assert launched(*second, run_id="job") == {"train-job-2"}
+    assert launched(4, 5, run_id="job", size=len(second)) == {"train-job-2"}
+    assert first == {"train-job"}
+
+
+def test_ranks_of_other_nodes_join_and_those_of_a_larger_launch_do_not(machine):
+    launched(0, 1, size=4, run_id="job")
+    machine.place, machine.started[7] = "there", 150
+    assert launched(2, 3, size=4, run_id="job") == {"train-job"}
+    machine.started[7] = 250
+    assert launched(2, 3, size=6, run_id="job") == {"train-job-2"}
+    machine.place = "third"
+    assert launched(4, 5, size=6, run_id="job") == {"train-job-2"}
+    machine.place, machine.started[7] = "here", 300
+    assert launched(0, 1, size=6, run_id="job") == {"train-job-2"}
+
+
+def test_restarted_ranks_stay_with_their_launch(machine):
+    launched(0, 1, run_id="job")
+    machine.started[7] = 200
+    launched(0, 1, run_id="job")
+    assert launched(0, 1, run_id="job", restarts=1, port="5000") == {"train-job-2"}
+    assert Path("trainprof-runs/train-job-2/ranks/1.restart1").is_dir()
+
+
+def test_wrappers_between_a_launcher_and_its_ranks_are_none(machine):
+    machine.started |= {8: 110, 9: 120}
+    machine.parents |= {8: 7, 9: 7}
+    machine.wrappers |= {8, 9}
+    runs = []
+    for rank, parent in ((0, 8), (1, 9)):
+        machine.parent = parent
+        runs += [launched(rank, size=2), launched(rank, size=2, run_id="job", output=None)]
+    assert runs == [{"train-launcher7-100"}, {"train-job"}] * 2
+    # Nobody but torchrun says who it is.
+    assert launcher_of({}) == "9-120"
+
+
+def test_a_given_directory_takes_the_ranks_of_one_launch(machine):
+    launched(0, size=2, output="out")
+    machine.place, machine.started[7] = "there", 150
+    assert launched(1, size=2, output="out") == {"out"}
+    machine.place = "here"
+    for size in (2, 4):
+        with pytest.raises(RunDirectoryRefused, match="the ranks of another launch"):
+            launched(2, size=size, output="out")
+    assert sorted(os.listdir("out/ranks")) == ["0", "1"]
+
+
+def test_ranks_that_shells_start_meet_in_a_given_directory(machine):
+    for rank in (0, 1):
+        machine.started[70 + rank], machine.parent = rank, 70 + rank
+        assert launched(rank, size=2, run_id=None, output="out") == {"out"}
+    with pytest.raises(RunDirectoryRefused, match="another launch"):
+        launched(2, size=4, run_id=None, output="out")
+
+
+def test_ranks_of_before_launches_told_of_themselves_are_left_alone(machine):
+    Path("trainprof-runs/train-job/ranks/0").mkdir(parents=True)
+    assert launched(1, size=2, run_id="job") == {"train-job-2"}
+    with pytest.raises(RunDirectoryRefused, match="another launch"):
+        launched(1, size=2, output="trainprof-runs/train-job")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 5000, '{"in_common": 1, "launcher": {}}'])
+def test_what_cannot_be_read_yet_keeps_no_rank_out(machine, text):
+    folder = Path("out") / LAUNCHES
+    folder.mkdir(parents=True)
+    (folder / "there.json").write_text(text)
+    assert launched(0, 1, output="out") == {"out"}
+    (folder / "here.json").write_text(text)
+    assert launched(2, size=2, output="out") == {"out"}

@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from trainprof.launch.live_log import LiveLog
-from trainprof.launch.progress import Progress, ProgressThread
+from trainprof.launch.progress import LiveLog, Progress, ProgressThread
 from trainprof.record.event_log import EventLog
 from trainprof.record.last_stacks import STACKS_SUFFIX
 from trainprof.record.schema import Kind, Topic
@@ -28,8 +27,8 @@ class Training:
 
     def loader(self, line, length):
         site = self.log.define(Topic.SITE, json.dumps(["/here/train.py", line, "main"]))
-        facts = {"site": site, "length": length}
-        return self.log.define(Topic.LOADER, json.dumps(facts))
+        metadata = {"site": site, "length": length}
+        return self.log.define(Topic.LOADER, json.dumps(metadata))
 
     def span(self, kind, seconds, site=0, value=0):
         start, self.now = self.now, self.now + int(seconds * S)
@@ -114,17 +113,6 @@ def test_steps_are_those_of_the_report(training, progress, optimizers, step, is_
     assert f" step {step}," in line
 
 
-def test_an_endless_loader_has_no_share(training, progress):
-    loader = training.loader(41, None)
-    training.begin(loader)
-    for number in range(1, 31):
-        training.batch(loader, number, 0.2)
-    (line,) = due(progress, training)
-    assert "batch 30, step" in line
-    assert "%" not in line
-    assert "left" not in line
-
-
 def test_slow_batches_are_warned_of_at_most_thrice_an_epoch_in_five_epochs(training, progress):
     loader = training.loader(41, 6)
     warnings = []
@@ -139,37 +127,10 @@ def test_slow_batches_are_warned_of_at_most_thrice_an_epoch_in_five_epochs(train
     assert "train.py:41 epoch 1 batch 2 was waited for 0.60 s (threshold 0.5 s)" in warnings[0][0]
 
 
-def test_the_first_batch_of_a_pass_is_never_slow(training, progress):
-    loader = training.loader(41, 2)
-    training.begin(loader)
-    training.batch(loader, 1, 9.0)
-    training.batch(loader, 2, 0.1)
-    assert not [line for line in due(progress, training) if "slow batch" in line]
-
-
-def test_a_loader_without_backward_evaluates(training, progress):
-    loader = training.loader(52, 2)
-    training.begin(loader)
-    training.batch(loader, 1, 0.1, train=False)
-    training.batch(loader, 2, 0.1, train=False)
-    training.end(loader)
-    (line,) = due(progress, training)
-    assert "evaluation epoch 1" in line
-
-
 def test_before_the_first_step_there_are_lines_too(progress):
     assert progress.lines(list(progress.log.read()), now_ns=109 * S) == []
     (line,) = progress.lines(list(progress.log.read()), now_ns=111 * S)
     assert line == "2026-11-21T12:00:00Z trainprof: no step yet, 0:00:11 elapsed"
-
-
-def test_steps_without_a_loader_are_counted(training, progress):
-    for _ in range(50):
-        training.span(Kind.BACKWARD, 0.1)
-        training.span(Kind.OPTIMIZER_STEP, 0.1, site=77)
-    training.span(Kind.ZERO_GRAD, 0.0001)  # the reader leaves the last record for next time
-    (line,) = due(progress, training)
-    assert line.endswith("trainprof: step 50, 0:00:10 elapsed")
 
 
 def stands(events, line, pid):

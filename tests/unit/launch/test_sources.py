@@ -1,33 +1,32 @@
-"""What is told of the files beside a script."""
+"""What is digests of the files beside a script."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
 
 import pytest
 
 from trainprof.launch import sources
-from trainprof.launch.sources import named_settings, own_sources, settings_beside
+from trainprof.launch.sources import named_settings, needs_profile, own_sources, settings_beside
 
 
-def plant(root: Path, *names: str) -> None:
+def plant(root, *names):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"# {name}\n")
 
 
-def test_modules_beside_the_script_and_below_it(tmp_path: Path) -> None:
+def test_modules_beside_the_script_and_below_it(tmp_path):
     plant(tmp_path, "train.py", "data.py", "lib/model.py", "notes.txt")
-    told = own_sources(tmp_path / "train.py")
-    assert told == {
+    digests = own_sources(tmp_path / "train.py")
+    assert digests == {
         name: hashlib.sha256(f"# {name}\n".encode()).hexdigest()[:16]
         for name in ("data.py", "lib/model.py")
     }
 
 
-def test_what_is_not_the_users_own_is_left_out(tmp_path: Path) -> None:
+def test_what_is_not_the_users_own_is_left_out(tmp_path):
     plant(
         tmp_path,
         "train.py",
@@ -43,7 +42,7 @@ def test_what_is_not_the_users_own_is_left_out(tmp_path: Path) -> None:
     assert own_sources(tmp_path / "missing" / "train.py") == {}
 
 
-def test_it_never_reads_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_never_reads_much(tmp_path, monkeypatch):
     plant(tmp_path, *(f"m{number:03}.py" for number in range(150)))
     assert len(own_sources(tmp_path / "train.py")) == 100
     monkeypatch.setattr(sources, "_MOST_BYTES", 30)
@@ -52,7 +51,7 @@ def test_it_never_reads_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(own_sources(tmp_path / "train.py")) == 2
 
 
-def test_settings_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_the_command_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plant(tmp_path, "cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py", "pic.png")
     plant(tmp_path, "metrics.json", "out.yaml")
@@ -70,18 +69,77 @@ def test_settings_that_the_command_names(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     # What the script writes is another file after each run.
     words += ["--metrics-out", "metrics.json", "--save_to=out.yaml"]
-    told = named_settings(words)
+    digests = named_settings(words)
     names = ["cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py"]
-    assert list(told) == names
-    assert told["cfg.yaml"] == hashlib.sha256(b"# cfg.yaml\n").hexdigest()[:16]
+    assert list(digests) == names
+    assert digests["cfg.yaml"] == hashlib.sha256(b"# cfg.yaml\n").hexdigest()[:16]
     monkeypatch.setattr(sources, "LARGEST_SETTINGS_BYTES", 12)
     assert set(named_settings(words)) == {"cfg.yaml", "more.json", "model.py", "words.txt"}
     monkeypatch.setattr(sources, "_MOST_SETTINGS", 2)
     assert len(named_settings(words)) == 2
 
 
-def test_settings_in_folders_that_are_called_so(tmp_path: Path) -> None:
+def test_settings_in_folders_that_are_called_so(tmp_path):
     plant(tmp_path, "train.py", "conf/config.yaml", "conf/model/big.yml", "configs/a.json")
     plant(tmp_path, "outputs/config.yaml", "config.yaml", "conf/.hydra/config.yaml")
     assert set(settings_beside(tmp_path / "train.py")) == {"conf/config.yaml", "conf/model/big.yml"}
     assert settings_beside(tmp_path / "missing" / "train.py") == {}
+
+
+USE = "@profile\ndef f(): return 1\n"
+
+
+def needs(tmp_path, text, beside=""):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    (tmp_path / "model.py").write_text(beside)
+    return needs_profile(str(script))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        USE,
+        "class A:\n    @ profile\n    def f(self): pass\n",
+        "import builtins\n@builtins.profile\ndef f(): pass\n",
+        "step = profile(lambda: 1)\n",
+        "import os  # profile\n" + USE,
+    ],
+)
+def test_who_would_end_without_it_is_given_one(tmp_path, text):
+    assert needs(tmp_path, text)
+    assert needs(tmp_path, "import model\n", beside=text)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "try:\n    profile\nexcept NameError:\n    profile = lambda f: f\n",
+        "if 'profile' not in globals(): profile = lambda f: f\n",
+        "import builtins\nif hasattr(builtins, 'profile'): print(1)\n",
+        "import builtins\nbuiltins.profile = lambda f: f\n",
+        "try:\n    from line_profiler import profile\nexcept ImportError:\n    pass\n",
+        "from torch.profiler import ProfilerActivity, profile\n",
+        "def profile(f): return f\n",
+        "profile: object = print\n",
+    ],
+)
+def test_who_has_one_or_asks_for_it_runs_as_without_us(tmp_path, asks):
+    assert not needs(tmp_path, asks + USE)
+    assert not needs(tmp_path, asks, beside=USE)
+    assert needs(tmp_path, USE, beside=asks + USE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "# @profile\n", "model.profile(1)\n", "@profiled\ndef f(): pass\n", "my_profile(1)\n"],
+)
+def test_other_names_are_not_it(tmp_path, text):
+    assert not needs(tmp_path, text)
+
+
+def test_a_text_that_is_not_known_needs_none(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert not needs_profile(None)
+    assert not needs_profile(str(tmp_path / "nowhere.py"))
+    assert not needs_profile(str(tmp_path / "pipe"))

@@ -5,18 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.launch.target import NothingToRun, ScriptNotFound, ScriptNotRunnable, resolve
+from trainprof.launch.target import (
+    Entry,
+    NothingToRun,
+    ScriptNotFound,
+    ScriptNotRunnable,
+    entry_of,
+    resolve,
+)
 
 PYTHON = "/opt/python"
 
 
 @pytest.fixture(autouse=True)
-def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
 
-def make(path: str, text: str = "pass\n", mode: int = 0o644) -> str:
+def make(path, text="pass\n", mode=0o644):
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -24,7 +31,7 @@ def make(path: str, text: str = "pass\n", mode: int = 0o644) -> str:
     return path
 
 
-def test_a_script_runs_under_our_interpreter_named_as_typed() -> None:
+def test_a_script_runs_under_our_interpreter_named_as_typed():
     make("dir/train.v2.py")
     target = resolve(["dir/train.v2.py", "--lr", "-o"], interpreter=PYTHON)
     assert target.executable == PYTHON
@@ -33,26 +40,26 @@ def test_a_script_runs_under_our_interpreter_named_as_typed() -> None:
     assert (target.stem, target.is_ours) == ("train.v2", True)
 
 
-def test_a_module_takes_all_words_as_arguments() -> None:
+def test_a_module_takes_all_words_as_arguments():
     target = resolve(["--", "-m", "x"], "package.train", interpreter=PYTHON)
     assert target.argv == (PYTHON, "-m", "package.train", "--", "-m", "x")
     assert target.words == ("-m", "package.train", "--", "-m", "x")
     assert target.stem == "package.train"
 
 
-def test_a_name_with_a_dash_is_no_option_of_python() -> None:
+def test_a_name_with_a_dash_is_no_option_of_python():
     make("-c")
     assert resolve(["-c"], interpreter=PYTHON).argv == (PYTHON, "./-c")
 
 
-def test_a_dash_alone_is_a_script_on_stdin() -> None:
+def test_a_dash_alone_is_a_script_on_stdin():
     make("-")
     target = resolve(["-", "-o"], interpreter=PYTHON)
     assert target.argv == (PYTHON, "-", "-o")
     assert (target.name, target.stem, target.is_ours) == ("-", "stdin", True)
 
 
-def test_a_command_on_path_is_called_by_its_name() -> None:
+def test_a_command_on_path_is_called_by_its_name():
     make("bin/torchrun", "#!/usr/bin/python3\n", 0o755)
     target = resolve(["torchrun", "--nproc-per-node=2", "train.py"], interpreter=PYTHON)
     assert os.path.samefile(target.executable, "bin/torchrun")
@@ -60,7 +67,7 @@ def test_a_command_on_path_is_called_by_its_name() -> None:
     assert not target.is_ours
 
 
-def test_a_file_goes_before_a_command_and_a_command_before_a_mere_folder() -> None:
+def test_a_file_goes_before_a_command_and_a_command_before_a_mere_folder():
     make("bin/accelerate", "#!/usr/bin/python3\n", 0o755)
     Path("accelerate").mkdir()
     assert not resolve(["accelerate"], interpreter=PYTHON).is_ours
@@ -81,7 +88,7 @@ def test_a_file_goes_before_a_command_and_a_command_before_a_mere_folder() -> No
         (b"", True),
     ],
 )
-def test_an_executable_file_that_is_no_python_is_run_itself(start: bytes, is_ours: bool) -> None:
+def test_an_executable_file_that_is_no_python_is_run_itself(start, is_ours):
     Path("it").write_bytes(start)
     Path("it").chmod(0o755)
     assert resolve(["./it", "x"], interpreter=PYTHON).is_ours == is_ours
@@ -90,37 +97,83 @@ def test_an_executable_file_that_is_no_python_is_run_itself(start: bytes, is_our
 
 
 @pytest.mark.parametrize("name", ["nowhere.py", "no/such/dir.py", "command", "", "x" * 5000])
-def test_what_is_not_there_is_127(name: str) -> None:
+def test_what_is_not_there_is_127(name):
     with pytest.raises(ScriptNotFound) as caught:
         resolve([name])
     assert caught.value.exit_code == 127
     assert caught.value.hint
 
 
-def test_a_folder_without_main_is_126() -> None:
+def test_a_folder_without_main_is_126():
     Path("folder").mkdir()
     with pytest.raises(ScriptNotRunnable) as caught:
         resolve(["folder"])
     assert caught.value.exit_code == 126
 
 
-def test_an_unreadable_script_is_126(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_script_is_126(monkeypatch):
     make("secret.py")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ScriptNotRunnable, match=r"secret\.py cannot be read"):
         resolve(["secret.py"])
 
 
-def test_a_folder_that_may_not_be_searched_is_126(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> os.stat_result:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(ScriptNotRunnable):
-        resolve(["closed/train.py"])
-
-
-def test_nothing_to_run_is_125() -> None:
+def test_nothing_to_run_is_125():
     with pytest.raises(NothingToRun) as caught:
         resolve([])
     assert caught.value.exit_code == 125
+
+
+def script(name):
+    return Entry(name, is_module=False)
+
+
+def module(name):
+    return Entry(name, is_module=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("torchrun --nproc-per-node 2 src/a.py --config b.py", script("src/a.py")),
+        ("torchrun --standalone -m pkg.a --config b.py", module("pkg.a")),
+        ("accelerate launch --config_file x.yaml a.py", script("a.py")),
+        ("accelerate launch --module pkg.a", module("pkg.a")),
+        ("deepspeed --module pkg.a", module("pkg.a")),
+        ("python -u a.py -m pkg.b", script("a.py")),
+        ("python3.12 -mpkg.a", module("pkg.a")),
+        ("/usr/bin/python -m torch.distributed.run --nproc_per_node=2 a.py", script("a.py")),
+        ("python -m torch.distributed.run -m pkg.a", module("pkg.a")),
+        ("python -m accelerate.commands.launch a.py", script("a.py")),
+        ("taskset -c 0,1 python a.py", script("a.py")),
+        # There -m says where memory is taken from, and how ranks are laid out.
+        ("numactl -m all python -m pkg.a", module("pkg.a")),
+        ("srun -m cyclic python a.py", script("a.py")),
+        ("uv run a.py", script("a.py")),
+        ("bash a.sh", None),
+        ("python -c pass", None),
+        ("python -m", None),
+        ("torchrun -m --nproc-per-node 2", None),
+        ("", None),
+    ],
+)
+def test_of_a_command_what_it_starts(command, expected):
+    assert entry_of(command.split(), is_script=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("train b.py", script("train")),
+        ("a.py -m pkg.b c.py", script("a.py")),
+        ("folder b.py", script("folder")),
+        ("-", script("-")),
+        ("-m pkg.a b.py", module("pkg.a")),
+        ("-m torch.distributed.run --nproc_per_node 2 a.py", script("a.py")),
+        ("-m torch.distributed.run -m pkg.a", module("pkg.a")),
+        ("venv/bin/torchrun --standalone a.py", script("a.py")),
+        ("-m", None),
+    ],
+)
+def test_of_what_python_runs_itself(command, expected):
+    assert entry_of(command.split(), is_script=True) == expected

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import resource
 import signal
 import stat
 import struct
@@ -13,43 +11,54 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.session import ROOT, read_recording, read_recordings
 
-from trainprof.record import log_chunk
+from trainprof.record import event_log, log_chunk
 from trainprof.record.event_log import EventLog
+from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
 from trainprof.record.log_reader import log_paths, read_log
-from trainprof.record.schema import CHUNK_BYTES, HEADER_BYTES, RECORD_BYTES, Kind, Topic
+from trainprof.record.schema import CHUNK_BYTES, RECORD_BYTES, Kind, Topic
 
 PER_CHUNK = CHUNK_BYTES // RECORD_BYTES
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
+def log(tmp_path):
     return EventLog(str(tmp_path), role="script")
 
 
-def written(log: EventLog) -> list[int]:
+def written(log):
     assert log.path is not None
     return [event.value for event in read_recording(Path(log.path)).of(Kind.FORWARD)]
 
 
-def in_python(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def in_threads(functions):
+    """Runs functions at once, with a switch of threads wherever one is possible."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=function) for function in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def in_python(code, *words, **how):
+    command = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **how
     )
 
 
-def test_what_is_written_is_read(log: EventLog) -> None:
+def test_what_is_written_is_read(log):
     site = log.define(Topic.SITE, '["a.py", 3, "f"]')
     log.emit(Kind.TRANSFER, 5, 9, site, 1 << 60, 17)
     assert log.path is not None
@@ -70,7 +79,7 @@ def test_what_is_written_is_read(log: EventLog) -> None:
     assert recording.file.stopped_ns is None
 
 
-def test_nothing_is_opened_before_the_first_record(log: EventLog, tmp_path: Path) -> None:
+def test_nothing_is_opened_before_the_first_record(log, tmp_path):
     log.define(Topic.CLASS, "Net")
     log.note(Topic.ENVIRONMENT, {"torch": "2"})
     log.remember(Kind.TORCH_IMPORT, 1, 2)
@@ -84,14 +93,8 @@ def test_nothing_is_opened_before_the_first_record(log: EventLog, tmp_path: Path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_same_text_has_the_same_id(log: EventLog) -> None:
-    first = log.define(Topic.CLASS, "Net")
-    assert log.define(Topic.OPTIMIZER, "Net") != first
-    assert log.define(Topic.CLASS, "Net") == first
-
-
 @pytest.mark.parametrize("text", ["", "x" * 24, "x" * 25, "ünï" * 700, "\udc80 lone"])
-def test_texts_of_any_length(log: EventLog, text: str) -> None:
+def test_texts_of_any_length(log, text):
     log.define(Topic.CLASS, text)
     log.emit(Kind.FORWARD, 1, 2)
     late = log.define(Topic.EXCEPTION, text)
@@ -101,7 +104,7 @@ def test_texts_of_any_length(log: EventLog, text: str) -> None:
     assert texts == {1: (Topic.CLASS, as_read), late: (Topic.EXCEPTION, as_read)}
 
 
-def test_the_file_grows_by_chunks(log: EventLog) -> None:
+def test_the_file_grows_by_chunks(log):
     count = 3 * PER_CHUNK
     for number in range(count):
         log.emit(Kind.FORWARD, 1, 2, 0, number)
@@ -114,7 +117,7 @@ def test_the_file_grows_by_chunks(log: EventLog) -> None:
     assert [c.start for c in clocks] == sorted(c.start for c in clocks)
 
 
-def test_what_does_not_fit_a_record_harms_no_other(log: EventLog) -> None:
+def test_what_does_not_fit_a_record_harms_no_other(log):
     log.emit(Kind.FORWARD, -1, 2)
     log.emit(Kind.FORWARD, 1, 2, 1 << 40)
     log.emit(Kind.FORWARD, 1, 2, 0, "text")
@@ -122,26 +125,17 @@ def test_what_does_not_fit_a_record_harms_no_other(log: EventLog) -> None:
     assert written(log)[-1] == 7
 
 
-def test_threads_lose_and_tear_nothing(log: EventLog) -> None:
+def test_threads_lose_and_tear_nothing(log):
     threads, each = 8, PER_CHUNK // 2
-    interval = sys.getswitchinterval()
     ready = threading.Barrier(threads)
 
-    def emit_all(thread: int) -> None:
+    def emit_all(thread):
         ready.wait()
         for number in range(each):
             mark = thread << 32 | number
             log.emit(Kind.FORWARD, mark, mark, 0, mark)
 
-    sys.setswitchinterval(1e-6)
-    try:
-        running = [threading.Thread(target=emit_all, args=(n,)) for n in range(threads)]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads([partial(emit_all, number) for number in range(threads)])
     assert log.path is not None
     [path] = log_paths(Path(log.path).parent)
     recording = read_recording(path)
@@ -154,38 +148,27 @@ def test_threads_lose_and_tear_nothing(log: EventLog) -> None:
     assert len(set(of_thread.values())) == len(recording.of(Kind.THREAD)) == threads
 
 
-def test_threads_that_define_texts_share_ids(log: EventLog) -> None:
+def test_threads_that_define_texts_share_ids(log):
     log.emit(Kind.FORWARD, 1, 2)
     ready = threading.Barrier(4)
     ids: list[dict[str, int]] = []
 
-    def define_all() -> None:
+    def define_all():
         ready.wait()
         ids.append({str(n): log.define(Topic.CLASS, str(n)) for n in range(2000)})
 
-    running = [threading.Thread(target=define_all) for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert all(one == ids[0] for one in ids)
+    in_threads([define_all] * 4)
+    assert ids == [ids[0]] * 4
     assert log.path is not None
     texts = read_recording(Path(log.path)).texts
     assert {text: number for number, (_, text) in texts.items()} == ids[0]
 
 
-def test_a_record_made_while_the_log_grows_is_kept(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_made_while_the_log_grows_is_kept(log, monkeypatch):
     """As a garbage collection or a signal handler may, on the very thread that grows the log."""
     allocate = os.posix_fallocate
 
-    def interrupted(*args: int) -> None:
+    def interrupted(*args):
         log.emit(Kind.FORWARD, 1, 2, 0, 1000)
         allocate(*args)
 
@@ -203,7 +186,7 @@ class Signalling:
 
     is_armed = True
 
-    def __index__(self) -> int:
+    def __index__(self):
         if self.is_armed:
             self.is_armed = False
             signal.raise_signal(signal.SIGALRM)
@@ -214,10 +197,10 @@ SIGNALLING: Any = Signalling
 
 
 @pytest.fixture(params=[Late, TimeoutError, KeyError, ValueError, struct.error, RuntimeError])
-def handled(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
+def handled(request):
     """What a handler of the script's raises at SIGALRM."""
 
-    def handler(*_: object) -> None:
+    def handler(*_):
         raise request.param("now")
 
     before = signal.signal(signal.SIGALRM, handler)
@@ -226,9 +209,7 @@ def handled(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_what_a_signal_handler_raises_meanwhile_reaches_the_script(
-    log: EventLog, handled: type[Exception], is_first: bool
-) -> None:
+def test_what_a_signal_handler_raises_meanwhile_reaches_the_script(log, handled, is_first):
     if not is_first:
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
     with pytest.raises(handled, match="now") as caught:
@@ -246,22 +227,18 @@ SMALL_CHUNK_BYTES = 64 << 10
 PER_SMALL_CHUNK = SMALL_CHUNK_BYTES // RECORD_BYTES
 
 
-def fill_two_chunks(log: EventLog) -> None:
+def fill_two_chunks(log):
     for _ in range(2 * PER_SMALL_CHUNK):
         log.emit(Kind.FORWARD, 1, 2, 0, 1)
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
 def test_what_a_signal_handler_raises_while_the_log_grows(
-    log: EventLog,
-    handled: type[Exception],
-    chunks: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    log, handled, chunks, tmp_path, monkeypatch
+):
     allocate, is_armed = os.posix_fallocate, False
 
-    def interrupted(*args: int) -> None:
+    def interrupted(*args):
         nonlocal is_armed
         if is_armed:
             is_armed = False
@@ -283,10 +260,8 @@ def test_what_a_signal_handler_raises_while_the_log_grows(
     assert len(log_paths(tmp_path)) == 1
 
 
-def test_a_fault_of_ours_that_is_like_it_stays_ours(
-    log: EventLog, handled: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
+def test_a_fault_of_ours_that_is_like_it_stays_ours(log, handled, monkeypatch):
+    def broken(*_):
         raise handled("ours")
 
     monkeypatch.setattr(os, "posix_fallocate", broken)
@@ -319,7 +294,7 @@ for n in range(10, 30):
 """
 
 
-def test_a_forked_child_writes_its_own_log(tmp_path: Path) -> None:
+def test_a_forked_child_writes_its_own_log(tmp_path):
     done = in_python(FORKS, tmp_path)
     assert done.returncode == 0, done.stderr
     parent, *children = read_recordings(tmp_path)
@@ -345,7 +320,7 @@ for n in range(1, 100_000):
 """
 
 
-def test_a_killed_process_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_has_lost_nothing(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -396,7 +371,7 @@ left_to_the_end[0].write(", unflushed")
 """
 
 
-def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path: Path) -> None:
+def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path):
     events = tmp_path / "events"
     events.mkdir()
     done = in_python(CLOSED, events, tmp_path / "mine")
@@ -407,106 +382,7 @@ def test_a_script_may_close_our_descriptors_and_keeps_its_own(tmp_path: Path) ->
     assert (tmp_path / "mine3").read_text() == "mine 3"
 
 
-FULL = """
-import sys, time
-from trainprof.record.event_log import EventLog
-from trainprof.record.schema import Kind
-log = EventLog(sys.argv[1], role="script")
-begin = time.perf_counter_ns()
-for n in range(200_000):
-    log.emit(Kind.FORWARD, n, n, 0, n)
-print(begin, time.perf_counter_ns())
-"""
-
-
-def limited(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-@pytest.mark.parametrize("chunks", [0, 2])
-def test_a_file_that_may_not_grow_stops_recording_not_the_script(
-    tmp_path: Path, chunks: int
-) -> None:
-    size = chunks * CHUNK_BYTES + HEADER_BYTES + 100
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        preexec_fn=lambda: limited(size),
-    )
-    begin, end = map(int, done.stdout.split())
-    [path] = log_paths(tmp_path)
-    recording = read_recording(path)
-    assert recording.header["role"] == "script"
-    assert recording.file.stopped_errno == errno.EFBIG
-    assert recording.file.stopped_ns is not None
-    assert begin < recording.file.stopped_ns < end
-    values = [event.value for event in recording.events]
-    assert values == list(range(len(values)))
-    assert chunks * PER_CHUNK - 200 <= len(values) <= chunks * PER_CHUNK
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(place)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except OSError:
-        pytest.skip("no mount command")
-    if done.returncode:
-        pytest.skip("may not mount a tmpfs here")
-    yield place
-    # Lazily: what this process has mapped of the recording keeps the disk busy.
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def test_a_full_disk_stops_recording_not_the_script(small_disk: Path) -> None:
-    done = in_python(FULL, small_disk)
-    assert done.returncode == 0, done.stderr
-    [path] = log_paths(small_disk)
-    recording = read_recording(path)
-    assert recording.file.stopped_errno == errno.ENOSPC
-    assert [event.value for event in recording.events] == list(range(len(recording.events)))
-    assert len(recording.events) > PER_CHUNK - 200
-
-
-def test_a_missing_directory_is_no_fault(tmp_path: Path) -> None:
-    log = EventLog(str(tmp_path / "gone"), role="script")
-    log.emit(Kind.FORWARD, 1, 2)
-    log.note(Topic.ENVIRONMENT, {})
-    log.emit(Kind.FORWARD, 1, 2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_filesystem_without_fallocate_is_filled(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no")
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    log.emit(Kind.FORWARD, 1, 2, 0, 5)
-    assert written(log) == [5]
-    assert log.path is not None
-    assert os.stat(log.path).st_blocks * 512 >= CHUNK_BYTES  # allocated, no holes
-
-
-def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    monkeypatch.setattr("time.time_ns", lambda: 7)
-    (tmp_path / f"{os.getpid()}-7.events").symlink_to(victim)
-    log = EventLog(str(tmp_path), role="script")
-    log.emit(Kind.FORWARD, 1, 2)
-    assert victim.read_text() == "precious"
-
-
-def test_an_odd_argv_is_no_fault(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_odd_argv_is_no_fault(log, monkeypatch):
     monkeypatch.setattr(sys, "argv", [Path("x" * 5000)])
     log.emit(Kind.FORWARD, 1, 2, 0, 3)
     assert written(log) == [3]
@@ -514,16 +390,75 @@ def test_an_odd_argv_is_no_fault(log: EventLog, monkeypatch: pytest.MonkeyPatch)
     assert read_log(Path(log.path)).header["argv0"].startswith("xxx")
 
 
-def test_the_header_is_one_json_object(log: EventLog) -> None:
-    log.emit(Kind.FORWARD, 1, 2)
+PRINTS = "from trainprof.record.event_log import ancestors; print(*ancestors())"
+STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_parent_and_grandparent_come_in_order():
+    command = [sys.executable, "-c", STARTS, PRINTS]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        pids, _ = child.communicate()
+    assert list(map(int, pids.split()))[:3] == [child.pid, os.getpid(), os.getppid()]
+
+
+def test_without_proc_the_parent_alone_is_known(monkeypatch):
+    monkeypatch.setattr(event_log, "_parent_of", lambda pid: None)
+    assert event_log.ancestors() == [os.getppid()]
+
+
+def test_a_circle_ends(monkeypatch):
+    """Pids are read one after another: a new process may have taken one meanwhile."""
+    monkeypatch.setattr(event_log, "_parent_of", lambda pid: pid)
+    assert len(event_log.ancestors()) == event_log.MAX_ANCESTORS
+
+
+MANY = 1_000
+
+
+def read(log):
     assert log.path is not None
-    assert json.loads(json.dumps(read_log(Path(log.path)).header)).keys() >= {
-        "pid",
-        "ppid",
-        "ancestors",
-        "forked_from",
-        "role",
-        "perf_ns",
-        "time_ns",
-        "rank",
+    return read_recording(Path(log.path))
+
+
+def define_many(log, topic):
+    return [log.define(topic, json.dumps([number] * 300)) for number in range(MANY)]
+
+
+@pytest.mark.parametrize("topic", [Topic.LOADER, Topic.STACK])
+def test_a_child_writes_the_loaders_and_stacks_that_it_refers_to(log, topic):
+    ids = define_many(log, topic)
+    log.emit(Kind.FETCH, 1, 2, ids[0])
+    parent = read(log)
+    assert len(parent.notes(topic)) == MANY
+    log.reopen_in_child()
+    log.refer(ids[3])
+    log.emit(Kind.FETCH, 1, 2, ids[3])
+    log.refer(ids[5])
+    assert log.define(topic, json.dumps([7] * 300)) == ids[7]
+    log.emit(Kind.FETCH, 1, 2, ids[5])
+    log.emit(Kind.FETCH, 1, 2, ids[7])
+    child = read(log)
+    assert [event.text[0] for event in child.events] == [3, 5, 7]
+    assert {number: child.texts[number] for number in child.texts} == {
+        ids[n]: parent.texts[ids[n]] for n in (3, 5, 7)
     }
+    assert child.file.path.stat().st_size == FIRST_CHUNK_BYTES
+
+
+def test_a_childs_own_are_written_as_ever(log):
+    define_many(log, Topic.LOADER)
+    log.reopen_in_child()
+    before = log.define(Topic.LOADER, "[1]")
+    log.emit(Kind.FETCH, 1, 2, before)
+    log.emit(Kind.FETCH, 1, 2, log.define(Topic.LOADER, "[2]"))
+    log.refer(0)
+    assert read(log).notes(Topic.LOADER) == [[1], [2]]
+
+
+def test_what_stands_for_itself_or_is_named_in_texts_is_written_at_once(log):
+    texts = {topic: '["x"]' for topic in Topic if topic not in (Topic.LOADER, Topic.STACK)}
+    for topic, text in texts.items():
+        log.define(topic, text)
+    log.reopen_in_child()
+    log.emit(Kind.FETCH, 1, 2)
+    assert dict(read(log).texts.values()) == texts

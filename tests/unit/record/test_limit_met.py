@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from trainprof.record.limit_met import AT_END, LIMIT_MET, processes_at_limit, tell_limit
 
 
-def test_it_tells_both_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_tells_both_in_turn(tmp_path, monkeypatch):
     at_end: list[Callable[[], None]] = []
 
-    def register(function: Callable[..., None], *args: Any) -> None:
+    def register(function, *args):
         at_end.append(lambda: function(*args))
 
     monkeypatch.setattr(threading, "_register_atexit", register)
@@ -28,16 +24,14 @@ def test_it_tells_both_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert processes_at_limit(str(tmp_path)) == {os.getpid(): AT_END}
 
 
-def test_each_process_stands_for_itself_and_other_files_for_none(tmp_path: Path) -> None:
+def test_each_process_stands_for_itself_and_other_files_for_none(tmp_path):
     for name in ("limit_met-7", "at_end-7", "limit_met-8", "limit_met-x", "summary.json", "at_end"):
         (tmp_path / name).touch()
     assert processes_at_limit(str(tmp_path)) == {7: AT_END, 8: LIMIT_MET}
 
 
-def test_a_directory_that_is_gone_and_a_python_that_ends_raise_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
+def test_a_directory_that_is_gone_and_a_python_that_ends_raise_nothing(tmp_path, monkeypatch):
+    def refuse(*_):
         raise RuntimeError("can't register atexit after shutdown")
 
     monkeypatch.setattr(threading, "_register_atexit", refuse)

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from support.session import read_recording
 
 from trainprof.record.event_log import EventLog
-from trainprof.record.log_reader import (
-    EventLogFile,
-    UnreadableLog,
-    join_texts,
-    log_paths,
-    read_log,
-)
+from trainprof.record.log_reader import UnreadableLog, join_texts, log_paths, read_log
 from trainprof.record.schema import (
     HEADER_BYTES,
     HEADER_PREFIX,
@@ -36,7 +30,7 @@ EVENTS = 40
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def whole(tmp_path_factory):
     """A log's bytes up to its last record."""
     log = EventLog(str(tmp_path_factory.mktemp("log")), role="script")
     log.define(Topic.CLASS, "Net" * 20)
@@ -47,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return data[: len(data.rstrip(b"\0")) // RECORD_BYTES * RECORD_BYTES + RECORD_BYTES]
 
 
-def read_or_refused(path: Path, data: bytes) -> EventLogFile | None:
+def read_or_refused(path, data):
     path.write_bytes(data)
     try:
         return read_log(path)
@@ -55,7 +49,7 @@ def read_or_refused(path: Path, data: bytes) -> EventLogFile | None:
         return None
 
 
-def test_a_file_cut_anywhere_keeps_its_whole_records(whole: bytes, tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_keeps_its_whole_records(whole, tmp_path):
     cuts = {*range(64), *range(64, HEADER_BYTES, 97), *range(HEADER_BYTES - 2, len(whole) + 1)}
     path = tmp_path / "cut.events"
     for cut in sorted(cuts):
@@ -72,27 +66,9 @@ def test_a_file_cut_anywhere_keeps_its_whole_records(whole: bytes, tmp_path: Pat
     assert len(read_recording(path).of(Kind.FORWARD)) == EVENTS
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(seed=st.integers(0, 2**32), flips=st.integers(1, 30), cut=st.integers(0, HEADER_BYTES * 2))
-def test_flipped_bytes_raise_nothing_but_unreadable(
-    whole: bytes, tmp_path_factory: pytest.TempPathFactory, seed: int, flips: int, cut: int
-) -> None:
-    chance = random.Random(seed)
-    data = bytearray(whole)
-    for _ in range(flips):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    path = tmp_path_factory.getbasetemp() / "flipped.events"
-    log = read_or_refused(path, bytes(data[: len(data) - cut]))
-    if log is not None:
-        rows = (log.body[at : at + 32] for at in range(0, len(log.body), 32))
-        join_texts(bytes(row) for row in rows if row[0] == Kind.TEXT)
-
-
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(data=st.binary(max_size=200), with_magic=st.booleans())
-def test_foreign_bytes_raise_nothing_but_unreadable(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, with_magic: bool
-) -> None:
+def test_foreign_bytes_raise_nothing_but_unreadable(tmp_path_factory, data, with_magic):
     path = tmp_path_factory.getbasetemp() / "foreign.events"
     log = read_or_refused(path, MAGIC + data if with_magic else data)
     assert log is None or log.body.nbytes % RECORD_BYTES == 0
@@ -100,11 +76,11 @@ def test_foreign_bytes_raise_nothing_but_unreadable(
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(records=st.lists(st.binary(min_size=RECORD_BYTES, max_size=RECORD_BYTES), max_size=20))
-def test_any_records_join_to_some_texts(records: list[bytes]) -> None:
+def test_any_records_join_to_some_texts(records):
     assert all(isinstance(topic, Topic) for topic, _ in join_texts(records).values())
 
 
-def parts(number: int, text: bytes, topic: int = Topic.CLASS) -> list[bytes]:
+def parts(number, text, topic=Topic.CLASS):
     pieces = [text[at : at + 24] for at in range(0, len(text), 24)]
     return [
         TEXT_RECORD.pack(
@@ -114,14 +90,14 @@ def parts(number: int, text: bytes, topic: int = Topic.CLASS) -> list[bytes]:
     ]
 
 
-def test_texts_join_in_any_order() -> None:
+def test_texts_join_in_any_order():
     texts = {number: str(number).encode() * 40 for number in range(1, 20)}
     records = [record for number, text in texts.items() for record in parts(number, text)]
     random.Random(0).shuffle(records)
     assert join_texts(records) == {n: (Topic.CLASS, t.decode()) for n, t in texts.items()}
 
 
-def test_incomplete_texts_are_left_out() -> None:
+def test_incomplete_texts_are_left_out():
     first, second = parts(1, b"x" * 72), parts(2, b"y" * 72)
     assert join_texts([*first[:2], *second[1:], *parts(3, b"ok"), *parts(4, b"?", topic=250)]) == {
         3: (Topic.CLASS, "ok")
@@ -131,7 +107,7 @@ def test_incomplete_texts_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 2**32 - 1])
-def test_another_schema_is_refused(whole: bytes, tmp_path: Path, version: int) -> None:
+def test_another_schema_is_refused(whole, tmp_path, version):
     path = tmp_path / "other.events"
     path.write_bytes(MAGIC + struct.pack("<I", version) + whole[12:])
     with pytest.raises(UnreadableLog) as refused:
@@ -142,11 +118,13 @@ def test_another_schema_is_refused(whole: bytes, tmp_path: Path, version: int) -
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**32), changes=st.integers(1, 12))
 def test_blocks_moved_doubled_zeroed_and_made_up_raise_nothing(
-    whole: bytes, tmp_path_factory: pytest.TempPathFactory, seed: int, changes: int
-) -> None:
+    whole, tmp_path_factory, seed, changes
+):
     chance = random.Random(seed)
     data = bytearray(whole)
     for _ in range(changes):
+        if data:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         length = chance.choice([1, 31, RECORD_BYTES, 8 * RECORD_BYTES, HEADER_BYTES])
         start, other = (chance.randrange(max(1, len(data) - length)) for _ in range(2))
         block = data[other : other + length]
@@ -163,9 +141,7 @@ def test_blocks_moved_doubled_zeroed_and_made_up_raise_nothing(
     assert all(isinstance(topic, Topic) for topic, _ in texts.values())
 
 
-def test_a_hole_at_the_end_of_a_very_large_log_is_not_read(
-    whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hole_at_the_end_of_a_very_large_log_is_not_read(whole, tmp_path, monkeypatch):
     path = tmp_path / "sparse.events"
     path.write_bytes(whole)
     try:
@@ -185,7 +161,7 @@ def test_a_hole_at_the_end_of_a_very_large_log_is_not_read(
     assert cut.unread_bytes == (1 << 40) - len(whole)
 
 
-def test_a_log_in_a_room_that_is_a_link_is_not_read(whole: bytes, tmp_path: Path) -> None:
+def test_a_log_in_a_room_that_is_a_link_is_not_read(whole, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "1-1.events").write_bytes(whole)
@@ -196,7 +172,7 @@ def test_a_log_in_a_room_that_is_a_link_is_not_read(whole: bytes, tmp_path: Path
         read_log(tmp_path / "events" / "1-1.events")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "dir.events").mkdir()
     os.mkfifo(tmp_path / "fifo.events")
     (tmp_path / "empty.events").touch()
@@ -206,5 +182,5 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             read_log(tmp_path / name)
 
 
-def test_a_missing_directory_holds_no_logs(tmp_path: Path) -> None:
+def test_a_missing_directory_holds_no_logs(tmp_path):
     assert log_paths(tmp_path / "gone") == []

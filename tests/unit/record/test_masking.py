@@ -56,7 +56,7 @@ from trainprof.record.masking import masked_argv, masked_json, masked_text, secr
         (["api_key:hunter2"], ["api_key:***"]),
     ],
 )
-def test_secrets_are_masked(argv: list[str], expected: list[str]) -> None:
+def test_secrets_are_masked(argv, expected):
     assert masked_argv(argv) == expected
 
 
@@ -94,7 +94,7 @@ def test_secrets_are_masked(argv: list[str], expected: list[str]) -> None:
         ["data.token_key=3", "--betas", "0.9,0.999", "ratio:a", "16:9"],
     ],
 )
-def test_what_only_looks_like_one_stays(argv: list[str]) -> None:
+def test_what_only_looks_like_one_stays(argv):
     assert masked_argv(argv) == argv
 
 
@@ -109,7 +109,7 @@ def test_what_only_looks_like_one_stays(argv: list[str]) -> None:
         ("what?a=b&author=c", None),
     ],
 )
-def test_secrets_in_the_parameters_of_a_link_are_masked(text: str, expected: str | None) -> None:
+def test_secrets_in_the_parameters_of_a_link_are_masked(text, expected):
     assert masked_text(text) == (expected or text)
 
 
@@ -129,7 +129,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-def test_well_known_forms_are_masked_wherever_they_stand(secret: str) -> None:
+def test_well_known_forms_are_masked_wherever_they_stand(secret):
     assert masked_text(secret) == "***"
     assert masked_text(f"KeyError: '{secret}'") == "KeyError: '***'"
     assert masked_text(f"see /data/{secret}\nnext") == "see /data/***\nnext"
@@ -139,10 +139,7 @@ def test_well_known_forms_are_masked_wherever_they_stand(secret: str) -> None:
     ("text", "expected"),
     [
         ("https://hooks.slack.com/services/T0/B0/xyz", "https://hooks.slack.com/***"),
-        (
-            "https://discord.com/api/webhooks/123/abc-DEF",
-            "https://discord.com/api/webhooks/***",
-        ),
+        ("https://discord.com/api/webhooks/123/abc-DEF", "https://discord.com/api/webhooks/***"),
         (f"https://api.telegram.org/bot{TELEGRAM}/send", "https://api.telegram.org/bot***/send"),
         ("-----BEGIN " + "PRIVATE KEY-----\nMIIB, cut", "***"),
         ("Authorization: Bearer abc", "Authorization: Bearer ***"),
@@ -165,13 +162,13 @@ def test_well_known_forms_are_masked_wherever_they_stand(secret: str) -> None:
         ("KeyError: 'description'", None),
     ],
 )
-def test_secrets_within_texts_are_masked(text: str, expected: str | None) -> None:
+def test_secrets_within_texts_are_masked(text, expected):
     masked = masked_text(text)
     assert masked == (text if expected is None else expected)
     assert masked_text(masked) == masked
 
 
-def test_what_was_handed_down_as_a_secret_is_known_in_other_texts() -> None:
+def test_what_was_handed_down_as_a_secret_is_known_in_other_texts():
     known = secret_values(
         ["train.py", "--token", "abc-123", "--db-pass=hunter22", "--key", "column", "-p", "8080"],
         {"MY_SECRET": "open sesame", "A_TOKEN": "off", "HOME": "/root1", "KEY_FILE": "/dev/null"},
@@ -180,7 +177,7 @@ def test_what_was_handed_down_as_a_secret_is_known_in_other_texts() -> None:
     assert masked_text("no user hunter22 in column", known) == "no user *** in column"
 
 
-def test_json_is_masked_with_its_names() -> None:
+def test_json_is_masked_with_its_names():
     value = {"a": ["hf_abcdefghij", 1, None], "hf_abcdefghij.py": {"n": 1.5}}
     assert masked_json(value) == {"a": ["***", 1, None], "***.py": {"n": 1.5}}
 
@@ -188,6 +185,6 @@ def test_json_is_masked_with_its_names() -> None:
 @pytest.mark.parametrize(
     "piece", ["apikey", "apikey='", "-eyJaaaaaaaaa", "-----BEGIN PRIVATE KEY-----", "bearer ", "?a"]
 )
-def test_no_text_takes_long(piece: str) -> None:
+def test_no_text_takes_long(piece):
     """A pattern that goes back and forth would take minutes: the test's own time limit is met."""
     masked_text(piece * (200_000 // len(piece)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -31,17 +31,17 @@ class Whole(Note):
 WHOLE = Whole(7, 12, True, ("a", "b"), (Part("x", 0.5), Part("y", 1.0)))
 
 
-def on_disk(value: object) -> Any:
+def on_disk(value):
     return json.loads(json.dumps(value))
 
 
-def test_a_note_comes_back_as_it_was() -> None:
+def test_a_note_comes_back_as_it_was():
     records = [on_disk({**record_of(WHOLE), NUMBER: 2}), {**record_of(Whole()), NUMBER: 1}]
     assert last_note(Whole, records) == WHOLE
     assert last_note(Whole, [{"other": 1}]) is None
 
 
-def test_notes_of_one_kind_come_back_as_a_list() -> None:
+def test_notes_of_one_kind_come_back_as_a_list():
     assert last_notes(Whole, [on_disk(record_of([WHOLE, Whole()]))]) == [WHOLE, Whole()]
     assert last_notes(Whole, [on_disk(record_of([], Whole.KEY))]) == []
 
@@ -59,10 +59,10 @@ def test_notes_of_one_kind_come_back_as_a_list() -> None:
         ),
     ],
 )
-def test_what_is_damaged_has_its_default(value: dict[str, Any], note: Whole) -> None:
+def test_what_is_damaged_has_its_default(value, note):
     assert last_note(Whole, [{"whole": value}]) == note
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [1, {}]])
-def test_what_is_no_note_is_none(value: object) -> None:
+def test_what_is_no_note_is_none(value):
     assert last_note(Whole, [{"whole": value}]) is None

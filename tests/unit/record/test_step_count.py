@@ -10,24 +10,24 @@ import pytest
 from trainprof.record.step_count import LEAST_BLOCK, StepCount
 
 
-def counted(turns: str) -> StepCount:
+def counted(turns):
     count = StepCount()
     for letter in turns:
         count.add(ord(letter))
     return count
 
 
-def test_before_any_update_there_is_no_step() -> None:
+def test_before_any_update_there_is_no_step():
     assert StepCount().steps == 0
     assert StepCount().begins_step(1)
 
 
 @pytest.mark.parametrize("turns", ["ABCDEF", "AAB", "ABABAB"])
-def test_the_first_round_is_not_taken_for_more_than_the_busiest_makes(turns: str) -> None:
+def test_the_first_round_is_not_taken_for_more_than_the_busiest_makes(turns):
     most = max(turns.count(letter) for letter in turns)
-    told = [counted(turns[:made]).steps for made in range(1, len(turns) + 1)]
-    assert told[0] == 1
-    assert max(told) == most
+    steps = [counted(turns[:made]).steps for made in range(1, len(turns) + 1)]
+    assert steps[0] == 1
+    assert max(steps) == most
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_the_first_round_is_not_taken_for_more_than_the_busiest_makes(turns: str
         ("AAAABBBBCD", "A", True),
     ],
 )
-def test_what_ends_a_step_begins_none(turns: str, optimizer: str, begins: bool) -> None:
+def test_what_ends_a_step_begins_none(turns, optimizer, begins):
     assert counted(turns).begins_step(ord(optimizer)) is begins
 
 
-def test_a_thousand_optimizers_are_one_round_or_a_block_each() -> None:
+def test_a_thousand_optimizers_are_one_round_or_a_block_each():
     count = StepCount()
     for _ in range(3):
         for optimizer in range(1000):
@@ -67,10 +67,10 @@ def test_a_thousand_optimizers_are_one_round_or_a_block_each() -> None:
     assert count.steps == 3 * 1000 * LEAST_BLOCK
 
 
-def test_threads_that_step_at_once_meet_no_fault() -> None:
+def test_threads_that_step_at_once_meet_no_fault():
     count, faults = StepCount(), []
 
-    def step(first: int) -> None:
+    def step(first):
         try:
             for number in range(3000):
                 count.add(first + number % 7)

@@ -43,29 +43,29 @@ def page(sides: Comparison, width: int = 80, **options: bool) -> str:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_page_is_the_golden_one(name: str, golden: Golden) -> None:
+def test_page_is_the_golden_one(name, golden):
     golden(f"compare_{name}_80.txt", page(SCREENS[name]()))
 
 
-def test_wide_and_verbose_pages_are_the_golden_ones(golden: Golden) -> None:
+def test_wide_and_verbose_pages_are_the_golden_ones(golden):
     golden("compare_repeated_120.txt", page(repeated(), 120))
     golden("compare_unlike_80.txt", page(unlike(), verbose=True))
 
 
-def test_the_comment_is_the_golden_one(golden: Golden) -> None:
+def test_the_comment_is_the_golden_one(golden):
     golden("compare_slower.md", comparison.render_markdown([single(1.12, SLOWER)]))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", SCREENS)
-def test_no_line_is_wider_than_the_page(name: str, width: int) -> None:
+def test_no_line_is_wider_than_the_page(name, width):
     for verbose in (False, True):
         text = page(SCREENS[name](), width, verbose=verbose)
         assert max(map(cell_len, text.split("\n"))) <= width
         assert text.endswith("\n")
 
 
-def test_an_edited_script_is_said_to_be_one() -> None:
+def test_an_edited_script_is_said_to_be_one():
     base = made_up(summaries.healthy(), "healthy-1", script="a.py", script_sha256="a")
     other = made_up(summaries.healthy(), "healthy-2", script="a.py", script_sha256="b")
     text = page(compare([base], [other]))
@@ -77,13 +77,13 @@ def test_an_edited_script_is_said_to_be_one() -> None:
     assert "NOT LIKE FOR LIKE: script" in text
 
 
-def test_colour_only_where_it_is_asked_for() -> None:
+def test_colour_only_where_it_is_asked_for():
     assert "\x1b" not in page(single(1.12, SLOWER))
     assert "\x1b[31mslower" in page(single(1.12, SLOWER), color=True)
     assert page(repeated(), unicode=False).isascii()
 
 
-def test_several_others_are_several_pages_and_an_array() -> None:
+def test_several_others_are_several_pages_and_an_array():
     comparisons = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
     text = comparison.render_page(comparisons, width=80, color=False)
     assert text.count("\nOTHER   ") == 2
@@ -93,16 +93,12 @@ def test_several_others_are_several_pages_and_an_array() -> None:
     assert json.loads(comparison.render_json(comparisons[:1])) == several[0]
 
 
-def test_hostile_strings_are_shown_not_obeyed() -> None:
+def test_hostile_strings_are_shown_not_obeyed():
     evil = "\x1b]0;x\x07\x1b[31m<b>@team|`x`\n"
     base = made_up(summaries.hostile(), evil, script=evil, sources={evil: "a"})
     other = made_up(summaries.slow_loader(), "b", script="train.py", sources={evil: "b"})
     sides = compare([base], [other])
-    for text in (
-        page(sides),
-        page(sides, verbose=True),
-        comparison.render_markdown([sides]),
-    ):
+    for text in (page(sides), page(sides, verbose=True), comparison.render_markdown([sides])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     markdown = comparison.render_markdown([sides])
     assert "<" not in markdown
@@ -112,11 +108,8 @@ def test_hostile_strings_are_shown_not_obeyed() -> None:
     assert comparison.render_json([sides]).isascii()
 
 
-def test_what_is_missing_is_a_dash_and_never_none() -> None:
+def test_what_is_missing_is_a_dash_and_never_none():
     sides = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
-    for text in (
-        page(sides, verbose=True),
-        comparison.render_markdown([sides], verbose=True),
-    ):
+    for text in (page(sides, verbose=True), comparison.render_markdown([sides], verbose=True)):
         assert "None" not in text
         assert "nan" not in text

@@ -57,7 +57,7 @@ def at_most(name: str, likely: float, most: float, **changes: Any) -> Finding:
     )
 
 
-def test_gains(gallery: Gallery) -> None:
+def test_gains(gallery):
     plain = summaries.finding()
     modelled = summaries.finding(
         is_at_most=True, predicted_speedup=[1.0, 1.3], run_speedup=[1.0, 1.2]
@@ -103,7 +103,7 @@ def test_gains(gallery: Gallery) -> None:
     )
 
 
-def test_all_together_is_noted_where_it_gains_more_than_the_best_alone() -> None:
+def test_all_together_is_noted_where_it_gains_more_than_the_best_alone():
     two = [summaries.finding(), summaries.finding(id="gc_pauses", predicted_speedup=[1.0, 1.1])]
     once = replace(two[0], evidence={COMES_ONCE: True})
     for findings, together, is_noted in (
@@ -124,7 +124,7 @@ def of_little(name: str, **changes: Any) -> Finding:
     return summaries.finding(id=name, **little | changes)
 
 
-def test_the_first_stands_and_those_of_little_gain_give_way(gallery: Gallery) -> None:
+def test_the_first_stands_and_those_of_little_gain_give_way(gallery):
     many = [of_little(f"rule_{number}") for number in range(7)]
     cautious = [summaries.finding(cautions=["one", "two", "three", "four"])]
     gallery(
@@ -144,7 +144,7 @@ def test_the_first_stands_and_those_of_little_gain_give_way(gallery: Gallery) ->
     [{"severity": "warn", "predicted_speedup": None}, {"predicted_speedup": [1.0, 1.1]}],
     ids=["a warning", "a gain"],
 )
-def test_what_is_worth_a_change_has_its_lines_whatever_room_there_is(worth: dict[str, Any]) -> None:
+def test_what_is_worth_a_change_has_its_lines_whatever_room_there_is(worth):
     three = [summaries.finding(), of_little("second"), of_little("third", **worth)]
     text = section(room=1, findings=three)
     for number, name in ((2, "second"), (3, "third")):
@@ -154,7 +154,7 @@ def test_what_is_worth_a_change_has_its_lines_whatever_room_there_is(worth: dict
     assert "more finding" not in text
 
 
-def test_no_finding_is_shown_without_its_change_and_what_may_break_by_it() -> None:
+def test_no_finding_is_shown_without_its_change_and_what_may_break_by_it():
     two = [summaries.finding(), of_little("second", cautions=["rows come as a list"])]
     heights = set()
     for room in range(40):
@@ -167,7 +167,7 @@ def test_no_finding_is_shown_without_its_change_and_what_may_break_by_it() -> No
     assert len(heights) == 3  # without it, in fewer words, whole
 
 
-def test_each_is_shown_before_one_is_shown_whole() -> None:
+def test_each_is_shown_before_one_is_shown_whole():
     three = [summaries.finding(), of_little("second"), of_little("third")]
     whole = len(section(room=99, findings=three).splitlines())
     text = section(room=whole - 1, findings=three)
@@ -205,7 +205,7 @@ PASSED = [
 ]
 
 
-def test_what_no_rule_judges(gallery: Gallery) -> None:
+def test_what_no_rule_judges(gallery):
     parts = {"data_wait": 0.013, "forward": 0.008, "backward": 0.008, "optimizer": 0.030}
     computing = {"forward": 0.01, "loss": 0.01, "backward": 0.02, "other": 0.01, "data_wait": 0.05}
     hidden = {"findings_from": 0.18, "passed_over": PASSED}
@@ -276,7 +276,7 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
         (["train.py", "--token=***"], {}, []),
     ],
 )
-def test_next_commands(words: list[str], changes: dict[str, Any], commands: list[Any]) -> None:
+def test_next_commands(words, changes, commands):
     run = replace(SLOW.run, command=words)
     assert next_commands(replace(SLOW, **{"run": run, **changes})) == commands
 
@@ -294,7 +294,7 @@ def why_finding(finding: Finding) -> str:
     return why(finding.id, replace(SLOW, findings=[finding]))
 
 
-def test_why(gallery: Gallery) -> None:
+def test_why(gallery):
     device = summaries.accelerator()
     empty = replace(SLOW.ledger, seconds={}, wall_s=0.0)
     not_measured = replace(SLOW.training, per_step_s=None)
@@ -385,7 +385,7 @@ def test_why(gallery: Gallery) -> None:
         ),
     ],
 )
-def test_evidence_is_in_the_unit_of_its_name(evidence: dict[str, Any], words: str) -> None:
+def test_evidence_is_in_the_unit_of_its_name(evidence, words):
     summary = replace(SLOW, findings=[summaries.finding(evidence=evidence)])
     text = why("serial_loading", summary, width=200)
     [line] = [line for line in text.splitlines() if "Measured" in line]
@@ -393,7 +393,7 @@ def test_evidence_is_in_the_unit_of_its_name(evidence: dict[str, Any], words: st
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_each_rule_is_explained_in_the_width_there_is(rule: Any) -> None:
+def test_each_rule_is_explained_in_the_width_there_is(rule):
     for width in (80, 120):
         text = render_rule(rule, width=width, color=False)
         assert "What to do:" in text
@@ -410,7 +410,7 @@ def items(**changes: Any) -> str:
     return "\n\n".join(blocks[2:ledger])
 
 
-def test_findings_in_the_comment(gallery: Gallery) -> None:
+def test_findings_in_the_comment(gallery):
     cautions = ["other <b>numbers</b> are drawn @someone", "more memory is needed"]
     cautious = summaries.finding(cautions=cautions, title="<img src=x> @someone")
     plain = summaries.finding(id="gc_pauses", cautions=[], also=["it is left to the page"])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from support import summaries
 
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
-from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import json_text, markdown
 
 BUILDERS = [
@@ -36,13 +34,11 @@ def table_under(text: str, title: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("build", [summaries.slow_loader, summaries.killed_for_memory])
-def test_the_comment_is_the_golden_one(
-    build: Callable[[], RunSummary], golden: Callable[[str, str], None]
-) -> None:
+def test_the_comment_is_the_golden_one(build, golden):
     golden(f"{build.__name__}.md", markdown.render(build()))
 
 
-def test_the_ledger_adds_up() -> None:
+def test_the_ledger_adds_up():
     *rows, total = table_under(markdown.render(summaries.slow_loader()), "where")
     for column, ending in ((1, ""), (2, " %"), (3, "")):
         tenths = [int(row[column].removesuffix(ending).replace(".", "") or 0) for row in rows]
@@ -50,13 +46,13 @@ def test_the_ledger_adds_up() -> None:
 
 
 @pytest.mark.parametrize("summary", [summaries.cut_off(), summaries.sparse()])
-def test_what_is_missing_is_not_measured(summary: RunSummary) -> None:
+def test_what_is_missing_is_not_measured(summary):
     text = markdown.render(summary)
     assert "not measured" in text
     assert "None" not in text
 
 
-def test_hostile_strings_are_shown_not_obeyed() -> None:
+def test_hostile_strings_are_shown_not_obeyed():
     text = markdown.render(summaries.hostile())
     assert "<" not in text
     assert "`" not in text
@@ -82,25 +78,25 @@ def test_hostile_strings_are_shown_not_obeyed() -> None:
         ("  a\r\n\r\n# b", "a \\# b"),
     ],
 )
-def test_escaping(text: str, safe: str) -> None:
+def test_escaping(text, safe):
     assert markdown.escaped(text) == safe
 
 
 @pytest.mark.parametrize("build", BUILDERS)
-def test_the_way_there_and_back(build: object) -> None:
+def test_the_way_there_and_back(build):
     summary = build()  # type: ignore[operator]
     assert from_jsonable(to_jsonable(summary)) == summary
     assert from_jsonable(json.loads(json_text.render(summary))) == summary
 
 
-def test_it_is_ascii_with_the_version_first_and_a_newline_last() -> None:
+def test_it_is_ascii_with_the_version_first_and_a_newline_last():
     text = json_text.render(summaries.hostile())
     assert text.isascii()
     assert text.startswith('{\n "schema_version": 1,')
     assert text.endswith("}\n")
 
 
-def test_infinity_and_nan_become_null() -> None:
+def test_infinity_and_nan_become_null():
     summary = summaries.slow_loader()
     odd = replace(summary, wait_threshold_s=float("inf"))
     text = json_text.render(odd)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -89,15 +87,13 @@ RUNS = {
 }
 
 
-def test_gpus(
-    gallery: Callable[[str, Mapping[str, Any]], None], golden: Callable[[str, str], None]
-) -> None:
+def test_gpus(gallery, golden):
     gallery("gpus.txt", {title: lines(summary) for title, summary in RUNS.items()})
     gallery("gpus_verbose.txt", {title: details(run) for title, run in RUNS.items()})
     golden("gpus_verbose_120.txt", details(MIXED, 120))
 
 
-def test_many_gpus_do_not_fill_the_page() -> None:
+def test_many_gpus_do_not_fill_the_page():
     eight = with_gpus(*map(gpu, range(8)))
     assert len(lines(eight)) == 1 + 4 + 1
     assert len(lines(eight, is_brief=True)) == 1 + 1 + 1
@@ -109,19 +105,19 @@ def test_many_gpus_do_not_fill_the_page() -> None:
 
 @pytest.mark.parametrize("width", [30, 60, 80, 120])
 @pytest.mark.parametrize("verbose", [False, True])
-def test_no_line_is_wider_than_the_page(width: int, verbose: bool) -> None:
+def test_no_line_is_wider_than_the_page(width, verbose):
     page = terminal.render(MIXED, width=width, color=False, verbose=verbose)
     assert all(cell_len(line) <= width for line in page.split("\n")[:-2])
 
 
-def test_an_ascii_page_is_ascii() -> None:
+def test_an_ascii_page_is_ascii():
     page = terminal.render(MIXED, width=80, color=False, verbose=True, unicode=False)
     assert page.isascii()
     assert "\\x" not in page
 
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), -1.0, 0.0])
-def test_figures_that_nothing_can_measure_break_no_page(strange: float) -> None:
+def test_figures_that_nothing_can_measure_break_no_page(strange):
     summary = summaries.with_every_float(MIXED, strange)
     page = terminal.render(summary, width=80, color=False, verbose=True)
     assert "nan" not in page
@@ -129,7 +125,7 @@ def test_figures_that_nothing_can_measure_break_no_page(strange: float) -> None:
     markdown.render(summary)
 
 
-def test_markdown_has_the_same_table() -> None:
+def test_markdown_has_the_same_table():
     text = markdown.render(MIXED)
     assert "| 0 | 76 % | 12.3 GiB (15 %) | 311 W | 44 % | 11.2 Wh | 64 C | 12 % |" in text
     assert "22.4 Wh est. on 2 GPUs, 1,234 samples/Wh." in text

@@ -19,6 +19,7 @@ from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
 from trainprof.report import kernprof_table, line_page
 from trainprof.report.line_page import line_notes, processes_in_words, unseen_notes
+from trainprof.report.text.layout import Page
 
 TEXT = '''\
 """A module."""
@@ -118,14 +119,7 @@ def timings(draw: st.DrawFn) -> dict[tuple[int, str], list[tuple[int, int, int]]
 @example({(5, "decorated"): []}, 1e-6, False, False, False)
 @example({(5, "decorated"): [(11, 1, 0)]}, 1e-6, False, False, True)
 @example({(5, "decorated"): [(11, 2**60, 2**60)]}, 1e-9, False, False, True)
-def test_the_table_is_kernprofs(
-    file: Path,
-    timings: dict[tuple[int, str], list[tuple[int, int, int]]],
-    shown_s: float,
-    skip_zero: bool,
-    sort: bool,
-    is_there: bool,
-) -> None:
+def test_the_table_is_kernprofs(file, timings, shown_s, skip_zero, sort, is_there):
     path = str(file) if is_there else "/nowhere/photos.py"
     stats = {(path, line, name): rows for (line, name), rows in timings.items()}
     theirs = io.StringIO()
@@ -144,7 +138,7 @@ def test_the_table_is_kernprofs(
     assert ours == theirs.getvalue()
 
 
-def test_what_it_looks_like() -> None:
+def test_what_it_looks_like():
     rows = (LineTime(2, 1000, 5_000_000_000), LineTime(3, 1000, 12_345_678))
     text = ("def f(x):\n", "    wait(x)\n", "    return x\n")
     function = FunctionTimes("/project/f.py", 1, "f", "", Source(text), rows)
@@ -164,7 +158,7 @@ def test_what_it_looks_like() -> None:
     )
 
 
-def test_a_gap_that_only_damage_tells_of_is_not_printed() -> None:
+def test_a_gap_that_only_damage_tells_of_is_not_printed():
     rows = (LineTime(2, 1, 1), LineTime(1 << 24, 1, 1))
     text = kernprof_table.render(LineProfile((FunctionTimes("f", 1, "f", "", None, rows),)))
     assert len(text.splitlines()) < 20
@@ -188,9 +182,7 @@ def acting(text: str) -> list[str]:
 
 @settings(deadline=None, max_examples=150)
 @given(name=hostile, path=hostile, line=hostile, has_text=st.booleans(), unit=st.booleans())
-def test_nothing_in_a_name_or_a_line_acts(
-    name: str, path: str, line: str, has_text: bool, unit: bool
-) -> None:
+def test_nothing_in_a_name_or_a_line_acts(name, path, line, has_text, unit):
     source = Source(("def f():\n", f"    {line}\n", "    pass\n")) if has_text else None
     seen = FunctionTimes(
         path, 1, name, name, source, (LineTime(2, 1, 5),), ((WORKER, (LineTime(2, 1, 5),)),)
@@ -199,12 +191,12 @@ def test_nothing_in_a_name_or_a_line_acts(
     profile = LineProfile((seen, unseen), cwd="/", damage=(line,))
     table = kernprof_table.render(profile)
     assert not acting(table)
-    page = line_page.render(profile, width=80, color=False, unit_s=1e-6 if unit else None)
-    assert not acting(page)
-    assert "\t" not in page
-    ascii_page = line_page.render(profile, width=80, color=False, unicode=False)
+    shown = page(profile, unit_s=1e-6 if unit else None)
+    assert not acting(shown)
+    assert "\t" not in shown
+    ascii_page = page(profile, unicode=False)
     assert ascii_page.isascii()
-    for text in (page, ascii_page):
+    for text in (shown, ascii_page):
         assert all(cell_len(row) <= 80 for row in text.splitlines())
 
 
@@ -261,14 +253,16 @@ def photos(**changes: Any) -> LineProfile:
 
 
 def page(profile: LineProfile, width: int = 80, **options: Any) -> str:
-    return line_page.render(profile, width=width, **{"color": False, **options})
+    unicode, verbose = (options.pop(name, name == "unicode") for name in ("unicode", "verbose"))
+    where = Page(width=width, unicode=unicode, verbose=verbose)
+    return line_page.render(profile, where, **{"color": False, **options})
 
 
 def alone(*rows: LineTime, text: Source | None = None, name: str = "f") -> FunctionTimes:
     return FunctionTimes("f.py", 1, name, "", text or Source(("pass\n",)), rows)
 
 
-def test_line_pages(golden: Any, gallery: Any) -> None:
+def test_line_pages(golden, gallery):
     closing = ("see it again:", "trainprof lines latest")
     golden("lines_80.txt", page(photos(), closing=closing))
     golden("lines_120.txt", page(photos(), 120, closing=closing, unit_s=1e-3))
@@ -308,7 +302,7 @@ def test_line_pages(golden: Any, gallery: Any) -> None:
     )
 
 
-def test_hot_lines_are_red_where_colour_is_allowed() -> None:
+def test_hot_lines_are_red_where_colour_is_allowed():
     text = page(photos(), color=True)
     (hot,) = [row for row in text.splitlines() if "picture.load()" in row]
     assert hot.startswith("\x1b[1;31m")
@@ -317,7 +311,7 @@ def test_hot_lines_are_red_where_colour_is_allowed() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("options", [{}, {"verbose": True}, {"unit_s": 1e-9}, {"unicode": False}])
-def test_no_line_is_wider_than_the_page(width: int, options: dict[str, Any]) -> None:
+def test_no_line_is_wider_than_the_page(width, options):
     for row in page(photos(), width, **options).splitlines():
         assert cell_len(row) <= width, row
         assert row == row.rstrip()

@@ -35,7 +35,7 @@ Gallery = Callable[[str, Mapping[str, Any]], None]
 SLOW, HEALTHY, ON_DEVICE = summaries.slow_loader(), summaries.healthy(), summaries.accelerator()
 
 
-def test_how_a_run_ended(gallery: Gallery) -> None:
+def test_how_a_run_ended(gallery):
     ends = [
         Exit(0, None, "completed"),
         Exit(3, None, "completed"),
@@ -71,7 +71,7 @@ def with_evaluation(share: float, in_training_s: float | None = None) -> RunSumm
     return replace(HEALTHY, evaluation=evaluation)
 
 
-def test_a_pace_without_much_evaluation_says_so() -> None:
+def test_a_pace_without_much_evaluation_says_so():
     for summary, is_noted in (
         (with_evaluation(0.1), False),
         (with_evaluation(0.5), True),
@@ -85,7 +85,7 @@ def uneven(longest_s: float) -> RunSummary:
     return replace(HEALTHY, training=replace(HEALTHY.training, step_s=step), outliers=[])
 
 
-def test_steps(gallery: Gallery) -> None:
+def test_steps(gallery):
     slow_steps = [Outlier(7, 0, 3.0, 1.0, "data_wait", 0.9, 5, None)] * 3
     many = replace(HEALTHY, outliers=slow_steps, outlier_count=142)
     unknown = {"training.step_s": "0 steady steps, 20 are needed"}
@@ -112,7 +112,7 @@ def test_steps(gallery: Gallery) -> None:
     assert "; 142 outliers: step 8 took" in markdown.render(many)
 
 
-def test_epochs(gallery: Gallery) -> None:
+def test_epochs(gallery):
     bound = replace(HEALTHY, verdict=SLOW.verdict, findings_from=None)
     first, *others = HEALTHY.epochs
     none = {"iterations": 0, "data_wait_s": 0.0, "first_batch_s": 0.0, "loaders": []}
@@ -138,7 +138,7 @@ def test_epochs(gallery: Gallery) -> None:
     )
 
 
-def test_what_trainprof_took_and_did_not_see(gallery: Gallery) -> None:
+def test_what_trainprof_took_and_did_not_see(gallery):
     samples = {"training.samples": "the sampler does not tell how large a batch is"}
     gaps = replace(
         SLOW,
@@ -164,7 +164,7 @@ def test_what_trainprof_took_and_did_not_see(gallery: Gallery) -> None:
         assert str(sections.price_of_measuring(costly)) in text
 
 
-def test_what_others_took(gallery: Gallery) -> None:
+def test_what_others_took(gallery):
     disturbed = {
         "host_percent": {"mean": 90.0},
         "tree_percent": {"mean": 120.0},
@@ -190,7 +190,7 @@ def test_what_others_took(gallery: Gallery) -> None:
         assert sections.shared_section(summary, PAGE) == []
 
 
-def test_of_several_ranks_the_ledger_is_a_mean() -> None:
+def test_of_several_ranks_the_ledger_is_a_mean():
     ranks = replace(SLOW, ranks=[{"rank": 0}, {"rank": 1}])
     heading = ", mean of 2 ranks"
     for width, is_named in ((80, True), (40, False)):
@@ -216,7 +216,7 @@ def with_memory(**figures: object) -> RunSummary:
     return replace(HEALTHY, system=summaries.system(memory=figures))
 
 
-def test_host_memory(gallery: Gallery) -> None:
+def test_host_memory(gallery):
     full_shm = with_memory(shm_total_bytes=64 << 20, shm_used_bytes={"max": 60 << 20})
     full = with_memory(host_total_bytes=8 * GIB, host_available_bytes={"min": 0.1 * GIB})
     variants = {
@@ -265,7 +265,7 @@ def with_device_memory(**changes: Any) -> RunSummary:
     return replace(ON_DEVICE, devices=[gpu, replace(gpu, index=1, name="cuda:1", memory=None)])
 
 
-def test_device_memory(gallery: Gallery) -> None:
+def test_device_memory(gallery):
     sampled = {"is_peak_sampled": True, "limit_bytes": None, "between_steps_bytes": None}
     variants: dict[str, dict[str, Any]] = {
         "nearly full": {"peak_reserved_bytes": 76 * GIB},
@@ -335,7 +335,7 @@ def on_device(*devices: Device, **changes: Any) -> RunSummary:
     return replace(ON_DEVICE, devices=list(devices) or [gpu()], **changes)
 
 
-def test_what_devices_did(gallery: Gallery) -> None:
+def test_what_devices_did(gallery):
     other = gpu({**IDLE, "loader_s": 20.0, "host_s": 25.0}, name="cuda:1")
     narrow = Page(width=40, unicode=True, verbose=False)
     gallery(
@@ -351,7 +351,7 @@ def test_what_devices_did(gallery: Gallery) -> None:
     )
 
 
-def test_an_idle_table_adds_up_to_the_training_phase() -> None:
+def test_an_idle_table_adds_up_to_the_training_phase():
     table = device.idle_table(on_device())
     *rows, total = table.seconds
     assert sum(map(float, rows)) == float(total) == 100.0  # 60 s idle are 60 %
@@ -360,7 +360,7 @@ def test_an_idle_table_adds_up_to_the_training_phase() -> None:
         assert round(sum(float(share.split()[0]) for share in shares), 6) == 100.0
 
 
-def test_what_cannot_be_has_no_idle_table() -> None:
+def test_what_cannot_be_has_no_idle_table():
     for odd in (
         gpu({}),
         gpu(busy_share=[]),
@@ -373,7 +373,7 @@ def test_what_cannot_be_has_no_idle_table() -> None:
         assert "cuda:0" in terminal.render(on_device(odd), width=80, color=False)
 
 
-def test_the_ledger_has_the_devices_time_beside_the_hosts() -> None:
+def test_the_ledger_has_the_devices_time_beside_the_hosts():
     text = terminal.render(on_device(), width=120, color=False)
     heading = next(line for line in text.split("\n") if line.startswith("Where the time went"))
     assert heading.endswith("s on device")
@@ -383,7 +383,7 @@ def test_the_ledger_has_the_devices_time_beside_the_hosts() -> None:
     assert "| s on the device |" in markdown.render(on_device())
 
 
-def test_copies_and_syncs(gallery: Gallery) -> None:
+def test_copies_and_syncs(gallery):
     plain = Transfer("train.py:57", "h2d", 100, 100 * MIB, 1.0, 0.5, 0.21, 0.0, 0.0, 100, 0.4, 0.0)
     copies: dict[str, dict[str, Any]] = {
         "a copy": {},
@@ -418,7 +418,7 @@ def test_copies_and_syncs(gallery: Gallery) -> None:
     )
 
 
-def test_found_syncs(gallery: Gallery) -> None:
+def test_found_syncs(gallery):
     calls = [FoundSync(f"train.py:{line}", 20 - line) for line in range(5)]
     some = replace(ON_DEVICE, found_syncs=FoundSyncs(20, 20, calls, known_calls=40))
     none = replace(ON_DEVICE, found_syncs=FoundSyncs(20, 20, [], 0))

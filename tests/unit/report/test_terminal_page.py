@@ -63,21 +63,21 @@ def units(number: str | None) -> int:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_screen_is_the_golden_one(name: str, golden: Golden) -> None:
+def test_screen_is_the_golden_one(name, golden):
     golden(f"{name}_80.txt", page(SCREENS[name]()))
 
 
-def test_wide_and_verbose_screens_are_the_golden_ones(golden: Golden) -> None:
+def test_wide_and_verbose_screens_are_the_golden_ones(golden):
     golden("slow_loader_120.txt", page(summaries.slow_loader(), 120))
     golden("slow_loader_verbose_80.txt", page(summaries.slow_loader(), verbose=True))
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - {"hostile", "several_findings"}))
-def test_what_matters_fits_thirty_lines(name: str) -> None:
+def test_what_matters_fits_thirty_lines(name):
     assert page(ALL[name]()).count("\n") <= 30
 
 
-def test_a_full_page_gives_up_what_matters_least() -> None:
+def test_a_full_page_gives_up_what_matters_least():
     base = summaries.accelerator()
     full = replace(
         base,
@@ -96,7 +96,7 @@ def test_a_full_page_gives_up_what_matters_least() -> None:
     assert short.endswith("trainprof report trainprof-runs/train-20261121-034012-7f3a\n")
 
 
-def test_the_section_of_the_bottleneck_does_not_give_way() -> None:
+def test_the_section_of_the_bottleneck_does_not_give_way():
     sync = [SyncPoint("a.py:1", "item", 9, 0, 5.0, 2.0)]
     base = replace(summaries.accelerator(), sync_points=sync)
     for bottleneck, label in (("transfer", "Transfers"), ("sync", "Syncs")):
@@ -110,7 +110,7 @@ def test_the_section_of_the_bottleneck_does_not_give_way() -> None:
 @pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("name", ALL)
-def test_no_line_is_wider_than_the_page(name: str, width: int, verbose: bool) -> None:
+def test_no_line_is_wider_than_the_page(name, width, verbose):
     for line in all_but_the_command(page(ALL[name](), width, verbose=verbose)):
         assert cell_len(line) <= width
         assert line == line.rstrip()
@@ -119,7 +119,7 @@ def test_no_line_is_wider_than_the_page(name: str, width: int, verbose: bool) ->
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", ["slow_loader", "healthy", "killed_for_memory", "accelerator"])
-def test_columns_add_up_to_the_totals_shown(name: str, width: int, verbose: bool) -> None:
+def test_columns_add_up_to_the_totals_shown(name, width, verbose):
     summary = ALL[name]()
     *rows, total = ledger_rows(page(summary, width, verbose=verbose))
     assert total["label"] == "total"
@@ -129,14 +129,14 @@ def test_columns_add_up_to_the_totals_shown(name: str, width: int, verbose: bool
     assert float(total["seconds"] or 0) == pytest.approx(summary.ledger.wall_s, abs=0.06)
 
 
-def test_what_the_ledger_lacks_is_a_row_of_its_own() -> None:
+def test_what_the_ledger_lacks_is_a_row_of_its_own():
     summary = summaries.slow_loader()
     longer = Ledger(summary.ledger.wall_s + 20.0, summary.ledger.seconds, {})
     row = ledger_rows(page(replace(summary, ledger=longer)))[1]
     assert (row["label"], row["seconds"]) == ("not accounted for", "20.0")
 
 
-def test_waits_for_the_gpu_are_one_row_and_no_culprit() -> None:
+def test_waits_for_the_gpu_are_one_row_and_no_culprit():
     first = ledger_rows(page(summaries.accelerator()))[0]
     assert (first["seconds"], first["step"]) == ("68.0", "34.0")
     for verbose in (False, True):
@@ -148,7 +148,7 @@ def test_waits_for_the_gpu_are_one_row_and_no_culprit() -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("name", ["cut_off", "sparse"])
-def test_what_is_missing_is_not_measured_and_never_zero(name: str, verbose: bool) -> None:
+def test_what_is_missing_is_not_measured_and_never_zero(name, verbose):
     text = page(ALL[name](), verbose=verbose)
     assert "None" not in text
     assert "nan" not in text
@@ -158,7 +158,7 @@ def test_what_is_missing_is_not_measured_and_never_zero(name: str, verbose: bool
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
 @pytest.mark.parametrize("name", ["healthy", "killed_for_memory", "accelerator"])
-def test_odd_numbers_do_not_stop_the_page(name: str, value: float, verbose: bool) -> None:
+def test_odd_numbers_do_not_stop_the_page(name, value, verbose):
     text = page(summaries.with_every_float(ALL[name](), value), verbose=verbose)
     assert not re.search(r"\b(nan|inf)\b", text)
     assert text.count("\n") > 10
@@ -166,9 +166,7 @@ def test_odd_numbers_do_not_stop_the_page(name: str, value: float, verbose: bool
 
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("name", ALL)
-def test_pages_are_plain_unless_colour_is_allowed_and_ascii_where_asked(
-    name: str, verbose: bool
-) -> None:
+def test_pages_are_plain_unless_colour_is_allowed_and_ascii_where_asked(name, verbose):
     text = page(ALL[name](), verbose=verbose)
     assert not CONTROLS.search(text)
     text.encode("utf-8")
@@ -184,20 +182,20 @@ def test_pages_are_plain_unless_colour_is_allowed_and_ascii_where_asked(
         assert "[red]evil[/red]" in text
 
 
-def test_the_environment_does_not_change_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_does_not_change_the_page(monkeypatch):
     before = page(summaries.slow_loader())
     for name, value in {"COLUMNS": "20", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}.items():
         monkeypatch.setenv(name, value)
     assert page(summaries.slow_loader()) == before
 
 
-def test_an_escape_takes_none_of_our_words_with_it() -> None:
+def test_an_escape_takes_none_of_our_words_with_it():
     summary = summaries.slow_loader()
     named = replace(summary, run=replace(summary.run, name="train.py\x1b["))
     assert page(named).startswith("trainprof: train.py completed after")
 
 
-def test_wide_characters_keep_the_columns() -> None:
+def test_wide_characters_keep_the_columns():
     site = "训练脚本/数据.py:41"
     summary = replace(
         summaries.slow_loader(), loaders=[summaries.loader(site), summaries.loader("a.py:1")]
@@ -207,7 +205,7 @@ def test_wide_characters_keep_the_columns() -> None:
     assert len({cell_len(line) for line in lines[start : start + 3]}) == 1
 
 
-def test_a_long_site_keeps_its_end_and_columns_give_way() -> None:
+def test_a_long_site_keeps_its_end_and_columns_give_way():
     site = "projects/segmentation/experiments/train_segmentation_model.py:1041"
     summary = replace(summaries.slow_loader(), loaders=[summaries.loader(site)])
     row = next(line for line in page(summary).split("\n") if line.startswith("…"))
@@ -215,7 +213,7 @@ def test_a_long_site_keeps_its_end_and_columns_give_way() -> None:
     assert site in page(summary, verbose=True)
 
 
-def test_there_is_one_headline_and_it_is_the_verdicts() -> None:
+def test_there_is_one_headline_and_it_is_the_verdicts():
     verdict = Verdict("data", "NOT DATA-BOUND: 3 % of training time", level="not")
     text = page(replace(summaries.slow_loader(), verdict=verdict))
     assert text.split("\n\n")[1] == verdict.headline
@@ -223,7 +221,7 @@ def test_there_is_one_headline_and_it_is_the_verdicts() -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("width", [20, 80, 119, 120, 130, 131, 200])
-def test_the_next_command_can_be_pasted_and_is_never_broken(width: int, verbose: bool) -> None:
+def test_the_next_command_can_be_pasted_and_is_never_broken(width, verbose):
     summary = summaries.slow_loader()
     directory = f"/my data/{'deep/' * 20}run"
     command = f"trainprof report '{directory}'"
@@ -233,7 +231,7 @@ def test_the_next_command_can_be_pasted_and_is_never_broken(width: int, verbose:
         assert last.endswith(f" {command}") or last == command
 
 
-def test_many_middling_rows_are_named_and_the_page_still_fits() -> None:
+def test_many_middling_rows_are_named_and_the_page_still_fits():
     keys = ("data_wait", "backward", "forward", "optimizer", "evaluation", "other", "startup")
     seconds = dict.fromkeys(keys, 10.0) | {"transfer": 6.0, "gc": 3.0, "loss": 2.0, "sync": 2.0}
     text = page(replace(summaries.healthy(), ledger=summaries.ledger(seconds)))

@@ -65,9 +65,7 @@ def ended(how: str, *, failing: int = 0, tried: int = 2, **of_trials: Any) -> Ru
     return replace(summary, trials=rows, tuning=replace(summary.tuning, ended_by=how))
 
 
-def ceiling_words(
-    times: tuple[float, float, float], verdict: str, is_least: bool, is_on_device: bool
-) -> str:
+def ceiling_words(times, verdict, is_least, is_on_device):
     summary = tuned(FASTER)
     row = next(row for row in summary.trials if row.name == CEILING)
     row = replace(row, speedup=Times(*times), verdict=verdict, is_least=is_least)
@@ -85,7 +83,7 @@ def remark(label: str, **changes: Any) -> str:
     return dict(tune.remarks(changed))[label]
 
 
-def test_what_is_said_of_the_search(gallery: Gallery) -> None:
+def test_what_is_said_of_the_search(gallery):
     no_difference = NO_VISIBLE_DIFFERENCE
     bounds = [
         ((1.9, 2.0, 2.1), "faster", False),
@@ -131,11 +129,11 @@ def test_what_is_said_of_the_search(gallery: Gallery) -> None:
         ((None, None), "-"),
     ],
 )
-def test_an_interval_that_is_too_wide_says_as_much(interval: Any, shown: str) -> None:
+def test_an_interval_that_is_too_wide_says_as_much(interval, shown):
     assert tune.between(*interval) == shown
 
 
-def test_a_row_says_how_a_trial_ended() -> None:
+def test_a_row_says_how_a_trial_ended():
     planted = Planted(
         lambda o: 0.005 if "num_workers" in o else 1.0 if o else 0.010, failing={CEILING: FAILED}
     )
@@ -144,14 +142,14 @@ def test_a_row_says_how_a_trial_ended() -> None:
     assert (words["num_workers=2"], words[CEILING], words[BASELINE]) == ("faster", FAILED, "")
 
 
-def test_a_search_that_ran_out_of_time_says_how_to_go_on() -> None:
+def test_a_search_that_ran_out_of_time_says_how_to_go_on():
     text = page(tuned(replace(FASTER, steps=2000), budget_s=40.0))
     again = "trainprof tune --resume runs/tune-x train.py configs/example_config.py"
     assert again in " ".join(text.replace("\\\n", " ").split())
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_no_line_is_wider_than_the_page(width: int) -> None:
+def test_no_line_is_wider_than_the_page(width):
     lines = page(tuned(FASTER, peak_memory_bytes=3e9), width).splitlines()
     assert max(cell_len(line) for line in lines if "trainprof " not in line) <= width
 
@@ -185,12 +183,12 @@ def with_forecasts() -> RunSummary:
     )
 
 
-def test_each_row_shows_whether_its_forecast_was_right(golden: Callable[[str, str], None]) -> None:
+def test_each_row_shows_whether_its_forecast_was_right(golden):
     golden("tune_80.txt", page(with_forecasts()))
     golden("tune.md", tune.render_markdown(with_forecasts()))
 
 
-def test_a_forecast_of_what_could_not_be_measured_or_is_a_bound_has_no_mark() -> None:
+def test_a_forecast_of_what_could_not_be_measured_or_is_a_bound_has_no_mark():
     row = next(row for row in with_forecasts().trials if row.name == CEILING)
     assert tune.cells(row)[4] == "0.95-1.41x ?"
     for bare in (replace(row, is_least=True), replace(row, speedup=None, outcome=FAILED)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,12 +26,12 @@ class FakeTime:
     step_ns: int = 0
     thread_cpu_ns: int = 0
 
-    def now_ns(self) -> int:
+    def now_ns(self):
         self.ns += self.step_ns
         return self.ns
 
     @property
-    def clock(self) -> Clock:
+    def clock(self):
         return Clock(
             now_ns=self.now_ns,
             wall_ns=lambda: 1_700_000_000_000_000_000,
@@ -47,25 +46,25 @@ class FakeProc:
     root: Path
     pids: set[int] = field(default_factory=set)
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path, text):
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
     def process(
         self,
-        pid: int,
-        parent: int,
+        pid,
+        parent,
         *,
-        name: str = "python",
-        state: str = "S",
-        user_s: float = 0.0,
-        system_s: float = 0.0,
-        reaped_s: float = 0.0,
-        rss_pages: int = 100,
-        started_ticks: int = 5000,
-        threads: int = 1,
-    ) -> None:
+        name="python",
+        state="S",
+        user_s=0.0,
+        system_s=0.0,
+        reaped_s=0.0,
+        rss_pages=100,
+        started_ticks=5000,
+        threads=1,
+    ):
         """Plants a process; the fields between the known ones hold numbers that mean nothing."""
         ticks = [round(s * TICKS_PER_S) for s in (user_s, system_s, reaped_s, 0)]
         fields = [
@@ -83,7 +82,7 @@ class FakeProc:
         self.write(f"proc/{pid}/smaps_rollup", f"5-7 ---p 0 00:00 0 [rollup]\n{parts}")
         self.pids.add(pid)
 
-    def end(self, pid: int) -> None:
+    def end(self, pid):
         for file in (self.root / "proc" / str(pid)).iterdir():
             file.unlink()
         (self.root / "proc" / str(pid)).rmdir()
@@ -91,33 +90,33 @@ class FakeProc:
 
 
 @pytest.fixture
-def fake_time() -> FakeTime:
+def fake_time():
     return FakeTime()
 
 
 @pytest.fixture
-def fake_proc(tmp_path: Path) -> FakeProc:
+def fake_proc(tmp_path):
     fake = FakeProc(tmp_path / "root")
     fake.write("proc/stat", "cpu 1 2 3 4 5 6 7 8\n")
     return fake
 
 
 @pytest.fixture
-def run_directory(tmp_path: Path) -> RunDirectory:
+def run_directory(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.create()
     return directory
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
+def _no_thread_is_left():
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
 
 
 @pytest.fixture(scope="session")
-def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def nvml_libraries(tmp_path_factory):
     """Folders with the stub library, by driver: "new" and "old"."""
     return {
         "new": build_stub(tmp_path_factory.mktemp("new")),
@@ -126,7 +125,7 @@ def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def nvml_environment(nvml_libraries: dict[str, Path], tmp_path: Path) -> dict[str, str]:
+def nvml_environment(nvml_libraries, tmp_path):
     """Environment of a process that sees the stub; its files are `conf` and `log` in tmp_path."""
     return {
         **without_visible_devices(),

@@ -12,13 +12,13 @@ INSTANCES = (MigInstance("MIG-one", 1, 0), MigInstance("MIG-two", 2, 0))
 DIVIDED = [NvmlDevice("GPU-aa11"), NvmlDevice("GPU-bb33", INSTANCES)]
 
 
-def numbers(told, devices=FOUR, **more):
-    environ = more if told is None else {"CUDA_VISIBLE_DEVICES": told, **more}
+def numbers(visible, devices=FOUR, **more):
+    environ = more if visible is None else {"CUDA_VISIBLE_DEVICES": visible, **more}
     return numbering(devices, environ)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("visible", "expected"),
     [
         (None, (0, 1, 2, 3)),
         ("0,1,2,3", (0, 1, 2, 3)),
@@ -49,14 +49,14 @@ def numbers(told, devices=FOUR, **more):
         ("GPU-b,GPU-bb33", (None,) * 4),
     ],
 )
-def test_the_scripts_numbers(told, expected):
-    found = numbers(told)
-    assert found.devices == expected
-    assert found.is_visible == tuple(number is not None for number in expected)
+def test_the_scripts_numbers(visible, expected):
+    numbered = numbers(visible)
+    assert numbered.devices == expected
+    assert numbered.is_visible == tuple(number is not None for number in expected)
 
 
 @pytest.mark.parametrize(
-    ("told", "more", "devices", "is_assumed"),
+    ("visible", "more", "devices", "is_assumed"),
     [
         (None, {}, FOUR, True),
         ("1,2", {}, FOUR, True),
@@ -68,12 +68,12 @@ def test_the_scripts_numbers(told, expected):
         (None, {}, FOUR[:1], False),
     ],
 )
-def test_numbers_are_assumed_where_cuda_may_order_otherwise(told, more, devices, is_assumed):
-    assert numbers(told, devices, **more).is_assumed is is_assumed
+def test_numbers_are_assumed_where_cuda_may_order_otherwise(visible, more, devices, is_assumed):
+    assert numbers(visible, devices, **more).is_assumed is is_assumed
 
 
 @pytest.mark.parametrize(
-    ("told", "instances", "is_visible"),
+    ("visible", "instances", "is_visible"),
     [
         ("MIG-two", {"MIG-two": 0}, (False, True)),
         ("MIG-two,MIG-one", {"MIG-two": 0, "MIG-one": 1}, (False, True)),
@@ -83,16 +83,16 @@ def test_numbers_are_assumed_where_cuda_may_order_otherwise(told, more, devices,
         ("MIG-one,MIG-one", {}, (False, False)),
     ],
 )
-def test_instances_by_name(told, instances, is_visible):
-    found = numbers(told, DIVIDED)
-    assert (found.instances, found.is_visible) == (instances, is_visible)
-    assert (found.devices, found.is_assumed) == ((None, None), False)
+def test_instances_by_name(visible, instances, is_visible):
+    numbered = numbers(visible, DIVIDED)
+    assert (numbered.instances, numbered.is_visible) == (instances, is_visible)
+    assert (numbered.devices, numbered.is_assumed) == ((None, None), False)
 
 
-@pytest.mark.parametrize("told", [None, "0", "1"])
-def test_which_instance_cuda_takes_is_not_known(told):
-    found = numbers(told, DIVIDED)
-    assert (found.devices, found.is_visible) == ((None, None), (None, None))
+@pytest.mark.parametrize("visible", [None, "0", "1"])
+def test_which_instance_cuda_takes_is_not_known(visible):
+    numbered = numbers(visible, DIVIDED)
+    assert (numbered.devices, numbered.is_visible) == ((None, None), (None, None))
 
 
 def test_no_device_is_no_instance_either():

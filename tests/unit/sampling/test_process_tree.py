@@ -6,16 +6,16 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from trainprof.sampling import process_tree
 from trainprof.sampling.process_tree import (
+    IDLE_INTERVAL_NS,
     OUTSIDERS_INTERVAL_NS,
     PSS_INTERVAL_NS,
-    ProcfsTree,
-    PsutilTree,
+    ProcessTree,
+    ReadingWatch,
     parse_stat,
-    tree_reader,
 )
 
 MB = 1 << 20
@@ -28,7 +28,7 @@ def pids(sample):
 
 @pytest.fixture
 def tree(fake_proc, fake_time):
-    return ProcfsTree(100, fake_proc.root, fake_time.now_ns)
+    return ProcessTree(100, fake_proc.root, fake_time.now_ns)
 
 
 def test_one_process_field_by_field(fake_proc, tree):
@@ -110,35 +110,15 @@ def test_no_process_is_none(fake_proc, tree):
     assert tree.sample() is None
 
 
-def test_a_process_that_vanishes_while_it_is_read_is_left_out(fake_proc, tree, monkeypatch):
+def test_what_the_kernel_does_not_show_is_left_out(fake_proc, tree):
     fake_proc.process(100, 1)
-    fake_proc.process(101, 100)
-    read = process_tree.read_bytes
-
-    def read_and_lose(path):
-        if path.endswith("/101/stat"):
-            fake_proc.end(101)
-        return read(path)
-
-    monkeypatch.setattr(process_tree, "read_bytes", read_and_lose)
-    assert pids(tree.sample()) == [100]
-
-
-def test_files_that_vanish_after_the_first_leave_their_counters_out(fake_proc, tree):
-    fake_proc.process(100, 1)
+    fake_proc.write("proc/100/status", "Name:\told\nVmRSS:\t 500 kB\n")
+    assert "rss_without_files_bytes" not in tree.sample()["processes"][0]
     for name in ("status", "io", "smaps_rollup"):
         (fake_proc.root / "proc" / "100" / name).unlink()
     (process,) = tree.sample()["processes"]
     assert process["rss_bytes"] == 100 * PAGE_BYTES
     assert not process.keys() & {"voluntary_switches", "read_bytes", "pss_bytes"}
-
-
-def test_memory_without_mapped_files_is_told_where_the_kernel_does(fake_proc, tree):
-    fake_proc.process(100, 1)
-    (process,) = tree.sample()["processes"]
-    assert process["rss_without_files_bytes"] == 410 * 1024
-    fake_proc.write("proc/100/status", "Name:\told\nVmRSS:\t 500 kB\n")
-    assert "rss_without_files_bytes" not in tree.sample()["processes"][0]
 
 
 def test_pss_is_read_seldom(fake_proc, fake_time, tree):
@@ -192,13 +172,12 @@ child.wait()
 """
 
 
-@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
-def test_a_real_childs_memory_is_seen(kind):
+def test_a_real_childs_memory_is_seen():
     with subprocess.Popen(
         [sys.executable, "-c", ALLOCATING_PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
         child_pid = int(parent.stdout.readline())
-        sample = kind(parent.pid).sample()
+        sample = ProcessTree(parent.pid).sample()
         assert pids(sample) == sorted([parent.pid, child_pid])
         by_pid = {process["pid"]: process for process in sample["processes"]}
         assert 64 * MB <= by_pid[child_pid]["rss_bytes"] < 128 * MB
@@ -207,11 +186,10 @@ def test_a_real_childs_memory_is_seen(kind):
         assert by_pid[child_pid].get("pss_bytes", 64 * MB) >= 64 * MB
 
 
-@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
-def test_a_process_that_has_ended_is_none(kind):
+def test_a_process_that_has_ended_is_none():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert kind(ended.pid).sample() is None
+    assert ProcessTree(ended.pid).sample() is None
 
 
 CHURNING_PARENT = """
@@ -224,13 +202,84 @@ for _ in range(1000):
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kind", [tree_reader, PsutilTree])
-def test_a_thousand_short_children_harm_nothing(kind):
+def test_a_thousand_short_children_harm_nothing():
     with subprocess.Popen([sys.executable, "-c", CHURNING_PARENT]) as parent:
-        reader, parents = kind(parent.pid), set()
+        reader, parents = ProcessTree(parent.pid), set()
         while parent.poll() is None:
             for process in (reader.sample() or {"processes": []})["processes"]:
                 parents.add(parent.pid if process["pid"] == parent.pid else process["ppid"])
         assert parent.returncode == 0
         assert parents <= {parent.pid}
+
+
+MS = 1_000_000
+
+
+def entry(pid, started_ns=5, state="S", **counters):
+    return {"pid": pid, "started_ns": started_ns, "state": state, **counters}
+
+
+@pytest.fixture
+def watch(fake_proc):
+    return ReadingWatch(fake_proc.root)
+
+
+def plant(fake_proc, pid, state, name="python"):
+    fake_proc.write(f"proc/{pid}/task/{pid}/stat", f"{pid} ({name}) {state} 1 2 3")
+
+
+def test_only_those_that_have_read_since_the_last_sample_are_looked_at(fake_proc, watch):
+    for pid, state in ((10, "D"), (11, "S"), (12, "R")):
+        plant(fake_proc, pid, state)
+    assert watch.sample() is None
+    watch.choose([entry(10, read_bytes=4096), entry(11, read_bytes=0), entry(12)])
+    assert watch.sample() == {"states": {"10": "D"}}
+    watch.choose([entry(10, read_bytes=4096), entry(11, read_bytes=1), entry(12, major_faults=1)])
+    assert watch.sample() == {"states": {"11": "S", "12": "R"}}
+    watch.choose([entry(10, read_bytes=4096), entry(11, read_bytes=1), entry(12, major_faults=1)])
+    assert watch.sample() is None
+
+
+def test_a_pid_that_is_given_out_again_is_another_process(fake_proc, watch):
+    plant(fake_proc, 10, "R")
+    watch.choose([entry(10, started_ns=5, read_bytes=9000)])
+    watch.choose([entry(10, started_ns=6, read_bytes=9000)])
+    assert watch.sample() == {"states": {"10": "R"}}
+
+
+def test_a_process_that_is_gone_is_left_out(fake_proc, watch):
+    plant(fake_proc, 10, "R")
+    fake_proc.write("proc/12/task/12/stat", "")
+    watch.choose([entry(10, read_bytes=1), entry(11, read_bytes=1), entry(12, read_bytes=1)])
+    assert watch.sample() == {"states": {"10": "R"}}
+    watch.choose([])
+    assert watch.sample() is None
+
+
+@pytest.mark.parametrize(
+    ("main", "others", "seen"),
+    [("S", "SD", "D"), ("S", "SS", "S"), ("R", "SD", "R"), ("S", "D" + 12 * "S", "S")],
+)
+def test_a_thread_that_reads_for_the_main_one_counts_while_that_sleeps(
+    fake_proc, watch, main, others, seen
+):
+    plant(fake_proc, 10, main)
+    for number, state in enumerate(others):
+        fake_proc.write(f"proc/10/task/{11 + number}/stat", f"{11 + number} (pool) {state} 1 2")
+    watch.choose([entry(10, read_bytes=1)])
+    assert watch.sample() == {"states": {"10": seen}}
+
+
+def test_looks_keep_their_pace_and_do_not_beat(watch):
+    """However long a step is, looks at it fall into all of its parts alike."""
+    assert watch.pause_ns(40 * MS) == IDLE_INTERVAL_NS
+    assert watch.pause_ns(IDLE_INTERVAL_NS * 8) == IDLE_INTERVAL_NS * 8
+    watch.choose([entry(10, read_bytes=1)])
+    pauses = [watch.pause_ns(40 * MS) for _ in range(2000)]
+    assert np.mean(pauses) == pytest.approx(40 * MS, rel=0.01)
+    assert min(pauses) >= 20 * MS
+    assert max(pauses) <= 60 * MS
+    for step_ns in (20 * MS, 40 * MS, 80 * MS, 100 * MS):
+        met = np.histogram(np.cumsum(pauses) % step_ns, bins=10, range=(0, step_ns))[0]
+        assert met.min() > 140
+        assert met.max() < 260

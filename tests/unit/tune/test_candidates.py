@@ -58,7 +58,7 @@ def holds(interval: tuple[float, float] | None, *times: float) -> bool:
 # -- one loader
 
 
-def test_more_workers_are_tried_where_batches_are_waited_for() -> None:
+def test_more_workers_are_tried_where_batches_are_waited_for():
     tried = plan(planted(workers=0, fetch_s=0.03))
     first = tried.candidates[0]
     assert first.subject == "workers"
@@ -70,7 +70,7 @@ def test_more_workers_are_tried_where_batches_are_waited_for() -> None:
     assert any("augment" in caution for caution in first.cautions)
 
 
-def test_none_are_tried_where_workers_cost_more_than_they_save() -> None:
+def test_none_are_tried_where_workers_cost_more_than_they_save():
     quick = planted(
         workers=2,
         is_persistent=True,
@@ -85,7 +85,7 @@ def test_none_are_tried_where_workers_cost_more_than_they_save() -> None:
     assert not {"workers", "prefetching"} & set(subjects(plan(case_of(HEALTHY))))
 
 
-def test_free_data_saves_the_starts_of_passes_as_well() -> None:
+def test_free_data_saves_the_starts_of_passes_as_well():
     context = planted(workers=0, fetch_s=0.03)
     low, high = plan(context).ceiling
     assert plan(context, starts=0.5).ceiling == pytest.approx((1.5 * low, 1.5 * high))
@@ -102,15 +102,15 @@ def test_free_data_saves_the_starts_of_passes_as_well() -> None:
     ],
 )
 def test_no_forecast_is_made_of_steps_that_may_be_nothing_but_waking_up(
-    compute_s: float, torch_threads: int, running: float, is_foretold: bool
-) -> None:
+    compute_s, torch_threads, running, is_foretold
+):
     context = planted(workers=0, fetch_s=0.1, compute_s=compute_s, running=running)
     tried = plan(replace(context, torch=TorchSettings(threads=torch_threads)))
     assert tried.ceiling is not None
     assert tried.foretells_ceiling is is_foretold
 
 
-def test_free_data_returns_what_workers_take_from_computing() -> None:
+def test_free_data_returns_what_workers_take_from_computing():
     # 20 ms concurrent with workers, 10 in those batches for which they are idle.
     run = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.02, is_persistent=True)
     alone = np.zeros(STEPS, dtype=bool)
@@ -125,14 +125,14 @@ def test_free_data_returns_what_workers_take_from_computing() -> None:
     assert ceiling[0] > 1.4
 
 
-def test_computing_that_gets_faster_without_waits_raises_the_forecast() -> None:
+def test_computing_that_gets_faster_without_waits_raises_the_forecast():
     """30 ms of loading, 10 of training, which takes 6 once nothing is waited for."""
     context = planted(workers=0, fetch_s=0.03)
     assert holds(plan(context).candidates[0].predicted, 4.0)
     assert holds(plan(context, free_step_s=0.006).candidates[0].predicted, 40 / 6)
 
 
-def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
+def test_the_loader_alone_is_forecast_by_its_fetches():
     # Two workers prepare a batch each 15 ms, training takes one each 15 ms.
     assert holds(plan(planted(workers=2, fetch_s=0.03)).alone, 1.0)
     # A batch takes 0.5 ms between steps, and less where no step has had the caches.
@@ -156,9 +156,7 @@ def test_the_loader_alone_is_forecast_by_its_fetches() -> None:
         ({"passes": 3, "workers": 0, "start_s": 0.0}, 500, None),
     ],
 )
-def test_trials_go_beyond_a_pass_whose_start_tells(
-    how: dict[str, Any], length: int | None, steps: int | None
-) -> None:
+def test_trials_go_beyond_a_pass_whose_start_tells(how, length, steps):
     how = {"workers": 2, "fetch_s": 0.03, "start_s": 2.0, **how}
     of_a_pass = plan(planted({"length": length, "iterations": 200}, **how)).steps_of_a_pass
     assert of_a_pass == (None if steps is None else pytest.approx(steps))
@@ -173,9 +171,7 @@ def test_trials_go_beyond_a_pass_whose_start_tells(
         (500, [500], None),
     ],
 )
-def test_free_data_of_a_stream_ends_where_its_passes_were_seen_to_end(
-    length: int | None, ended: list[int], batches: int | None
-) -> None:
+def test_free_data_of_a_stream_ends_where_its_passes_were_seen_to_end(length, ended, batches):
     seen = {"length": length, "ended": len(ended), "ended_batches": ended, "iterations": 310}
     assert plan(planted(seen, workers=0, fetch_s=0.03)).pass_batches == batches
 
@@ -184,8 +180,8 @@ def test_free_data_of_a_stream_ends_where_its_passes_were_seen_to_end(
     ("count", "prefetch", "fewest"), [(0, None, 22), (2, None, 30), (16, 4, 150)]
 )
 def test_a_loader_alone_has_to_get_beyond_what_its_workers_prepared_at_once(
-    count: int, prefetch: int | None, fewest: int
-) -> None:
+    count, prefetch, fewest
+):
     setting = {"prefetch_factor": prefetch, "num_workers": count}
     assert plan(planted(setting, workers=count, fetch_s=0.03)).fewest_alone == fewest
 
@@ -207,9 +203,7 @@ STREAM = {"is_iterable": True, "shares_samples": False}
         ({"generators": ["rng"]}, 0, True, []),
     ],
 )
-def test_workers_are_tried_where_they_train_on_the_same(
-    changes: dict[str, Any], count: int, is_tried: bool, notes: list[str]
-) -> None:
+def test_workers_are_tried_where_they_train_on_the_same(changes, count, is_tried, notes):
     tried = plan(planted(changes, workers=count, fetch_s=0.03))
     assert ("workers" in subjects(tried)) is is_tried
     assert is_tried or "pinned memory" not in subjects(tried)
@@ -220,7 +214,7 @@ def test_workers_are_tried_where_they_train_on_the_same(
         assert any("self.rng" in caution for caution in tried.candidates[0].cautions)
 
 
-def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
+def test_no_more_workers_are_tried_than_a_stream_has_shards():
     asking = {"is_iterable": True, "has_asked_for_worker": True}
     tried = plan(planted(asking, workers=0, fetch_s=0.03, shards=2))
     assert [each.overrides["num_workers"] for each in of_subject(tried, WORKERS)] == [2]
@@ -229,7 +223,7 @@ def test_no_more_workers_are_tried_than_a_stream_has_shards() -> None:
     assert any("not tried: 1 shard" in note for note in tried.notes)
 
 
-def test_workers_that_start_again_in_each_pass_are_tried_persistent() -> None:
+def test_workers_that_start_again_in_each_pass_are_tried_persistent():
     context = planted(**RESTARTING)
     [restarts] = of_subject(plan(context), "restarts")
     assert restarts.overrides == {"persistent_workers": True}
@@ -242,9 +236,7 @@ def test_workers_that_start_again_in_each_pass_are_tried_persistent() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"overlaps": True}, {"changed_between_passes": ["rate"]}])
-def test_workers_that_would_train_otherwise_are_not_tried_persistent(
-    changes: dict[str, Any],
-) -> None:
+def test_workers_that_would_train_otherwise_are_not_tried_persistent(changes):
     assert "restarts" not in subjects(plan(planted(changes, **RESTARTING)))
     for of_loader, is_kept in (({}, True), (changes, False)):
         context = planted(of_loader, fetch_s=0.03, compute_s=0.01, passes=10)
@@ -255,8 +247,8 @@ def test_workers_that_would_train_otherwise_are_not_tried_persistent(
 
 @pytest.mark.parametrize(("reason", "most"), [("limit", 6.0), ("completed", None)])
 def test_persistent_workers_are_foretold_of_a_run_that_goes_on_where_its_trial_is_ended(
-    reason: str, most: float | None
-) -> None:
+    reason, most
+):
     context = planted(**{**RESTARTING, "passes": 2})
     run = replace(context.summary.run, exit=replace(context.summary.run.exit, reason=reason))
     context = replace(context, summary=replace(context.summary, run=run))
@@ -267,7 +259,7 @@ def test_persistent_workers_are_foretold_of_a_run_that_goes_on_where_its_trial_i
     assert with_starts == pytest.approx(of_steps if most is None else (of_steps[0], most))
 
 
-def test_spawned_workers_that_start_again_are_tried_forked() -> None:
+def test_spawned_workers_that_start_again_are_tried_forked():
     # Those of a loader that each pass builds again, too; they cannot persist.
     for built in (1, RESTARTING["passes"]):
         tried = plan(planted({"start_method": "spawn", "built": built}, **RESTARTING))
@@ -290,9 +282,7 @@ def of_steps(context: RunContext, *, iterations: int, training_s: float) -> RunC
     )
 
 
-def two(
-    fetch_s: tuple[float, float], compute_s: tuple[float, float], **second: object
-) -> RunContext:
+def two(fetch_s, compute_s, **second: object):
     parts = second.pop("parts", {})
     first, other = (
         Planted(workers=0, fetch_s=fetch, compute_s=compute, **parts)
@@ -308,7 +298,7 @@ def zipped(first_s: float, other_s: float, compute_s: float = 0.01, **second: ob
     return of_steps(context, iterations=200, training_s=200 * (first_s + other_s + compute_s))
 
 
-def test_all_loaders_that_are_waited_for_become_free() -> None:
+def test_all_loaders_that_are_waited_for_become_free():
     context = planted(workers=0, fetch_s=0.03)
     loader = context.feeding[0]
     second = replace(loader, loader=replace(loader.loader, id=9, site="train.py:50"))
@@ -320,7 +310,7 @@ def test_all_loaders_that_are_waited_for_become_free() -> None:
     assert both.ceiling[0] > alone.ceiling[0]
 
 
-def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs() -> None:
+def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs():
     """30 ms and 15 ms of loading one after the other, 10 ms of training: 55 ms become 10."""
     tried = plan(zipped(0.03, 0.015))
     first = tried.candidates[0]
@@ -336,7 +326,7 @@ def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs() -> N
     assert len({each.name for each in tried.candidates}) == len(tried.candidates)
 
 
-def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them() -> None:
+def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them():
     """Computing of 10 ms takes 6 once nothing is waited for."""
     assert holds(plan(zipped(0.03, 0.015), free_step_s=0.006).candidates[0].predicted, 55 / 6)
     # One of them cannot be changed: it is waited for all the same.
@@ -346,7 +336,7 @@ def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them() -> 
     assert holds(first.predicted, 55 / (15 + 6 + 4 / 3))
 
 
-def test_loaders_that_take_turns_are_each_as_fast_as_they_are() -> None:
+def test_loaders_that_take_turns_are_each_as_fast_as_they_are():
     """A pass of 40 ms steps, then one of 25 ms: both become 10 ms."""
     context = two((0.03, 0.015), (0.01, 0.01))
     first = plan(of_steps(context, iterations=400, training_s=200 * 0.065)).candidates[0]
@@ -354,16 +344,14 @@ def test_loaders_that_take_turns_are_each_as_fast_as_they_are() -> None:
     assert holds(first.predicted, 65 / 20)
 
 
-def test_a_loader_that_is_not_waited_for_is_left_as_it_is_and_those_of_one_line_get_the_same() -> (
-    None
-):
+def test_a_loader_that_is_not_waited_for_is_left_and_those_of_one_line_get_the_same():
     for context in (zipped(0.03, 0.0002), zipped(0.03, 0.015, site="train.py:41")):
         first = plan(context).candidates[0]
         assert first.sites == ("train.py:41",)
         assert isinstance(first.overrides["num_workers"], int)
 
 
-def test_workers_of_several_loaders_share_the_cores() -> None:
+def test_workers_of_several_loaders_share_the_cores():
     """Two loaders that compute, 30 ms a batch each: two cores carry one worker of each."""
     context = two((0.03, 0.03), (0.04, 0.04), parts={"running": 1.0, "cores": 2.0})
     tried = plan(of_steps(context, iterations=200, training_s=200 * 0.07))
@@ -378,13 +366,13 @@ def test_workers_of_several_loaders_share_the_cores() -> None:
 # -- threads, optimizers, precision
 
 
-def test_precision_is_left_alone_unless_it_may_be_changed() -> None:
+def test_precision_is_left_alone_unless_it_may_be_changed():
     context = case_of(HEALTHY, device="cuda:0")
     assert "matrix products" not in subjects(plan(context))
     assert "matrix products" in subjects(plan(context, allow_numerics=True))
 
 
-def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
+def test_an_optimizer_that_takes_long_is_tried_fused():
     plain = case_of(HEALTHY, parts={"optimizer": 4.0})
     tried = plan(looped(plain))
     fused = of_subject(tried, "optimizer")[0]
@@ -396,7 +384,7 @@ def test_an_optimizer_that_takes_long_is_tried_fused() -> None:
     assert plan(plain).optimizers == ()
 
 
-def test_threads_are_tried_by_what_they_may_save() -> None:
+def test_threads_are_tried_by_what_they_may_save():
     context = replace(case_of(HEALTHY), torch=TorchSettings(threads=1))
     tried = of_subject(plan(context), "threads")
     assert tried
@@ -412,7 +400,7 @@ def test_threads_are_tried_by_what_they_may_save() -> None:
 # -- several changes, and forecasts
 
 
-def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
+def test_several_changes_together_promise_no_more_than_each_in_turn():
     tried = plan(looped(case_of(Planted(workers=0, fetch_s=0.03), parts={"optimizer": 4.0})))
     first, other = of_subject(tried, "workers")[0], of_subject(tried, "optimizer")[0]
     both = together([first, other])
@@ -422,7 +410,7 @@ def test_several_changes_together_promise_no_more_than_each_in_turn() -> None:
     assert "fused" not in both.trial().loader_arguments()
 
 
-def test_changes_together_reach_no_loader_that_they_were_not_meant_for() -> None:
+def test_changes_together_reach_no_loader_that_they_were_not_meant_for():
     """A stream at data.py:5 yields each sample once without workers, else several times."""
     kept: dict[str, Any] = {"num_workers": 4, "persistent_workers": True}
     mapped = Candidate("workers", kept, (1.5, 2.0), sites=("train.py:41",))
@@ -443,7 +431,7 @@ def test_changes_together_reach_no_loader_that_they_were_not_meant_for() -> None
     assert together([several, pinned]).overrides == {**by_line, "pin_memory": True}
 
 
-def test_forecasts_are_of_steps_without_saves() -> None:
+def test_forecasts_are_of_steps_without_saves():
     # Of 10 s save 2, and 8 are 4 of loading and 4 of training: what halves loading makes 8 to 6.
     assert interval_without((10 / 8, 10 / 6), 0.2) == pytest.approx((8 / 6, 8 / 4))
     assert interval_without((1.0, 1.25), 0.2) == pytest.approx((1.0, 8 / 6))
@@ -479,9 +467,7 @@ def measured(low: float, mid: float, high: float):
         (Candidate("workers", {"num_workers": 4}, None), None),
     ],
 )
-def test_forecasts_learn_from_what_another_number_of_workers_gave(
-    candidate: Candidate, expected: tuple[float, float] | None
-) -> None:
+def test_forecasts_learn_from_what_another_number_of_workers_gave(candidate, expected):
     forecast = learned(candidate, [TWO, candidate], measured(1.58, 1.6, 1.62))
     assert forecast == (expected and pytest.approx(expected, rel=0.02))
 
@@ -496,11 +482,11 @@ def test_forecasts_learn_from_what_another_number_of_workers_gave(
         ([TWO], lambda candidate: SpeedUp(None, 1.6, None, FASTER)),  # too few steps
     ],
 )
-def test_nothing_is_learned_from_what_tells_no_more(tried, speed_of) -> None:
+def test_nothing_is_learned_from_what_tells_no_more(tried, speed_of):
     assert learned(FOUR, tried, speed_of) == FOUR.predicted
 
 
-def test_the_second_number_of_workers_is_foretold_from_the_first() -> None:
+def test_the_second_number_of_workers_is_foretold_from_the_first():
     """The model is too hopeful of both alike, as where threads and workers share cores."""
     step_s = {0: 0.010, 2: 0.008, 4: 0.005}
     trials = PlantedTrials(lambda changed: step_s[changed.get("num_workers", 0)], steps=2000)
@@ -577,9 +563,7 @@ KEPT: dict[str, Any] = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s":
         (streaming(shares_samples=None), "serial_loading", None),
     ],
 )
-def test_tune_is_named_where_it_has_a_trial(
-    context: RunContext, rule: str, is_tried: bool | None
-) -> None:
+def test_tune_is_named_where_it_has_a_trial(context, rule, is_tried):
     finding = next(x for x in diagnose(context).findings if x.id == rule)
     assert (finding.change == {}) is (is_tried is None)
     assert finding.is_tried_by_tune is bool(is_tried)
@@ -589,9 +573,7 @@ def test_tune_is_named_where_it_has_a_trial(
 
 
 @pytest.mark.parametrize(("shares", "verb"), [(True, "tune"), (None, "compare")])
-def test_workers_that_only_a_rerun_tells_of_are_left_to_who_tries_them(
-    shares: bool | None, verb: str
-) -> None:
+def test_workers_that_only_a_rerun_tells_of_are_left_to_who_tries_them(shares, verb):
     unsure = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, 0.012, 0.03)}
     stream = {"is_iterable": True, "shares_samples": shares}
     context = planted(stream, fetch_s=0.024, running=1.0, compute_s=0.02, cores=2, **unsure)
@@ -601,7 +583,7 @@ def test_workers_that_only_a_rerun_tells_of_are_left_to_who_tries_them(
     assert f"trainprof {verb}" in " ".join(finding.also)
 
 
-def test_findings_of_older_summaries_name_no_trial() -> None:
+def test_findings_of_older_summaries_name_no_trial():
     known = summaries.finding(change={"num_workers": 4})
     names = [name for name in Finding.__slots__ if name != "is_tried_by_tune"]
     assert not Finding(**{name: getattr(known, name) for name in names}).is_tried_by_tune

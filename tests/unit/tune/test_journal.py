@@ -21,7 +21,7 @@ from support.planted_trials import FakeRunner, Planted, workers
 
 from trainprof.analysis.summary.tune import BASELINE, FAILED
 from trainprof.compare.comparability import ground_of
-from trainprof.launch.installed_torch import installed_torch
+from trainprof.launch.sources import installed_torch
 from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.journal import (
@@ -65,7 +65,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def test_what_was_asked_for_and_done_is_read_as_it_was_saved(directory: RunDirectory) -> None:
+def test_what_was_asked_for_and_done_is_read_as_it_was_saved(directory):
     run = measured(TRIAL, seconds=12.5, left_running=("tensorboard",), failed_after="exit status 1")
     Journal(directory, ASKED).add(run)
     saved = (directory.path / FILE).read_text()
@@ -75,7 +75,7 @@ def test_what_was_asked_for_and_done_is_read_as_it_was_saved(directory: RunDirec
     assert (directory.path / FILE).read_text() == saved
 
 
-def test_how_a_run_ended_and_what_it_left_is_remembered(directory: RunDirectory) -> None:
+def test_how_a_run_ended_and_what_it_left_is_remembered(directory):
     run = measured(baseline(), failed_after="OSError", left_running=("tensorboard",))
     Journal(directory, ASKED).add(run)
     FakeRun().write(directory.trials).path.rename(directory.trials / BASELINE)
@@ -83,9 +83,7 @@ def test_how_a_run_ended_and_what_it_left_is_remembered(directory: RunDirectory)
     assert (again.failed_after, again.left_running) == ("OSError", ("tensorboard",))
 
 
-def test_a_run_is_known_by_its_name_number_and_changes_while_its_directory_is_there(
-    directory: RunDirectory,
-) -> None:
+def test_a_run_is_known_by_its_name_number_and_changes_while_its_directory_is_there(directory):
     Journal(directory, ASKED).add(measured(TRIAL))
     journal = read_journal(directory)
     assert not journal.knows(TRIAL, 1)
@@ -98,9 +96,7 @@ def test_a_run_is_known_by_its_name_number_and_changes_while_its_directory_is_th
 @pytest.mark.parametrize(
     ("trial", "is_kept"), [(Trial(WARM_UP), False), (baseline(), False), (workers(2).trial(), True)]
 )
-def test_what_all_stands_on_is_tried_again_when_it_failed(
-    trial: Trial, is_kept: bool, directory: RunDirectory
-) -> None:
+def test_what_all_stands_on_is_tried_again_when_it_failed(trial, is_kept, directory):
     journal = Journal(directory, ASKED)
     planted = Planted(lambda _: 0.01, failing={trial.name: FAILED})
     RememberingRunner(FakeRunner(planted), journal).run(trial, 1, Limits(60, 60.0))
@@ -108,7 +104,7 @@ def test_what_all_stands_on_is_tried_again_when_it_failed(
     assert journal.knows(trial, 1) is is_kept
 
 
-def test_a_single_tune_at_a_time_is_at_work_in_a_directory(directory: RunDirectory) -> None:
+def test_a_single_tune_at_a_time_is_at_work_in_a_directory(directory):
     with alone_in(directory), pytest.raises(AlreadyTuning), alone_in(directory):
         raise AssertionError("two at work")
     with alone_in(directory):
@@ -170,7 +166,7 @@ def place() -> Iterator[RunDirectory]:
 @example(value={**HELD, "budget_s": 10**400})
 @example(value={**HELD, "trial_steps": float("inf")})
 @example(value=HELD)
-def test_whatever_it_holds_it_is_read_or_damaged(place: RunDirectory, value: object) -> None:
+def test_whatever_it_holds_it_is_read_or_damaged(place, value):
     (place.path / FILE).write_text(json.dumps(value))
     try:
         asked = read_journal(place).asked
@@ -181,7 +177,7 @@ def test_whatever_it_holds_it_is_read_or_damaged(place: RunDirectory, value: obj
 
 @settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=200))
-def test_whatever_bytes_it_holds_it_is_damaged(place: RunDirectory, content: bytes) -> None:
+def test_whatever_bytes_it_holds_it_is_damaged(place, content):
     (place.path / FILE).write_bytes(content)
     with pytest.raises(JournalDamaged):
         read_journal(place)
@@ -194,7 +190,7 @@ OURS = Target("/p", ("/p", "t.py"), ("t.py",), "t.py", "t", True)
 HOST = {"platform": "linux 6.1 x86_64", "cpu": "EPYC", "usable_cores": 8.0, "cores": 64}
 
 
-def test_the_ground_is_the_machine_and_its_libraries() -> None:
+def test_the_ground_is_the_machine_and_its_libraries():
     run = made_up(summaries.healthy(), "a", script="t.py", script_sha256="0", host=HOST)
     ground = ground_of(run)
     expected = {"platform": "linux x86_64", "CPU": "EPYC", "CPU cores": "8", "torch": "2.13.0"}
@@ -206,9 +202,7 @@ def test_the_ground_is_the_machine_and_its_libraries() -> None:
     assert "torch" not in here  # whose Python that is nobody knows
 
 
-def test_torchs_version_is_read_and_nothing_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchs_version_is_read_and_nothing_imported(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
     version = tmp_path / "torch" / "version.py"
@@ -243,9 +237,7 @@ def refusal(check: Any, before: dict[str, str], now: dict[str, str]) -> str | No
         ({"device": "cuda", "GPU": "NVIDIA H100"}, {"device": "cpu"}, "device"),
     ],
 )
-def test_only_what_is_known_to_be_another_is_refused(
-    before: dict[str, str], now: dict[str, str], changed: str | None
-) -> None:
+def test_only_what_is_known_to_be_another_is_refused(before, now, changed):
     why = refusal(check_ground, before, now)
     assert why is None if changed is None else f"{changed} was {before[changed]} and is" in why
 
@@ -253,7 +245,7 @@ def test_only_what_is_known_to_be_another_is_refused(
 DEVICES = "the number of devices in CUDA_VISIBLE_DEVICES"
 
 
-def test_of_the_environment_only_what_decides_the_pace_is_kept() -> None:
+def test_of_the_environment_only_what_decides_the_pace_is_kept():
     environ = {
         "OMP_NUM_THREADS": "1",
         "LD_PRELOAD": "/lib/libtcmalloc.so",
@@ -289,9 +281,7 @@ def test_of_the_environment_only_what_decides_the_pace_is_kept() -> None:
         ),
     ],
 )
-def test_an_environment_that_gives_another_pace_is_refused(
-    before: dict[str, str], now: dict[str, str], changes: list[str]
-) -> None:
+def test_an_environment_that_gives_another_pace_is_refused(before, now, changes):
     why = refusal(check_variables, variables_of_pace(before), variables_of_pace(now))
     assert (why is None) is (not changes)
     assert all(change in why for change in changes)

@@ -82,12 +82,7 @@ def rows_of(measurements):
             {},
             ['train.py:9: TrainingArguments(..., optim="adamw_torch_fused")'],
         ),
-        (
-            Candidate("optimizer", {"fused": True}, None),
-            (),
-            {},
-            ["the optimizer: fused=True"],
-        ),
+        (Candidate("optimizer", {"fused": True}, None), (), {}, ["the optimizer: fused=True"]),
     ],
 )
 def test_the_recommended_setting_is_the_change_to_make(candidate, optimizers, loader, change):
@@ -173,10 +168,7 @@ def test_losses_tell_whether_a_change_alters_the_numbers(losses, expected):
     ("changes", "why"),
     [
         (lambda run: {"read_bytes": float(run.steps * (8 << 20))}, "read from disk"),
-        (
-            lambda run: {"pace": replace(run.pace, mean_s=20 * run.pace.mean_s)},
-            "twice as long",
-        ),
+        (lambda run: {"pace": replace(run.pace, mean_s=20 * run.pace.mean_s)}, "twice as long"),
     ],
 )
 def test_a_run_that_was_cold_or_held_up_is_not_compared(changes, why):

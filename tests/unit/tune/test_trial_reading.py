@@ -43,10 +43,8 @@ SITE = "train.py:41"
 
 def outcome_of(run: FakeRun, *received: int, status=None, signal=None) -> Outcome:
     return Outcome(
-        pid=LAUNCHER_PID,
         status=status,
         signal=signal,
-        spawned_ns=run.start,
         ended_ns=run.now,
         max_rss_bytes=0,
         user_s=0.0,
@@ -73,7 +71,7 @@ def run_of(
     child_raised=None,
     is_overdue=False,
     silent_ms=0,
-) -> Measured:
+):
     """A child trains, and its parent ends with so many a status."""
     child = FakeRun(pid=20, role="child", header={"ancestors": [LAUNCHER_PID, 1]})
     loader, optimizer = child.loader(41, length=1000), child.optimizer()

@@ -13,8 +13,8 @@ from trainprof.analysis.run.metadata import MAX_NUMBER, Metadata, integer
 from trainprof.analysis.summary.device import Device, DeviceMemory, OutOfMemory
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.names import site_name
 from trainprof.record.schema import Kind, MemoryFigure, Topic
-from trainprof.record.site_name import site_name
 
 # Growth is told of no fewer steps, and no fewer readings between steps.
 MIN_GROWTH_STEPS: Final = 50

@@ -20,8 +20,8 @@ from trainprof.analysis.run.missing import RECORDING_STOPPED, faults_of
 from trainprof.analysis.run.process_name import process_names
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import read_run_file
 
 # No source file of a person comes near. A run has one for each file whose lines it timed.
 MAX_SOURCE_BYTES: Final = 1 << 24

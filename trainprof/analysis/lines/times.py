@@ -14,8 +14,8 @@ from trainprof.analysis.run.metadata import MAX_NUMBER, integer, number
 from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
 from trainprof.analysis.timeline.events import ProcessLog
+from trainprof.record.names import site_name
 from trainprof.record.schema import Kind, Topic
-from trainprof.record.site_name import site_name
 
 # Since when Python reports the code that line_profiler asked for, and no other.
 _FIRST_REPORTED_ALONE: Final = (3, 12)

@@ -19,7 +19,7 @@ PID_BITS: Final = 32
 
 
 def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
-    """Sums up one loader's deliveries, but for the first of each epoch; {} where there are none.
+    """Sums up one loader's deliveries, but for the first of each epoch; None where there are none.
 
     Returns:
         Figures of `Loader` by name: blocked_s with nothing there, receive_s taking batches over,
@@ -28,7 +28,7 @@ def delivery_of(details: Details, calls: Events) -> dict[str, Any]:
     """
     later = calls.where(calls.is_kind(Kind.LOADER_NEXT))
     if len(details) == 0 or len(later) == 0:
-        return {}
+        return dict.fromkeys(("blocked_s", "receive_s", "receive_cpu_s", "ready_share"))
     start = details["start"]
     place = np.searchsorted(later.start, start, side="right") - 1
     is_inside = (place >= 0) & (start <= later.end[place])

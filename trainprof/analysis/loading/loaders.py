@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -37,8 +37,8 @@ from trainprof.analysis.timeline.evaluation import evaluation_ns
 from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
 from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.names import UNKNOWN_SITE
 from trainprof.record.schema import Kind
-from trainprof.record.site_name import UNKNOWN_SITE
 
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
@@ -47,31 +47,6 @@ _UNLIKE: Final = 3
 _ENDED_TOLD: Final = 32
 # Of the epochs of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
-# What the epochs over a loader, and the making of their batches, came to.
-_OF_ITERATIONS: Final = (
-    "passes",
-    "iterations",
-    "ended",
-    "ended_batches",
-    "init_s",
-    "first_batch_s",
-    "wait_s",
-    "wait_total_s",
-    "end_s",
-    "sampler_s",
-    "later_starts_s",
-    "first_start_s",
-    "first_given_back_s",
-    "sampler_starts_s",
-    "blocked_s",
-    "receive_s",
-    "receive_cpu_s",
-    "ready_share",
-    "pin_s",
-    "fetch",
-    "evaluation_s",
-    "evaluation_wait_s",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +150,13 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
         own = events.where(events.is_kind(*_CALLS) & (events.site == p.loader))
         is_inside = begins_inside | _gives_batches(p, own, loop)
         if is_inside.any():
-            part = _loader_of(
+            figures = _figures(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
-                run.metadata.loader(p.loader),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
                 making.of_iterations(p, is_inside),
-                run.sites(),
+                is_pinned=bool(loader.pin_memory),
                 evaluation=inside,
             )
-            figures = {name: getattr(part, name) for name in _OF_ITERATIONS}
             in_loop.append(replace(loader, begun_ahead=not is_inside[0], **figures))
     return in_loop
 
@@ -248,59 +221,25 @@ def _loader_of(
         metadata: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
         evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
     """
-    later = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
-    length = calls.end - calls.start
-    sampler_ns = int(length[calls.is_kind(Kind.SAMPLER)].sum())
-    fetches, details = making.fetches, making.details
-    sampler_ns += int(fetches.waited_ns[fetches.loader == p.loader].sum())
-    of_loader = details[details["site"] == p.loader]
-    delivery = delivery_of(of_loader[of_loader["kind"] == Kind.NEXT_PARTS], calls)
-    pinned = details[details["kind"] == Kind.PIN]
+    is_pinned = bool(metadata.get("pin_memory"))
+    figures = _figures(p, calls, making, is_pinned=is_pinned, evaluation=evaluation)
+    fetch, asked = figures["fetch"], has_asked(making.streams, figures["fetch"])
+    of_loader = making.details[making.details["site"] == p.loader]
     built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
     site, collate = metadata.get("site"), metadata.get("collate_site")
-    fetch = fetch_of(
-        fetches,
-        p,
-        making.slow,
-        making.samples,
-        origin_ns=making.origin_ns,
-        slow_samples=making.slow_samples,
-    )
-    hot_lines = fetch_lines(fetches, p.loader, making.stack_samples)
+    settings: dict[str, Any] = {
+        name: read(metadata.get(name)) for names, read in _SETTINGS for name in names
+    }
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
         role=p.role,
         kind=str(metadata.get("kind", "unknown")),
-        is_iterable=_flag(metadata.get("is_iterable")),
-        shares_samples=_shares_samples(metadata, has_asked=has_asked(making.streams, fetch)),
-        set_up_as_workers_start=_flag(metadata.get("set_up_as_workers_start")),
-        dataset=_word(metadata.get("dataset")),
+        **settings,
+        **figures,
+        shares_samples=_shares_samples(metadata, has_asked=asked),
         length=None if _has_parts(p) else integer(metadata.get("length")),
-        num_workers=integer(metadata.get("num_workers")),
-        prefetch_factor=integer(metadata.get("prefetch_factor")),
-        persistent_workers=_flag(metadata.get("persistent_workers")),
-        pin_memory=_flag(metadata.get("pin_memory")),
-        batch_size=integer(metadata.get("batch_size")),
-        start_method=_word(metadata.get("start_method")),
-        passes=len(p),
-        iterations=int(p.batches.sum()),
-        init_s=statistics_s(p.init_ns),
-        first_batch_s=statistics_s(p.first_ns[p.first_ns >= 0]),
-        wait_s=statistics_s(length[later]),
-        wait_total_s=float(p.wait_ns.sum() / 1e9),
-        end_s=float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
-        sampler_s=sampler_ns / 1e9 if sampler_ns else None,
-        ended=int(np.count_nonzero(p.is_ended)),
-        ended_batches=p.batches[p.is_ended & (p.batches > 0)][:_ENDED_TOLD].tolist(),
-        later_starts_s=later_starts_s(p, fetches),
-        first_start_s=float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
-        first_given_back_s=first_given_back_s(p, fetches),
-        sampler_starts_s=sampler_starts_s(p, calls, fetches) if sampler_ns else None,
-        **delivery,
-        pin_s=_seconds_within(pinned, p) if metadata.get("pin_memory") and len(pinned) else None,
         lost_workers=lost_workers(of_loader, making.origin_ns),
-        fetch=fetch,
         thread="training" if evaluation is not None else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(metadata),
@@ -308,24 +247,61 @@ def _loader_of(
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
         whole_batches=whole_batches(metadata),
         draws_all=None if _has_parts(p) else _draws_all(metadata),
-        holds_tensors=_flag(metadata.get("holds_tensors")),
-        is_stackable=_flag(metadata.get("is_stackable")),
-        sampler_takes_epoch=_flag(metadata.get("sampler_takes_epoch")),
         draws_in_order=_draws_in_order(metadata),
-        open_files=words(metadata.get("open_files")),
-        workers_started_by=_word(metadata.get("workers_started_by")),
-        unpicklable=words(metadata.get("unpicklable")),
-        generators=words(metadata.get("generators")),
-        guards_main=_flag(metadata.get("guards_main")),
         call=call_of(metadata, sites),
-        evaluation_s=float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
-        evaluation_wait_s=float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
-        hot_lines=hot_lines,
+        hot_lines=fetch_lines(making.fetches, p.loader, making.stack_samples),
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),
-        has_asked_for_worker=has_asked(making.streams, fetch) or metadata.get("shards") is not None,
+        has_asked_for_worker=asked or metadata.get("shards") is not None,
         overlaps=bool(p.overlaps.any()),
     )
+
+
+def _figures(
+    p: LoaderIterations,
+    calls: Events,
+    making: BatchMaking,
+    *,
+    is_pinned: bool,
+    evaluation: Int64 | None,
+) -> dict[str, Any]:
+    """Returns what iterations over a loader, and the fetches of their batches, came to.
+
+    Fields of `Loader` by name.
+    """
+    fetches, details, length = making.fetches, making.details, calls.end - calls.start
+    sampler_ns = int(length[calls.is_kind(Kind.SAMPLER)].sum())
+    sampler_ns += int(fetches.waited_ns[fetches.loader == p.loader].sum())
+    parts = details[(details["site"] == p.loader) & (details["kind"] == Kind.NEXT_PARTS)]
+    pinned = details[details["kind"] == Kind.PIN]
+    return {
+        "passes": len(p),
+        "iterations": int(p.batches.sum()),
+        "init_s": statistics_s(p.init_ns),
+        "first_batch_s": statistics_s(p.first_ns[p.first_ns >= 0]),
+        "wait_s": statistics_s(length[calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)]),
+        "wait_total_s": float(p.wait_ns.sum() / 1e9),
+        "end_s": float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
+        "sampler_s": sampler_ns / 1e9 if sampler_ns else None,
+        "ended": int(np.count_nonzero(p.is_ended)),
+        "ended_batches": p.batches[p.is_ended & (p.batches > 0)][:_ENDED_TOLD].tolist(),
+        "later_starts_s": later_starts_s(p, fetches),
+        "first_start_s": float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
+        "first_given_back_s": first_given_back_s(p, fetches),
+        "sampler_starts_s": sampler_starts_s(p, calls, fetches) if sampler_ns else None,
+        **delivery_of(parts, calls),
+        "pin_s": _seconds_within(pinned, p) if is_pinned and len(pinned) else None,
+        "fetch": fetch_of(
+            fetches,
+            p,
+            making.slow,
+            making.samples,
+            origin_ns=making.origin_ns,
+            slow_samples=making.slow_samples,
+        ),
+        "evaluation_s": float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
+        "evaluation_wait_s": float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
+    }
 
 
 def _evaluation_ns(p: LoaderIterations, calls: Events, evaluation: Int64 | None) -> Int64:
@@ -380,6 +356,16 @@ def _flag(value: Any) -> bool | None:
 
 def _word(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+# Of a loader's settings, by how they are read.
+_SETTINGS: Final[tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...]] = (
+    (("is_iterable", "set_up_as_workers_start", "persistent_workers", "pin_memory"), _flag),
+    (("holds_tensors", "is_stackable", "sampler_takes_epoch", "guards_main"), _flag),
+    (("dataset", "start_method", "workers_started_by"), _word),
+    (("num_workers", "prefetch_factor", "batch_size"), integer),
+    (("open_files", "unpicklable", "generators"), words),
+)
 
 
 def samples_of(

@@ -14,9 +14,8 @@ from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.summary.run import Exit, Hung, Stood
 from trainprof.analysis.timeline.events import ProcessLog
 from trainprof.record.last_stacks import read_last_stacks
-from trainprof.record.names import MAX_STEPS, MAX_TIME
+from trainprof.record.names import MAX_STEPS, MAX_TIME, site_name
 from trainprof.record.schema import Kind, Topic
-from trainprof.record.site_name import site_name
 
 NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
 ITS_STATUS: Final = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainprof.record import notes
+from trainprof.record.names import UNKNOWN_SITE, site_name
 from trainprof.record.notes import AnyNote
 from trainprof.record.schema import Topic
-from trainprof.record.site_name import UNKNOWN_SITE, site_name
 
 # Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
 # below it a time and its difference to another fit an int64.

@@ -66,11 +66,11 @@ def not_observed(
     return reasons
 
 
-def not_found(run: Analysed, found: FoundSyncs | None) -> dict[str, str]:
+def not_found(run: Analysed, result: FoundSyncs | None) -> dict[str, str]:
     """Returns why nothing is known of devices' memory, or of what --find-syncs looked for."""
     reasons = {"devices.memory": why_no_memory(run.metadata)}
     if run.recording.section("options").get("find_syncs"):
-        reasons["found_syncs"] = why_none_found(run.metadata, found)
+        reasons["found_syncs"] = why_none_found(run.metadata, result)
     return {field: reason for field, reason in reasons.items() if reason is not None}
 
 

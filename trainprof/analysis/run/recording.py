@@ -15,9 +15,9 @@ from trainprof.analysis.run.metadata import MAX_NUMBER, integer
 from trainprof.analysis.statistics.time_weighted import Line
 from trainprof.analysis.timeline.event_rewrites import with_closures
 from trainprof.analysis.timeline.events import MAX_PID, ProcessLog, load_process
+from trainprof.record.files import open_run_file, read_run_file
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
-from trainprof.record.run_file import open_run_file, read_run_file
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
 NS_PER_S: Final = 1_000_000_000

@@ -25,7 +25,7 @@ from trainprof.analysis.summary.code import HotLine, HottestLine
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY
-from trainprof.record.site_name import UNKNOWN_SITE
+from trainprof.record.names import UNKNOWN_SITE
 
 FETCH: Final = "fetch"
 TRAINING_THREAD: Final = "training"

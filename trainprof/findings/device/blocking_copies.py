@@ -116,8 +116,12 @@ def _advice(
         advice = "make it on the device, by device= in the call of torch's that makes it"
         return advice, min(idle_during_s(worst), spent_s), {}
     if worst.direction == "h2d" and not in_loader and _each_bytes(worst) < _SMALL_BYTES:
-        rows = [one for one in context.summary.transfers if one.direction == worst.direction]
-        small_s = sum(idle_during_s(one) for one in rows if _each_bytes(one) < _SMALL_BYTES)
+        rows = [
+            transfer
+            for transfer in context.summary.transfers
+            if transfer.direction == worst.direction
+        ]
+        small_s = sum(idle_during_s(row) for row in rows if _each_bytes(row) < _SMALL_BYTES)
         return (
             f"fewer and larger copies: with {size(_each_bytes(worst))} each it is not their bytes "
             "that take time. Several tensors, or those of several samples, in one",
@@ -145,10 +149,10 @@ def _of_batches(
         to = "non_blocking=True for each tensor (a library makes the copies of this line)"
     elif _copies_back(context, worst):
         to = f"{to} for copies to the device alone"
-    loaders = [one for one in context.summary.loaders if one.role == TRAINING]
+    loaders = [loader for loader in context.summary.loaders if loader.role == TRAINING]
     may_be_batches = _may_be_batches(worst, loaders)
     change: dict[str, Any] = {}
-    if pageable and may_be_batches and not all(one.pin_memory for one in loaders):
+    if pageable and may_be_batches and not all(loader.pin_memory for loader in loaders):
         change["pin_memory"] = True
     if blocking and not in_loader and to == ".to(device, non_blocking=True)":
         change["non_blocking"] = True
@@ -158,19 +162,19 @@ def _of_batches(
     return to if settings is None else f"{settings.call}(..., {to})", wait_s, change
 
 
-def _is_pageable(one: Transfer) -> bool:
-    return one.direction == "h2d" and one.pinned_share < _MOSTLY
+def _is_pageable(copy: Transfer) -> bool:
+    return copy.direction == "h2d" and copy.pinned_share < _MOSTLY
 
 
-def _is_blocking(one: Transfer) -> bool:
+def _is_blocking(copy: Transfer) -> bool:
     # What comes back to the host is read there: it would be read too early.
-    return one.direction != "d2h" and one.non_blocking_share < _MOSTLY
+    return copy.direction != "d2h" and copy.non_blocking_share < _MOSTLY
 
 
 def _copies_back(context: RunContext, worst: Transfer) -> bool:
     """Whether a line copies the other way, too, or may in another part of the run."""
     rows = context.summary.transfers
-    is_here = any(one.site == worst.site and one.direction == "d2h" for one in rows)
+    is_here = any(row.site == worst.site and row.direction == "d2h" for row in rows)
     return is_here or context.summary.run.part is not None
 
 
@@ -178,13 +182,13 @@ def _waited_s(context: RunContext) -> float:
     return sum(device.copy_wait_s for device in context.summary.devices or ())
 
 
-def _each_bytes(one: Transfer) -> float:
-    return one.bytes / max(one.count, 1)
+def _each_bytes(copy: Transfer) -> float:
+    return copy.bytes / max(copy.count, 1)
 
 
 def _may_be_batches(worst: Transfer, loaders: list[Loader]) -> bool:
     """Whether what is copied is no larger than batches are, as far as that is known."""
-    fetches = [one.fetch for one in loaders]
+    fetches = [loader.fetch for loader in loaders]
     known = [fetch.batch_bytes for fetch in fetches if fetch is not None and fetch.batch_bytes]
     if not known or len(known) < len(fetches):
         return True
@@ -195,7 +199,7 @@ def _pinned(context: RunContext, loaders: list[Loader]) -> str:
     """Returns how batches come to be pinned, as far as it is known whose they are."""
     if not loaders:
         return _BY_ITSELF
-    if all(one.pin_memory for one in loaders):
+    if all(loader.pin_memory for loader in loaders):
         return f"a pin_memory() method for the batch's own class, or {_BY_ITSELF},"
     builders = {feeder.loader.built_by for feeder in context.feeding}
     if len(builders) != 1 or None in builders:

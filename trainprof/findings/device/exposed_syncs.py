@@ -91,18 +91,20 @@ _IN_MOST_STEPS: Final = 0.5
 
 
 def find(context: RunContext) -> Finding | None:
-    found = [one for one in (_of_values(context), _of_emptied_caches(context)) if one is not None]
-    return max(found, key=lambda one: one.recoverable_s or 0.0, default=None)
+    results = [
+        cache for cache in (_of_values(context), _of_emptied_caches(context)) if cache is not None
+    ]
+    return max(results, key=lambda x: x.recoverable_s or 0.0, default=None)
 
 
 def _of_emptied_caches(context: RunContext) -> Finding | None:
-    told = context.summary.emptied_caches
-    spent_s = sum(one.idle_s for one in told)
-    if not told or not context.is_on_device or context.settled_s <= 0:
+    known = context.summary.emptied_caches
+    spent_s = sum(x.idle_s for x in known)
+    if not known or not context.is_on_device or context.settled_s <= 0:
         return None
     if spent_s < RULE.threshold(context.settings, "emptying_share") * context.settled_s:
         return None
-    calls, steps = sum(one.count for one in told), max(context.summary.training.steps, 1)
+    calls, steps = sum(x.count for x in known), max(context.summary.training.steps, 1)
     # The device is idle then for what the host does; nobody knows for how long.
     asking_s = min(_ASKING_TIMES * spent_s, max(context.idle_for_host_s() - spent_s, 0.0))
     most = outside_steps(context, spent_s + max(context.launching_s() or 0.0, asking_s))
@@ -112,7 +114,7 @@ def _of_emptied_caches(context: RunContext) -> Finding | None:
         f"{number_of(calls, 'call')} of empty_cache() in {number_of(steps, 'step')} give back "
         "memory, which is asked for again",
         replace(outside_steps(context, spent_s), training=most.training, run=most.run),
-        site=told[0].site,
+        site=known[0].site,
         advice="leave empty_cache() out: torch uses the memory of tensors that are gone again",
         evidence={
             "idle_in_calls_s": spent_s,
@@ -125,7 +127,7 @@ def _of_emptied_caches(context: RunContext) -> Finding | None:
 
 def _of_values(context: RunContext) -> Finding | None:
     least = RULE.threshold(context.settings, "share")
-    needed_s = sum(one.needed_s for one in context.summary.sync_points)
+    needed_s = sum(point.needed_s for point in context.summary.sync_points)
     inside_s = max((context.idle_s("sync_s") or 0.0) - needed_s, 0.0)
     # Else what the device idles may be for whom the loop waits next.
     after_s, most_after_s = (0.0, 0.0) if may_be_waiting(context) else _held_back_s(context)
@@ -183,7 +185,9 @@ def _advice(context: RunContext, worst: SyncPoint) -> tuple[str, list[str]]:
 def _most_inside_s(context: RunContext, inside_s: float, needed_s: float) -> float:
     """Returns for how long the device idles in syncs, at most: it may do next to nothing there."""
     devices = context.summary.devices or ()
-    most_s = max((one.exposed_s.get("sync", [0.0])[-1] for one in devices), default=0.0) - needed_s
+    most_s = (
+        max((device.exposed_s.get("sync", [0.0])[-1] for device in devices), default=0.0) - needed_s
+    )
     return min(max(most_s, inside_s), inside_s + (context.idle_s("unknown_s") or 0.0))
 
 
@@ -192,8 +196,10 @@ def _held_back_s(context: RunContext) -> tuple[float, float]:
 
     No longer than it idles while the host is in Python or gives out work.
     """
-    told = [one.held_back_s for one in context.summary.sync_points if one.held_back_s is not None]
-    least_s, most_s = (sum(one[bound] for one in told) for bound in (0, 1))
+    words = [
+        point.held_back_s for point in context.summary.sync_points if point.held_back_s is not None
+    ]
+    least_s, most_s = (sum(x[bound] for x in words) for bound in (0, 1))
     surely_s = (context.idle_s("host_s") or 0.0) + (context.idle_s("launch_s") or 0.0)
     return min(least_s, surely_s), min(most_s, surely_s + (context.idle_s("unknown_s") or 0.0))
 

@@ -65,11 +65,11 @@ _CAUTION: Final = (
 
 
 def find(context: RunContext) -> Finding | None:
-    waited_s, told = context.launching_s(), context.summary.python_in_model
+    waited_s, known = context.launching_s(), context.summary.python_in_model
     if waited_s is None or context.settled_s <= 0:
         return None
     # What other rules tell of it, with lines of their own.
-    apart_s = told.total_s if told is not None else 0.0
+    apart_s = known.total_s if known is not None else 0.0
     apart_s += waiting_for_updates_s(context)
     spent_s = max(waited_s - apart_s, 0.0)
     share = spent_s / context.settled_s
@@ -79,7 +79,7 @@ def find(context: RunContext) -> Finding | None:
     host_s = sum(parts_s.values())
     is_updating = parts_s.get("optimizer", 0.0) >= _MUCH_UPDATE * host_s
     line = context.hot_line("forward")
-    unfused = [one for one in context.torch.unfused if one.name in FUSED_ON_DEVICES]
+    unfused = [x for x in context.torch.unfused if x.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
     joined = ", ".join([_joined(context), *_fused(to_fuse)])
     return plain_finding(
@@ -107,9 +107,9 @@ def find(context: RunContext) -> Finding | None:
 
 def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
     """Returns how optimizers are fused: those that the user builds by their classes alone."""
-    own = {one.name for one in calls if one.built_by is None}
+    own = {call.name for call in calls if call.built_by is None}
     names = [name for name in FUSED_ON_DEVICES if name in own]
-    by_packages = with_argument([one for one in calls if one.built_by is not None], "fused")
+    by_packages = with_argument([call for call in calls if call.built_by is not None], "fused")
     return [*([f"fused=True for {' and '.join(names)}"] if names else []), *by_packages]
 
 

@@ -63,7 +63,9 @@ def find(context: RunContext) -> Finding | None:
     """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
     least = RULE.threshold(context.settings, "share")
     by_cause: dict[str, list[dict[str, Any]]] = {}
-    passes_on = any(one.function in _FROM_ONE_TO_ONE for one in context.summary.collectives)
+    passes_on = any(
+        collective.function in _FROM_ONE_TO_ONE for collective in context.summary.collectives
+    )
     for row in context.summary.stragglers:
         if passes_on and row["phase"] == _COMPUTING:
             continue  # stages of one model compute what they are there for
@@ -81,11 +83,11 @@ def find(context: RunContext) -> Finding | None:
     is_one = _seconds(own) >= _MOSTLY * spent_s
     if not is_one and _are_cores_short(context):
         return None
-    told = f"{span(spent_s)}, {percent(part)} of training"
+    words = f"{span(spent_s)}, {percent(part)} of training"
     if is_one:
-        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {told}"
+        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {words}"
     else:
-        title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {told}"
+        title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {words}"
     site, where = _place(context, cause)
     return plain_finding(
         ID,
@@ -168,7 +170,7 @@ def _evaluated_at(context: RunContext) -> str | None:
         for feeder in (*context.evaluating, *context.feeding)
         if feeder.loader.evaluation_s
     ]
-    longest = max(loaders, key=lambda one: one.evaluation_s, default=None)
+    longest = max(loaders, key=lambda loader: loader.evaluation_s, default=None)
     if longest is None:
         return called_for_at(context.summary.part_lines)
     return longest.called_at or longest.site

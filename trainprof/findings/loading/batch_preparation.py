@@ -57,7 +57,7 @@ def _sample_by_sample(context: RunContext) -> Finding | None:
         return None
     each_s = fetch.wall_s.mean * fetch.n / fetch.samples
     alters = WITHOUT if loader.num_workers else {}
-    first = "".join(f"{one}, then " for one in needed_first(loader, alters))
+    first = "".join(f"{alter}, then " for alter in needed_first(loader, alters))
     started_s = feeder.starts_s if loader.num_workers else 0.0
     return finding(
         context,
@@ -105,23 +105,23 @@ def call_for_whole_batches(loader: Loader) -> str:
 
 
 def cautions_of_whole_batches(loader: Loader) -> list[str]:
-    told = []
+    words = []
     if loader.is_stackable:
-        told.append(
+        words.append(
             "the samples are in memory twice then, unless the old dataset goes, and what changes "
             "in that later does not reach the tensors"
         )
     elif not loader.holds_tensors:
-        told.append(
+        words.append(
             "__getitem__ then gets a list of indices: self.x[indices] takes all of them at once; "
             "what it does to one sample has to be written for all"
         )
     if loader.sampler_takes_epoch:
-        told.append(
+        words.append(
             "loader.sampler is the BatchSampler then, which has no set_epoch: keep the sampler "
             "itself in a variable, and call set_epoch on that"
         )
-    return told
+    return words
 
 
 def _slow_sampler(context: RunContext) -> Finding | None:
@@ -186,7 +186,7 @@ def _site_of_collate(feeder: Feeder) -> str | None:
     if line is None or begins is None:
         return begins
     file = begins.rpartition(":")[0]
-    is_inside = any(one.rpartition(":")[0] == file for one in (line.site, *line.called_from))
+    is_inside = any(x.rpartition(":")[0] == file for x in (line.site, *line.called_from))
     # Who takes more than is left for the dataset is the collate function, or called by it.
     is_its_own = line.share > 1 - collate_share(feeder.loader.fetch)
     return line.site if is_inside and is_its_own else begins

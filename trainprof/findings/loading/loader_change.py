@@ -54,20 +54,22 @@ def of_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
 def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
     """Returns what the setting that a loader's cause names would give; None without one."""
     cause = feeder.cause
-    if cause is None or cause.setting is None or cause.found is None:
+    if cause is None or cause.setting is None or cause.prediction is None:
         return None
     return of_setting(
-        context, feeder, cause.setting, _no_faster_than_others(context, feeder, cause.found)
+        context, feeder, cause.setting, _no_faster_than_others(context, feeder, cause.prediction)
     )
 
 
-def _no_faster_than_others(context: RunContext, feeder: Feeder, found: Prediction) -> Prediction:
+def _no_faster_than_others(
+    context: RunContext, feeder: Feeder, prediction: Prediction
+) -> Prediction:
     """Returns steps no shorter than the workers of others take that are asked in the same steps.
 
     While training waits for this loader they make their batches: a wait hides another's.
     """
     if feeder.steps_share < 1:
-        return found
+        return prediction
     others = [x for x in context.feeding if x is not feeder and x.steps_share == 1 and x.inputs]
     made_s = [
         float(x.inputs.fetch_s.mean()) / x.inputs.setting.workers
@@ -75,7 +77,9 @@ def _no_faster_than_others(context: RunContext, feeder: Feeder, found: Predictio
         if x.inputs is not None and x.inputs.setting.workers
     ]
     least_s = max(made_s, default=0.0)
-    return replace(found, step_s=Interval(*(max(s, least_s) for s in found.step_s.ends())))
+    return replace(
+        prediction, step_s=Interval(*(max(s, least_s) for s in prediction.step_s.ends()))
+    )
 
 
 def with_workers(feeder: Feeder, setting: Setting) -> dict[str, Any]:
@@ -155,8 +159,8 @@ def finding(
 def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Returns a change in words, and its arguments; none where something is to be done first."""
     first = needed_first(loader, change)
-    told = "".join(f"{one}, then " for one in first)
-    return f"{told}{call_with(loader, change)}", {} if first else change
+    words = "".join(f"{x}, then " for x in first)
+    return f"{words}{call_with(loader, change)}", {} if first else change
 
 
 def call_with(loader: Loader, change: dict[str, Any]) -> str:
@@ -208,11 +212,11 @@ def own_call(loader: Loader, given: Mapping[str, str]) -> str:
     """
     lacking = not_taken(loader, given)
     taken = [f"{name}={value}" for name, value in given.items() if name not in lacking]
-    told = [f"{loader.kind}(..., {', '.join(taken)})"] if taken else []
+    words = [f"{loader.kind}(..., {', '.join(taken)})"] if taken else []
     if lacking:
         others = ", ".join(f"{name}={given[name]}" for name in lacking)
-        told.append(f"{others} {by_base(loader)}")
-    return ", and ".join(told)
+        words.append(f"{others} {by_base(loader)}")
+    return ", and ".join(words)
 
 
 def not_taken(loader: Loader, names: Collection[str]) -> list[str]:

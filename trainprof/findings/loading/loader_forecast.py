@@ -53,23 +53,23 @@ class Modelled:
 def modelled(feeding: Sequence[Feeder]) -> list[Modelled]:
     """Returns the loaders to which the model applies, in the same order."""
     return [
-        Modelled(one, one.inputs, one.measured, max(one.loader.iterations, 1))
-        for one in feeding
-        if one.inputs is not None and one.measured is not None and one.measured.step_s > 0
+        Modelled(feeder, feeder.inputs, feeder.measured, max(feeder.loader.iterations, 1))
+        for feeder in feeding
+        if feeder.inputs is not None and feeder.measured is not None and feeder.measured.step_s > 0
     ]
 
 
 def on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
     """Returns the settings with fewer workers each where all of them are more than can run."""
-    most = max(max(most_workers(one.inputs), len(loaders)) for one in loaders)
+    most = max(max(most_workers(loader.inputs), len(loaders)) for loader in loaders)
     total = sum(setting.workers for setting in chosen)
     if total <= most or len(loaders) == 1:
         return list(chosen)
     return [
         setting
-        if setting == one.inputs.setting
+        if setting == loader.inputs.setting
         else replace(setting, workers=max(setting.workers * most // total, 1))
-        for one, setting in zip(loaders, chosen, strict=True)
+        for loader, setting in zip(loaders, chosen, strict=True)
     ]
 
 
@@ -87,14 +87,14 @@ class LoaderForecast:
         self, context: RunContext, loaders: Sequence[Modelled], free_step_s: float | None = None
     ) -> None:
         self._case, self._loaders = context, loaders
-        batches = sum(one.batches for one in loaders)
+        batches = sum(loader.batches for loader in loaders)
         self._take_turns = batches <= _BY_TURNS * context.summary.training.iterations
         self._faster = None if free_step_s is None else self._compute_left(free_step_s)
 
     def batch_s(self, index: int, settings: Sequence[Setting]) -> float:
         """Returns what a batch of one loader takes most likely, with its part of a pass's start."""
-        found = predict(self._inputs(index, settings, self._faster or 1.0), settings[index])
-        return found.step_s.mid + self._starts(index, found).mid
+        prediction = predict(self._inputs(index, settings, self._faster or 1.0), settings[index])
+        return prediction.step_s.mid + self._starts(index, prediction).mid
 
     def speedup(self, settings: Sequence[Setting]) -> Interval | None:
         """Returns how many times as fast training will be; None where it cannot be told."""
@@ -110,7 +110,7 @@ class LoaderForecast:
 
     def _of_all_steps(self, speedup: Interval) -> Interval:
         """Returns how many times as fast all is if these loaders feed a part of the steps."""
-        shares = [one.feeder.steps_share for one in self._loaders]
+        shares = [loader.feeder.steps_share for loader in self._loaders]
         share = min(sum(shares), 1.0) if self._take_turns else max(shares)
         if share >= NEARLY_ALL:
             return speedup
@@ -118,7 +118,7 @@ class LoaderForecast:
 
     def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
         """Returns how many times as fast training will be whose steps are so many times as fast."""
-        now = [one.feeder.now for one in self._loaders]
+        now = [loader.feeder.now for loader in self._loaders]
         before_s = [
             Interval.exactly(0.0) if x is None else self._starts(k, x) for k, x in enumerate(now)
         ]
@@ -142,12 +142,12 @@ class LoaderForecast:
             times: Of each batch of a loader, s.
         """
         shares = [
-            [s / one.measured.step_s for s in time.ends()]
-            for one, time in zip(self._loaders, times, strict=True)
+            [s / x.measured.step_s for s in time.ends()]
+            for x, time in zip(self._loaders, times, strict=True)
         ]
         if not self._take_turns:
             return Interval(*map(max, zip(*shares, strict=True)))
-        weights = [one.batches * one.measured.step_s for one in self._loaders]
+        weights = [loader.batches * loader.measured.step_s for loader in self._loaders]
         return Interval(*np.average(shares, axis=0, weights=weights).tolist())
 
     def _least_share(self) -> float:
@@ -159,21 +159,21 @@ class LoaderForecast:
         if self._take_turns or len(self._loaders) == 1:
             return 0.0
         fetched_s = sum(
-            float(running_of(one.inputs, "low").mean()) * one.batches / first.batches
-            for one in self._loaders
+            float(running_of(loader.inputs, "low").mean()) * loader.batches / first.batches
+            for loader in self._loaders
         )
         computed_s = self._own_compute_s(0) * (self._faster or 1.0)
         work_s = fetched_s + computed_s * first.inputs.compute_cores.low
         return work_s / first.inputs.cores / first.measured.step_s
 
-    def _starts(self, index: int, found: Prediction) -> Interval:
+    def _starts(self, index: int, prediction: Prediction) -> Interval:
         """Returns what starts of passes add to each batch of a loader, s.
 
         Batches that workers had made ahead take less than others: that is taken off.
         """
-        one = self._loaders[index]
-        played, batches = one.inputs.batches, one.feeder.loader.length or one.inputs.batches
-        pairs = zip(found.epoch_s.ends(), found.step_s.ends(), strict=True)
+        value = self._loaders[index]
+        played, batches = value.inputs.batches, value.feeder.loader.length or value.inputs.batches
+        pairs = zip(prediction.epoch_s.ends(), prediction.step_s.ends(), strict=True)
         added = [(epoch_s - played * step_s) / max(batches, played) for epoch_s, step_s in pairs]
         return Interval(min(added), added[1], max(added))
 
@@ -183,8 +183,8 @@ class LoaderForecast:
         if len(self._loaders) == 1:
             batches, own_s = training.iterations, first.inputs.compute_s.mean()
         elif self._take_turns:
-            batches = sum(one.batches for one in self._loaders)
-            all_s = sum(one.batches * one.inputs.compute_s.mean() for one in self._loaders)
+            batches = sum(loader.batches for loader in self._loaders)
+            all_s = sum(loader.batches * loader.inputs.compute_s.mean() for loader in self._loaders)
             own_s = all_s / batches
         else:
             batches, own_s = first.batches, self._own_compute_s(0)
@@ -229,12 +229,12 @@ class LoaderForecast:
 
         Where waits remain, computing is as much slower as they are of those that there were.
         """
-        one = self._loaders[index]
+        value = self._loaders[index]
         slow = predict(self._inputs(index, settings, 1.0), settings[index])
         if self._faster is None:
             return slow.step_s
         fast = predict(self._inputs(index, settings, self._faster), settings[index])
-        before_s = one.measured.wait_s + self._waits_for_others_s(index)
+        before_s = value.measured.wait_s + self._waits_for_others_s(index)
         remains_s = fast.wait_s.mid + self._waits_for_others_s(index, settings)
         waits = min(max(remains_s / before_s, 0.0), 1.0) if before_s > 0 else 0.0
         pairs = zip(fast.step_s.ends(), slow.step_s.ends(), strict=True)

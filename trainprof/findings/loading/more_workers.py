@@ -71,7 +71,7 @@ def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) ->
         )
     wanted = with_workers(feeder, setting)
     workers, change = advised(feeder.loader, wanted)
-    found = finding(
+    result = finding(
         context,
         feeder,
         rule.id,
@@ -82,13 +82,13 @@ def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) ->
         alters=wanted,
         evidence={MODELLED_WORKERS: setting.workers},
     )
-    if not is_unsure(found):
-        return found
-    is_little = passed_over_for(found, rule, context) is not None
+    if not is_unsure(result):
+        return result
+    is_little = passed_over_for(result, rule, context) is not None
     is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(feeder)
     return (
         _by_cheaper_samples(context, feeder, rule.id, title, setting) if is_little else None
-    ) or found
+    ) or result
 
 
 def _by_cheaper_samples(

@@ -66,7 +66,7 @@ def find(context: RunContext) -> Finding | None:
         return _of_waits(context, feeder)
     # A device computes on no core.
     fed_by = () if context.is_on_device else context.feeding
-    return next((found for one in fed_by if (found := _of_computing(context, one))), None)
+    return next((result for x in fed_by if (result := _of_computing(context, x))), None)
 
 
 def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
@@ -77,11 +77,11 @@ def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
     crowding = None if context.is_on_device else crowding_of(feeder.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
     gain = outside_steps(context, feeder.wait_share * context.training_s)
-    for one in (
+    for batche in (
         of_inputs(context, feeder, without_running(feeder.inputs)),
         of_batches(context, feeder, feeder.measured.wait_s + beside_s),
     ):
-        gain = gain if one is None else larger(gain, one)
+        gain = gain if batche is None else larger(gain, batche)
     who = (
         "workers" if feeder.loader.num_workers else "the training process, which makes them itself"
     )

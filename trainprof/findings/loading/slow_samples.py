@@ -116,7 +116,7 @@ def _of_samples(context: RunContext) -> Finding | None:
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,
-            "slow_indices": [int(one) for one in indices if one is not None],
+            "slow_indices": [int(x) for x in indices if x is not None],
         },
     )
 

@@ -110,13 +110,13 @@ class Cause:
 
     Attributes:
         name: One of those above.
-        setting, found: With more workers or none, more batches ahead or the data shared out evenly,
-            and the model's answer; None where that does not help.
+        setting, prediction: With more workers or none, more batches ahead or the data shared out
+            evenly, and the model's answer; None where that does not help.
     """
 
     name: str
     setting: Setting | None = None
-    found: Prediction | None = None
+    prediction: Prediction | None = None
 
 
 def cause_of(
@@ -194,9 +194,9 @@ def cause_of(
     if is_late and ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
         return Cause(UNEVEN, *ahead)
     if more is not None and (is_late or not loader.num_workers):
-        setting, found = more
+        setting, result = more
         name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
-        return Cause(name, setting, found)
+        return Cause(name, setting, result)
     if is_read:
         return Cause(STORAGE)
     # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
@@ -241,18 +241,22 @@ def _without_workers(
 
     With what starting and ending them takes, as a mean over all batches.
     """
-    found = predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
-    around_s = starts_s(loader) + loader.end_s - loader.passes * found.first_batch_s.mid
+    prediction = predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
+    around_s = starts_s(loader) + loader.end_s - loader.passes * prediction.first_batch_s.mid
     around_s = max(around_s, 0.0) / max(loader.iterations, 1)
     measured = measured_rates(inputs)
     now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
     # Starts alone may be saved by workers that live on.
-    is_quicker = found.step_s.high <= (1 - NEEDLESS_GAIN) * (now_s + around_s)
-    if not is_quicker or found.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
+    is_quicker = prediction.step_s.high <= (1 - NEEDLESS_GAIN) * (now_s + around_s)
+    if not is_quicker or prediction.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
         return None
     tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
-    others = [now, *(one[1] for one in tried if one is not None)]
-    return (found.setting, found) if all(x.step_s.mid >= found.step_s.mid for x in others) else None
+    others = [now, *(item[1] for item in tried if item is not None)]
+    return (
+        (prediction.setting, prediction)
+        if all(x.step_s.mid >= prediction.step_s.mid for x in others)
+        else None
+    )
 
 
 def _are_there(loader: Loader) -> bool:
@@ -336,14 +340,14 @@ def more_workers(
             tried.append((setting, _on_spare_cores(inputs, now, predict(inputs, setting))))
     if not tried:
         return None
-    best_s = min(found.step_s.mid for _, found in tried)
+    best_s = min(x.step_s.mid for _, x in tried)
     is_short = best_s <= _least_step_s(inputs, now)
     if best_s > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
         return None
-    return tried[fewest_of([found.step_s.mid for _, found in tried])]
+    return tried[fewest_of([x.step_s.mid for _, x in tried])]
 
 
-def _on_spare_cores(inputs: PipelineInputs, now: Prediction, found: Prediction) -> Prediction:
+def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Prediction) -> Prediction:
     """Returns a prediction with steps no shorter than the cores that are free allow.
 
     The model shares cores fairly among processes: more workers get more of a busy core there, at
@@ -352,12 +356,12 @@ def _on_spare_cores(inputs: PipelineInputs, now: Prediction, found: Prediction) 
     Args:
         inputs: Of the loader.
         now: The model of the setting it was recorded with.
-        found: Of more workers.
+        prediction: Of more workers.
     """
-    step, least_s = found.step_s, _least_step_s(inputs, now)
+    step, least_s = prediction.step_s, _least_step_s(inputs, now)
     best_s = (1 - _SHORT_GAIN) * _least_step_s(inputs, now, "low")
     bounded = Interval(max(step.low, best_s), max(step.mid, least_s), max(step.high, least_s))
-    return replace(found, step_s=bounded)
+    return replace(prediction, step_s=bounded)
 
 
 def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = "mid") -> float:
@@ -388,14 +392,14 @@ def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Predic
             tried.append((setting, predict(inputs, setting)))
     if not tried:
         return None
-    best = tried[fewest_of([found.step_s.mid for _, found in tried])]
-    late_s, left_s = (one.bound.parts_s.get(BLOCKED, 0.0) for one in (now, best[1]))
+    best = tried[fewest_of([x.step_s.mid for _, x in tried])]
+    late_s, left_s = (x.bound.parts_s.get(BLOCKED, 0.0) for x in (now, best[1]))
     helps = best[1].step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid
     return best if helps and left_s <= late_s / 2 else None
 
 
-def _is_as_good(one: Prediction, other: Prediction) -> bool:
-    return one.step_s.mid <= (1 + LEAST_GAIN) * other.step_s.mid
+def _is_as_good(prediction: Prediction, other: Prediction) -> bool:
+    return prediction.step_s.mid <= (1 + LEAST_GAIN) * other.step_s.mid
 
 
 def fewest_of(seconds: Sequence[float]) -> int:

@@ -76,26 +76,24 @@ _BUILD_ONCE: Final = (
 
 def find(context: RunContext) -> Finding | None:
     fed_by = (*context.feeding, *context.evaluating)
-    found = [one for feeder in fed_by for one in _of_loader(context, feeder) if one is not None]
-    return max(found, key=lambda one: one.recoverable_s or 0.0, default=None)
+    results = [x for feeder in fed_by for x in _of_loader(context, feeder) if x is not None]
+    return max(results, key=lambda x: x.recoverable_s or 0.0, default=None)
 
 
 def _of_loader(context: RunContext, feeder: Feeder) -> list[Finding | None]:
     cause = None if feeder.cause is None else feeder.cause.name
     if cause == NEEDLESS_WORKERS:
         return [_needless(context, feeder), _of_starts(context, feeder)]
-    first = (
-        _of_first_batch(context, feeder) if any(feeder is one for one in context.feeding) else None
-    )
+    first = _of_first_batch(context, feeder) if any(feeder is x for x in context.feeding) else None
     # Workers that are to go are not to be kept.
     restart = None if cause == SAMPLE_BY_SAMPLE else _of_restarts(context, feeder)
     return [first, restart, _of_starts(context, feeder)]
 
 
 def _needless(context: RunContext, feeder: Feeder) -> Finding | None:
-    found, loader = feeder.cause.found if feeder.cause is not None else None, feeder.loader
+    result, loader = feeder.cause.prediction if feeder.cause is not None else None, feeder.loader
     made_s = loader.fetch.wall_s.mean if loader.fetch and loader.fetch.wall_s else None
-    if found is None or made_s is None or feeder.measured is None:
+    if result is None or made_s is None or feeder.measured is None:
         return None
     advice, change = advised(loader, WITHOUT)
     return finding(
@@ -105,7 +103,7 @@ def _needless(context: RunContext, feeder: Feeder) -> Finding | None:
         f"workers cost more than they save: making a batch takes {span(made_s)}, and training "
         f"waits {waited_of_batch(feeder.measured, feeder.wait_share)} to be handed one, "
         f"{percent(feeder.wait_share)} of training",
-        _gain_without(context, feeder, found),
+        _gain_without(context, feeder, result),
         advice=advice,
         change=change,
         alters=WITHOUT,
@@ -113,17 +111,21 @@ def _needless(context: RunContext, feeder: Feeder) -> Finding | None:
     )
 
 
-def _gain_without(context: RunContext, feeder: Feeder, found: Prediction) -> Gain:
+def _gain_without(context: RunContext, feeder: Feeder, prediction: Prediction) -> Gain:
     """Returns what training gains with the starts of workers, and the steps."""
     assert feeder.measured is not None
     loader, step_s = feeder.loader, feeder.measured.step_s
-    around_s = feeder.starts_s + loader.end_s - loader.passes * found.first_batch_s.mid
+    around_s = feeder.starts_s + loader.end_s - loader.passes * prediction.first_batch_s.mid
     # What the sampler takes meanwhile stays, in all passes.
     around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
     around_s = feeder.exposed * max(around_s, 0.0)
     low, mid, high = (
-        outside_steps(context, max(loader.iterations * (step_s - one) + around_s, 0.0))
-        for one in (found.step_s.high, found.step_s.mid, _shortest_step_s(context, feeder, found))
+        outside_steps(context, max(loader.iterations * (step_s - x) + around_s, 0.0))
+        for x in (
+            prediction.step_s.high,
+            prediction.step_s.mid,
+            _shortest_step_s(context, feeder, prediction),
+        )
     )
     gain = replace(
         mid,
@@ -134,21 +136,21 @@ def _gain_without(context: RunContext, feeder: Feeder, found: Prediction) -> Gai
     return as_a_device_lets(context, feeder, gain)
 
 
-def _shortest_step_s(context: RunContext, feeder: Feeder, found: Prediction) -> float:
+def _shortest_step_s(context: RunContext, feeder: Feeder, prediction: Prediction) -> float:
     """Returns what a step takes at the least, where batches are quick and the cores were full.
 
     No recording has by how much workers slowed computing: at most by as many as shared its core.
     """
     cores, inputs = context.cores(), feeder.inputs
     if inputs is None or cores is None or context.is_on_device:
-        return found.step_s.low
+        return prediction.step_s.low
     cores = min(cores, inputs.cores / inputs.ranks_per_core)
     sharing = max(((feeder.loader.num_workers or 0) + 1) / cores, 1.0)
     making_s = float(running_of(inputs, "mid").mean())
     if making_s >= QUICK_BATCH_S * sharing:
-        return found.step_s.low
+        return prediction.step_s.low
     alone_s = float(inputs.compute_s.mean()) / sharing + making_s / WARM_TIMES
-    return min(found.step_s.low, alone_s)
+    return min(prediction.step_s.low, alone_s)
 
 
 def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
@@ -185,7 +187,7 @@ def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
         return one_iterator(loader), {}
     if not loader.is_rebuilt:
         return advised(loader, KEPT)
-    first = "".join(f"{one}, then " for one in needed_first(loader, KEPT))
+    first = "".join(f"{x}, then " for x in needed_first(loader, KEPT))
     return f"{first}{_BUILD_ONCE}", {}
 
 
@@ -282,7 +284,7 @@ def _line_of_starts(context: RunContext, feeder: Feeder, *, is_of_sampler: bool)
         for part in ("first_batch", "loader_start")
         if (line := context.hot_line(part)) is not None
     ]
-    return max(known, key=lambda one: one.seconds or 0.0, default=None)
+    return max(known, key=lambda x: x.seconds or 0.0, default=None)
 
 
 def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:

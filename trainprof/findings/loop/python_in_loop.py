@@ -160,7 +160,9 @@ def python_line(summary: RunSummary) -> HotLine | None:
 def may_be_waiting(context: RunContext) -> bool:
     """Whether the loop may be waiting there: for a thread that reads ahead, or for other ranks."""
     loaders = context.summary.loaders
-    is_read_ahead = any(one.role == TRAINING and one.thread != "training" for one in loaders)
+    is_read_ahead = any(
+        loader.role == TRAINING and loader.thread != "training" for loader in loaders
+    )
     meets_elsewhere = context.torch.is_data_parallel or bool(context.summary.collectives)
     return is_read_ahead or ((context.summary.run.world_size or 1) > 1 and not meets_elsewhere)
 

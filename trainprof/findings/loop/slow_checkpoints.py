@@ -63,7 +63,7 @@ def find(context: RunContext) -> Finding | None:
         site=calls.site,
         advice=_advice(calls, spent_s),
         cautions=_cautions(calls),
-        also=[_SAYS_HOW_OFTEN[one] for one in calls.writers if one in _SAYS_HOW_OFTEN],
+        also=[_SAYS_HOW_OFTEN[writer] for writer in calls.writers if writer in _SAYS_HOW_OFTEN],
         evidence={
             "checkpoint_s": spent_s,
             "checkpoint_share": part,
@@ -90,7 +90,9 @@ def _advice(calls: Checkpoints, spent_s: float) -> str:
 
 
 def _cautions(calls: Checkpoints) -> list[str]:
-    is_by_trainers = bool(calls.writers) and all(one in _SAYS_HOW_OFTEN for one in calls.writers)
+    is_by_trainers = bool(calls.writers) and all(
+        writer in _SAYS_HOW_OFTEN for writer in calls.writers
+    )
     return [] if _is_mostly_loading(calls) or is_by_trainers else [_OF_A_COPY]
 
 

@@ -113,7 +113,7 @@ def _fed(context: RunContext, spent_s: float) -> Feeder | None:
     if not is_over_loaders(context.loaders, spent_s):
         return None
     every = (*context.evaluating, *context.feeding)
-    return max(every, key=lambda one: one.loader.evaluation_s, default=None)
+    return max(every, key=lambda x: x.loader.evaluation_s, default=None)
 
 
 def _passes(context: RunContext) -> int:
@@ -165,16 +165,16 @@ def _with_workers(
     more = more_workers(feeder.inputs, feeder.now, stay=feeder.loader.may_keep_workers)
     if more is None:
         return None
-    setting, found = more
+    setting, result = more
     passes = max(feeder.loader.passes, 1)
     started = 1 if setting.is_persistent else passes
     if feeder.loader.is_of_several and setting.is_persistent:
         started = passes - feeder.loader.later_passes
     longer_s = start_of_workers(feeder.inputs, setting).mid - feeder.now.first_batch_s.mid
-    starts_s = started * max(longer_s, 0.0) + (passes - started) * found.reset_s.mid
+    starts_s = started * max(longer_s, 0.0) + (passes - started) * result.reset_s.mid
     saved_s = [
         min(max(feeder.loader.iterations * (feeder.measured.step_s - s) - starts_s, 0.0), spent_s)
-        for s in (found.step_s.high, found.step_s.mid, found.step_s.low)
+        for s in (result.step_s.high, result.step_s.mid, result.step_s.low)
     ]
     if saved_s[1] <= 0:
         return None

@@ -48,7 +48,9 @@ def find(context: RunContext) -> Finding | None:
         site=first["at"],
         advice=advice,
         cautions=[_CLIPPED] if context.clips_gradients else [],
-        also=[f"so it is at {one['at'] or 'another line'}, of {one['model']}" for one in others],
+        also=[
+            f"so it is at {other['at'] or 'another line'}, of {other['model']}" for other in others
+        ],
     )
 
 

@@ -93,7 +93,7 @@ def find(context: RunContext) -> Finding | None:
 def _gain(context: RunContext, part: float) -> Gain | None:
     """Returns what float32 gives at most of computing's part of training, and what is likely."""
     saved = _SAVED_WITH_CONVOLUTIONS if context.torch.convolves_in_float64 else _SAVED
-    likely, most = (of_python(context, one * part * context.training_s) for one in saved)
+    likely, most = (of_python(context, x * part * context.training_s) for x in saved)
     if likely is None or most is None:
         return None
     return replace(most, likely=likely.likely, saved_s=likely.saved_s)

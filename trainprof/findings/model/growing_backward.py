@@ -112,8 +112,8 @@ def _smoothed(steps: StepTable, keys: tuple[str, ...] | None) -> Float64:
     if len(took) < _SMOOTHED_OVER:
         return np.empty(0)
     windows = np.lib.stride_tricks.sliding_window_view(took, _SMOOTHED_OVER)
-    found: Float64 = np.median(windows, axis=1)
-    return found
+    result: Float64 = np.median(windows, axis=1)
+    return result
 
 
 def _rises(took: Float64) -> bool:

@@ -50,8 +50,8 @@ _NAMED_PART: Final = 0.2
 
 
 def find(context: RunContext) -> Finding | None:
-    told, reads = context.summary.python_in_model, context.summary.element_reads
-    if reads is not None and (told is None or reads.seconds > told.total_s):
+    known, reads = context.summary.python_in_model, context.summary.element_reads
+    if reads is not None and (known is None or reads.seconds > known.total_s):
         return _by_elements(context, reads)
     return _by_looks(context)
 
@@ -81,26 +81,26 @@ def _by_elements(context: RunContext, reads: ElementReads) -> Finding | None:
 
 
 def _by_looks(context: RunContext) -> Finding | None:
-    told = context.summary.python_in_model
-    if told is None:
+    known = context.summary.python_in_model
+    if known is None:
         return None
-    spent_s = told.total_s
+    spent_s = known.total_s
     if context.is_on_device:
         spent_s = min(spent_s, context.launching_s() or 0.0)
     share = spent_s / context.training_s if context.training_s > 0 else 0.0
     if share < RULE.threshold(context.settings, "share"):
         return None
-    gain = of_looks(context, spent_s, told.held, told.looks)
+    gain = of_looks(context, spent_s, known.held, known.looks)
     if gain is None:
         return None
-    parts = [name for name in told.seconds if told.seconds[name] >= _NAMED_PART * spent_s]
-    line = next((one for one in told.lines if one.share >= NAMED_FROM_SHARE), None)
+    parts = [name for name in known.seconds if known.seconds[name] >= _NAMED_PART * spent_s]
+    line = next((x for x in known.lines if x.share >= NAMED_FROM_SHARE), None)
     advice = "do it once, in the dataset, or with torch's operators"
     also = []
     if line is not None:
         advice, also = f"{takes_of_it(line)}: {advice}", caller(line)
-    elif told.behind is not None:
-        also = [f"it comes ahead of {place(told.behind)}, which computes with torch"]
+    elif known.behind is not None:
+        also = [f"it comes ahead of {place(known.behind)}, which computes with torch"]
     of_parts = spent_s / sum(context.training[name] for name in parts)
     inside = " and ".join(parts)
     return plain_finding(
@@ -114,9 +114,9 @@ def _by_looks(context: RunContext) -> Finding | None:
         evidence={
             "python_s": spent_s,
             "python_share": share,
-            "by_part_s": dict(told.seconds),
-            "looks": told.looks,
-            "looks_that_waited": told.held,
+            "by_part_s": dict(known.seconds),
+            "looks": known.looks,
+            "looks_that_waited": known.held,
             "line_share": line.line_share if line is not None else None,
             "function_share": line.share if line is not None else None,
         },

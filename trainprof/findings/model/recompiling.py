@@ -47,17 +47,17 @@ _OTHER_DATA: Final = (
 def find(context: RunContext) -> Finding | None:
     least_share = RULE.threshold(context.settings, "share")
     least_s = RULE.threshold(context.settings, "seconds")
-    told = context.summary.compilations
-    times, spent_s = sum(one.again for one in told), sum(one.again_s for one in told)
+    known = context.summary.compilations
+    times, spent_s = sum(x.again for x in known), sum(x.again_s for x in known)
     if context.is_on_device:
-        spent_s = sum(one.again_idle_s or 0.0 for one in told)
+        spent_s = sum(x.again_idle_s or 0.0 for x in known)
     if times < RULE.threshold(context.settings, "times"):
         return None
-    if not told or spent_s < max(least_s, least_share * context.training_s):
+    if not known or spent_s < max(least_s, least_share * context.training_s):
         return None
-    worst = max(told, key=lambda one: one.again_s)
+    worst = max(known, key=lambda x: x.again_s)
     changed = worst.again_for
-    versions = max(one.most_versions for one in told)
+    versions = max(x.most_versions for x in known)
     given_up = f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled"
     return plain_finding(
         ID,

@@ -84,7 +84,7 @@ def waiting_for_updates_s(context: RunContext) -> float:
 
     0 where that is too little to be told.
     """
-    spent_s = sum(one.spent_s for one in _told_to_loop(context))
+    spent_s = sum(x.spent_s for x in _told_to_loop(context))
     waited_s = min(_SAVED_ON_DEVICE * spent_s, context.launching_s() or 0.0)
     least = RULE.threshold(context.settings, "share")
     return waited_s if waited_s >= least * context.settled_s else 0.0
@@ -93,7 +93,7 @@ def waiting_for_updates_s(context: RunContext) -> float:
 def _told_to_loop(context: RunContext) -> list[LoopedOptimizer]:
     """Returns those that torch would take together by itself: not so on other devices."""
     is_cuda = str(context.summary.run.device).startswith("cuda")
-    return [one for one in context.torch.looped if one.is_told_to and is_cuda]
+    return [x for x in context.torch.looped if x.is_told_to and is_cuda]
 
 
 def _on_device(context: RunContext) -> Finding | None:
@@ -102,12 +102,12 @@ def _on_device(context: RunContext) -> Finding | None:
     looped = _told_to_loop(context)
     if not looped or waited_s <= 0:
         return None
-    costliest = max(looped, key=lambda one: one.spent_s)
-    tensors = sum(one.tensors for one in looped)
-    spent_s = sum(one.spent_s for one in looped)
-    names = list(dict.fromkeys(one.name for one in looped))
-    others = [f"{one.name} {one.site}" for one in looped if one.site != costliest.site]
-    calls = [one.call for one in looped if one.name in FUSED_ON_DEVICES]
+    costliest = max(looped, key=lambda x: x.spent_s)
+    tensors = sum(x.tensors for x in looped)
+    spent_s = sum(x.spent_s for x in looped)
+    names = list(dict.fromkeys(x.name for x in looped))
+    others = [f"{x.name} {x.site}" for x in looped if x.site != costliest.site]
+    calls = [x.call for x in looped if x.name in FUSED_ON_DEVICES]
     change = " and ".join(with_argument(calls, "fused"))
     instead = f"{change} in place of foreach=False, or leave both out" if change else ""
     return plain_finding(
@@ -142,9 +142,9 @@ def _of_the_scripts_own(context: RunContext) -> Finding | None:
     steps = max(len(context.steps), 1)
     owns = context.torch.own
     # A script may build its one again and again.
-    if len(owns) != context.torch.optimizers or len({one.site for one in owns}) != 1:
+    if len(owns) != context.torch.optimizers or len({x.site for x in owns}) != 1:
         return None
-    own, spent_s = max(owns, key=lambda one: one.tensors), sum(one.spent_s for one in owns)
+    own, spent_s = max(owns, key=lambda x: x.tensors), sum(x.spent_s for x in owns)
     if own.tensors < _FEW or spent_s > _MOST_EACH_S * own.tensors * steps:
         return None
     gain = of_python(context, _OWN_SAVES * spent_s)
@@ -170,14 +170,14 @@ def _of_the_scripts_own(context: RunContext) -> Finding | None:
 
 def _of_torchs(context: RunContext) -> Finding | None:
     """Returns the finding of those that can be fused, each with its own part of the time."""
-    fusable = [(one, saves) for one in context.torch.looped if (saves := _saves(one)) is not None]
+    fusable = [(x, saves) for x in context.torch.looped if (saves := _saves(x)) is not None]
     fusable.sort(key=lambda each: -each[0].spent_s)
-    spent_s = sum(one.spent_s for one, _ in fusable)
+    spent_s = sum(x.spent_s for x, _ in fusable)
     if not _is_enough(context, spent_s):
         return None
-    has_hooks = any(one.has_hooks for one, _ in fusable)
+    has_hooks = any(x.has_hooks for x, _ in fusable)
     low, likely, high = (
-        of_python(context, sum(_saved_s(one, saves, bound) for one, saves in fusable))
+        of_python(context, sum(_saved_s(x, saves, bound) for x, saves in fusable))
         for bound in range(3)
     )
     if low is None or likely is None or high is None:
@@ -189,11 +189,11 @@ def _of_torchs(context: RunContext) -> Finding | None:
         is_at_most=has_hooks,
     )
     tensors: dict[tuple[str, str | None], int] = {}  # of one of those that a line builds
-    for one, _ in fusable:
-        call = (one.name, one.site)
-        tensors[call] = max(tensors.get(call, 0), one.tensors)
+    for x, _ in fusable:
+        call = (x.name, x.site)
+        tensors[call] = max(tensors.get(call, 0), x.tensors)
     others = [f"{name} {site}" for name, site in [*tensors][1:] if site is not None]
-    calls = list(dict.fromkeys(one.call for one, _ in fusable))
+    calls = list(dict.fromkeys(x.call for x, _ in fusable))
     names = list(dict.fromkeys(name for name, _ in tensors))
     change = " and ".join(with_argument(calls, "fused"))
     return plain_finding(
@@ -212,9 +212,7 @@ def _of_torchs(context: RunContext) -> Finding | None:
             "tensors": sum(tensors.values()),
             "optimizer": fusable[0][0].name,
             OTHER_OPTIMIZERS: others or None,
-            OPTIMIZER_BUILDERS: {
-                one.site: one.built_by for one in calls if one.site and one.built_by
-            }
+            OPTIMIZER_BUILDERS: {x.site: x.built_by for x in calls if x.site and x.built_by}
             or None,
         },
     )
@@ -226,7 +224,7 @@ def _may_be_patched(context: RunContext, calls: list[OptimizerCall]) -> bool:
     Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
     """
     is_refused = context.torch.trains_by_lightning and context.clips_gradients
-    return not is_refused and any(one.built_by is None for one in calls)
+    return not is_refused and any(call.built_by is None for call in calls)
 
 
 def minded_when_fused(context: RunContext) -> list[str]:

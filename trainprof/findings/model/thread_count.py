@@ -60,7 +60,11 @@ _NOT_TOLD: Final = WorkerThreads(torch=1)
 
 def find(context: RunContext) -> Finding | None:
     in_workers = (_in_workers(context, feeder) for feeder in context.feeding)
-    return next((one for one in in_workers if one), None) or _too_many(context) or _too_few(context)
+    return (
+        next((worker for worker in in_workers if worker), None)
+        or _too_many(context)
+        or _too_few(context)
+    )
 
 
 def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
@@ -70,9 +74,9 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     made_s = fetch.wall_s.mean * fetch.n
     if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or context.training_s <= 0:
         return None
-    told, line = feeder.loader.worker_threads or _NOT_TOLD, feeder.hot_line()
+    known, line = feeder.loader.worker_threads or _NOT_TOLD, feeder.hot_line()
     # Those of torch's that wait for the others of an operation take no core meanwhile.
-    at_work = max(fetch.cpu_s / fetch.running_s, told.torch)
+    at_work = max(fetch.cpu_s / fetch.running_s, known.torch)
     waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
     numbers = {
         "runnable_share": waits,
@@ -90,23 +94,23 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
         "one thread in each worker: OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or "
         "OMP_NUM_THREADS=1, which torch reads too), cv2.setNumThreads(0) in worker_init_fn"
     )
-    if told.torch > 1:
-        who = f"torch computes with {told.torch} threads"
-        at = "" if told.set_at is None else f", in place of {told.set_at}"
+    if known.torch > 1:
+        who = f"torch computes with {known.torch} threads"
+        at = "" if known.set_at is None else f", in place of {known.set_at}"
         advice = f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn{at}"
     ranks = f" of {ranks_of(feeder)} ranks" if ranks_of(feeder) > 1 else ""
     return unmeasured_finding(
         ID,
         f"{who} in each of {number_of(workers, 'worker')}{ranks}, on {_cores(cores)}: a batch "
         f"waits for a core for {percent(waits)} of its making",
-        site=(told.set_at if told.torch > 1 else None) or feeder.loader.site,
+        site=(known.set_at if known.torch > 1 else None) or feeder.loader.site,
         advice=advice,
         evidence={
             LOADER_ID: feeder.loader.id,
             **numbers,
             "workers": workers,
             "cores": cores,
-            "torch_threads": told.torch,
+            "torch_threads": known.torch,
         },
         cautions=[_OTHER_ORDER],
         also=[f"most of making a batch is at {place(line)}"] if line is not None else [],

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, called_around, hide_our_frame
-
-Wrapped = Callable[..., Any]
+from trainprof.inside.patching.patcher import Patcher, Wrapped, called_around, hide_our_frame
 
 # Those whose module has `is_initialized`; so have many of other packages.
 _HAVE_STATE: Final = ("cuda", "xpu")
@@ -54,7 +52,6 @@ class Accelerator:
         return self._seen.setdefault(kind, set())
 
     def kinds_in_use(self) -> list[str]:
-        """Returns the types of device that the script has begun to use."""
         begun = list(self._seen)
         for name in (*_HAVE_STATE, _from_elsewhere(self._torch)):
             is_initialized = getattr(getattr(self._torch, name, None), "is_initialized", None)
@@ -63,7 +60,6 @@ class Accelerator:
         return begun
 
     def indices_in_use(self, kind: str) -> list[int]:
-        """Returns the indices of a type's devices that the script has copied to or from."""
         return sorted(self._seen.get(kind, ()))
 
     def synchronize(self) -> bool:

@@ -123,7 +123,6 @@ class DeviceMarksProbe:
         self._mark(at)
 
     def _record_here(self) -> None:
-        """Records what this thread's devices have reached."""
         if self._accelerator.is_capturing(self._kinds):
             return
         thread = get_ident()
@@ -149,7 +148,6 @@ class DeviceMarksProbe:
         return None
 
     def _record_reached(self, stream: _Stream, device: int) -> None:
-        """Records the marks that the device has reached, in their order."""
         emit, now, pending = self._session.emit, self._session.now, stream.pending
         while pending and pending[0][0].query():
             event, at = pending.popleft()

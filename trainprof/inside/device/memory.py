@@ -133,7 +133,6 @@ class DeviceMemoryProbe:
         self._last.clear()
 
     def _begin(self) -> bool:
-        """Finds out how to read, once the script has begun to use a device."""
         kinds = self._accelerator.kinds_in_use()
         for kind in kinds:
             reader = find_reader(self._torch, kind)

@@ -47,11 +47,7 @@ def loader_worker() -> int | None:
 
 
 class RunLimitReached(SystemExit):
-    """Raised in the script when --max-steps or --max-time is reached, or a trial has enough.
-
-    A SystemExit of status 0: `finally` blocks run, no traceback is printed, and `except Exception`
-    does not stop it.
-    """
+    """Raised in the script at its limit: `finally` blocks run, and there is no traceback."""
 
     def __init__(self, limit: str) -> None:
         super().__init__(0)
@@ -171,14 +167,9 @@ class EnoughTime:
     """The time until which a trial may go on, however long it took to begin.
 
     Args:
-        started_ns: When the run was started.
-        latest_ns: The end in any case.
         enough_s: Seconds in all, and since the first step, after both of which it has enough.
             Where no step is made, the former since the first batch or forward.
         enough_steps: It makes this many steps in any case, unless `latest_ns` comes first.
-
-    Attributes:
-        deadline_ns: Until when, as far as it is known.
     """
 
     def __init__(

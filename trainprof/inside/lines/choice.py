@@ -154,7 +154,6 @@ class _Chooser:
                 self._collect(child, owner, prefix, in_class)
 
     def _learn(self, node: ast.AST) -> None:
-        """Notes what an import or an assignment defines."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.partition(".")[0]
@@ -218,7 +217,6 @@ class _Chooser:
             chosen = reached
 
     def _target(self, call: ast.Call, function: _Function) -> _Target:
-        """Returns what a call leads to."""
         called = call.func
         if isinstance(called, ast.Name):
             return self._named(called.id, function) or self._target_of(called.id, "")
@@ -377,7 +375,6 @@ class LoaderFunctions:
                     self._called(part, f"called by {type(thing).__qualname__}")
 
     def _called(self, thing: Any, why: str, owner: Any = None) -> None:
-        """Takes in what a call of `thing` runs."""
         while _is(thing, functools.partial, staticmethod, classmethod):
             thing = thing.func if _is(thing, functools.partial) else thing.__func__
         if _is(thing, MethodType):
@@ -404,7 +401,6 @@ class LoaderFunctions:
             self._owners[id(function.__code__)] = owner
 
     def _calls(self, function: FunctionType) -> Iterator[tuple[Any, Any]]:
-        """Yields what a function's names refer to, where that may be the user's function."""
         owner = self._owners.get(id(function.__code__))
         modules = []
         for name in _names_in(function.__code__):

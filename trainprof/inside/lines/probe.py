@@ -36,14 +36,12 @@ from trainprof.inside.lines.timer import (
     take_over_line_profilers_own,
 )
 from trainprof.inside.patching.call_site import CallSites
-from trainprof.inside.patching.patcher import Patcher, called_around, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, called_around, hide_our_frame
 from trainprof.inside.patching.static_lookup import stored
 from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
 from trainprof.record.names import SOURCES
 from trainprof.record.schema import Topic
-
-Wrapped = Callable[..., Any]
 
 BY_NAME: Final = "-f"
 # For children started by spawn and forkserver: the script that they import, and that the user has
@@ -128,19 +126,16 @@ class Lines:
         patcher.around_if_there(make, (runpy, "run_path"))
 
     def write_if_due(self) -> None:
-        """Writes what was timed since the last record, about once a second."""
         if self._record.is_due():
             self._guard(self._write)
 
     def finish(self) -> None:
-        """Writes what is not yet written, at the end of the process."""
         self._guard(self._finish)
 
     def after_fork(self) -> None:
         self._guard(self._record.after_fork, self.profile)
 
     def enter_worker(self) -> None:
-        """Notes that this process is a loader's worker."""
         if self._in_worker:
             return
         self._in_worker = True
@@ -162,7 +157,6 @@ class Lines:
     def choose_of_loader(
         self, *, dataset: Any, collate: Any, samplers: tuple[Any, ...] = ()
     ) -> None:
-        """Chooses what a loader is going to run."""
         if not self._patterns and not self._is_by_hand:
             self._guard(self._choose_of_loader, dataset, collate, samplers)
 
@@ -342,7 +336,6 @@ class LineRecord:
         self._functions.clear()
 
     def after_fork(self, timer: LineTimer) -> None:
-        """Starts from zero in a forked process."""
         self._written.clear()
         self._inherited = {
             key: {line: (hits, took) for line, hits, took in rows}
@@ -357,7 +350,6 @@ class LineRecord:
         return perf_counter_ns() >= self._next_ns
 
     def write(self, timer: LineTimer) -> None:
-        """Writes the lines that have been reached since the last time."""
         timings = timer.timings()
         for key, function in self._functions.items():
             number = function.number or self._name(function)

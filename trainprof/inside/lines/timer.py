@@ -35,7 +35,6 @@ _CALIBRATION_ROUNDS: Final = 3
 
 
 def label(code: CodeType) -> Label:
-    """Returns what line_profiler's statistics call a function."""
     return code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name)
 
 
@@ -136,7 +135,6 @@ class LineTimer(LineProfiler):
             self._left()
 
     def is_on(self) -> bool:
-        """Whether lines are timed on this thread, now."""
         return self.enable_count > 0 and not self._tracing.is_lost()
 
     def switch_off(self) -> None:
@@ -151,7 +149,6 @@ class LineTimer(LineProfiler):
             self.disable_by_count()
 
     def notice(self) -> None:
-        """Stands down if somebody else traces in our place."""
         if self.enable_count and not self.is_off and self._tracing.is_lost():
             self._stand_down()
 
@@ -165,7 +162,6 @@ class LineTimer(LineProfiler):
             self._tracing.put_back(manager)
 
     def let_dynamo_skip_wrappers(self) -> None:
-        """Call this when torch has been imported."""
         for wrapper in self._wrappers.values():
             let_dynamo_skip(wrapper)
 
@@ -329,7 +325,6 @@ class _Tracing:
         return tracer
 
     def put_back(self, manager: Any) -> None:
-        """Undoes `take_out`, given what that returned."""
         if sys.version_info >= (3, 12):
             if manager is not None and sys.monitoring.get_tool(OUR_TOOL) is not None:
                 sys.monitoring.set_events(OUR_TOOL, manager)

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -61,13 +62,14 @@ class LoaderDescriptions:
         self._sites = sites
         self._kinds: dict[_Key, _Kind] = {}
         self._closer_of: dict[_Key, dict[str, Any]] = {}
-        self._guards: list[bool | None] = []
 
     def of(
         self, loader: Any, place: Birthplace, serial: int, dataset_number: int | None
     ) -> dict[str, Any]:
         """Returns the metadata of a complete loader; numbers tell it from others of its line."""
         sites = self._sites
+        own = filter(sites.is_user_code, _constructors(type(loader)))
+        constructors = [sites.beginning_of(code) for code in own]  # the outermost first
         metadata = describe(loader)
         metadata |= {
             "serial": serial,
@@ -78,10 +80,10 @@ class LoaderDescriptions:
             "call_ends_at": place.call_ends_at,
             "is_taken_over": place.is_taken_over,
             "takes": _taken_by(type(loader)),
-            "constructors": _constructor_sites(type(loader), sites),
+            "constructors": constructors,
         }
         if metadata["workers_started_by"] != "fork":
-            metadata["guards_main"] = self._guards_main()
+            metadata["guards_main"] = self._guards_main
         metadata["is_own_stream"] = self._is_own_stream(getattr(loader, "dataset", None))
         changed = self._is_dataset_changed_at_start(getattr(loader, "worker_init_fn", None))
         metadata["set_up_as_workers_start"] = changed
@@ -151,16 +153,12 @@ class LoaderDescriptions:
         first = next(functions, None)
         return first is not None and self._sites.is_user_code(first.__code__)
 
+    @cached_property
     def _guards_main(self) -> bool | None:
-        """Whether a worker that is no fork can import the script: it compares its name.
+        """Whether a worker that is no fork can import the script, which compares its name.
 
         None where the script is not the user's.
         """
-        if not self._guards:
-            self._guards.append(self._has_guard())
-        return self._guards[0]
-
-    def _has_guard(self) -> bool | None:
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         if not isinstance(script, str) or not self._sites.is_user_file(script):
             return None
@@ -186,12 +184,6 @@ def _taken_by(cls: type) -> list[str]:
     by_keyword = names[by_place : by_place + code.co_kwonlyargcount]
     others = ["**"] if code.co_flags & inspect.CO_VARKEYWORDS else []
     return [*names[1:by_place], "*", *by_keyword, *others]
-
-
-def _constructor_sites(cls: type, sites: CallSites) -> list[int]:
-    """Returns where the constructors that the user wrote begin, the outermost first, as ids."""
-    own = (code for code in _constructors(cls) if sites.is_user_code(code))
-    return [sites.beginning_of(code) for code in own]
 
 
 def _constructors(cls: type) -> Iterator[CodeType]:

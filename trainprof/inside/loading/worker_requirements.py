@@ -63,7 +63,9 @@ def open_files(dataset: Any) -> list[str]:
     names = (
         f"{name} ({type(thing).__name__})"
         for name, thing in held
-        if _is_open(type(thing)) and not _is_written(thing)
+        if _is_open(type(thing))
+        # But a text file that is not read: a log, say.
+        and not (type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter)
     )
     return list(itertools.islice(names, _MOST_NAMED))
 
@@ -190,11 +192,6 @@ def _items(thing: Any) -> list[Any]:
         return list(itertools.islice(thing.values(), _MAX_ITEMS))
     # Not `in`: a class of the script's may have an `==` of its own.
     return list(thing[:_MAX_ITEMS]) if kind is list or kind is tuple else []
-
-
-def _is_written(thing: Any) -> bool:
-    """Whether it is a text file that is not read: a log, say."""
-    return type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter
 
 
 def _is_open(kind: type) -> bool:

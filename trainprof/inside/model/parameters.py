@@ -39,7 +39,6 @@ def is_training(module: Any) -> bool:
 
 
 def parameters_of(module: Any) -> Iterator[Any]:
-    """Goes through a module's parameters, each once."""
     seen: set[int] = set()
     for holder in modules_of(module):
         for parameter in _held(holder, "_parameters"):
@@ -103,7 +102,6 @@ class KnownOptimizers:
 
 
 def parameters_in(optimizer: Any) -> dict[int, Any]:
-    """Returns an optimizer's present parameters, by id."""
     groups = getattr(optimizer, "param_groups", ())
     return {id(parameter): parameter for group in groups for parameter in group["params"]}
 

@@ -7,19 +7,17 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.call_site import Birthplace
 from trainprof.inside.patching.function_modes import FunctionModes
-from trainprof.inside.patching.patcher import Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Arguments, Patcher, recorded_after
 from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import BackwardWatch, Session
 from trainprof.record.schema import Topic
 
-Wrapped = Callable[..., Any]
 # Whoever looks for a NaN turns it on for a few passes; this many are a habit.
 _ANOMALOUS_PASSES: Final = 20
 # Of a parameter: weights of convolutions have this many at least.
@@ -73,7 +71,8 @@ class TorchSettingsProbe:
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
         self._worker_code = getattr(loop, "__code__", None)
-        patcher.around_if_there(self._make_set_num_threads(patcher), (torch, "set_num_threads"))
+        make = recorded_after(session.now, patcher.guarded(self._note_threads))
+        patcher.around_if_there(make, (torch, "set_num_threads"))
         session.at_parameters.append(patcher.guarded(self._note_place))
         session.at_first_step.append(patcher.guarded(self._first_step))
         session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
@@ -95,24 +94,7 @@ class TorchSettingsProbe:
             middle = sorted(self._graph_sizes[1:])[_SIZED_PASSES // 2]
             self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
 
-    def _make_set_num_threads(self, patcher: Patcher) -> Callable[[Wrapped], Wrapped]:
-        note = patcher.guarded(self._note_threads)
-
-        def make(original: Wrapped) -> Wrapped:
-            def set_num_threads(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-                finally:
-                    note(sys._getframe().f_back)
-
-            return set_num_threads
-
-        return make
-
-    def _note_threads(self, caller: FrameType | None) -> None:
+    def _note_threads(self, _: int, __: int, caller: FrameType | None, ___: Arguments) -> None:
         is_none_of_the_users = self._is_called_by_worker(caller)
         sites = self._session.sites
         self._session.threads_set_at = 0 if is_none_of_the_users else sites.find(caller)
@@ -152,7 +134,6 @@ class TorchSettingsProbe:
         self._session.log.note(Topic.ENVIRONMENT, note)
 
     def _noted_of(self, optimizer: Any) -> dict[str, object]:
-        """Returns what is noted of an optimizer's tensors and settings."""
         parameters, groups = _parameters(optimizer), optimizer.param_groups
         what = {"class": type(optimizer).__qualname__, "tensors": len(parameters)}
         note: dict[str, object] = {}

@@ -17,8 +17,8 @@ from trainprof.inside.patching.patcher import UNCOUNTED_FILE
 from trainprof.inside.patching.user_texts import line_of
 from trainprof.inside.stacks.copied_frames import Place
 from trainprof.record.event_log import EventLog
+from trainprof.record.names import site_name
 from trainprof.record.schema import FETCHED, Topic
-from trainprof.record.site_name import site_name
 
 # As Session.keep_track is.
 KeepTrack = Callable[[object, dict[Any, Any], object], bool]

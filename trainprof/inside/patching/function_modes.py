@@ -22,8 +22,8 @@ class FunctionModes:
     """The modes that are on in the calling thread.
 
     Attributes:
-        depth: Asks how many there are. A call that one is asked about comes once more without it:
-            at 0 none is still to be asked.
+        depth: Asks how many. A call that one is asked about comes again without it: at 0 none is
+            still to be asked.
         dispatch_depth: Asks how many of the other kind there are, which see each operator.
         unseen: Within `unseen()` none that is asked about calls is.
     """
@@ -39,10 +39,7 @@ class FunctionModes:
         self.unseen: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
 
     def would_notice(self) -> bool:
-        """Whether one of the script's is on, which would see what a tensor is asked for.
-
-        torch's own for a default device stands below all others.
-        """
+        """Whether one of the script's is on; torch's own for a default device is below others."""
         depth = self.depth()
         if depth == 0:
             return False

@@ -141,11 +141,8 @@ def is_profiling() -> bool:
 class CompilerState:
     """Whether torch.compile is tracing through us; it is then to find nothing of ours.
 
-    Ask `COMPILER in modules and state.is_compiling()`: the first half costs next to nothing while
-    nobody has imported the compiler.
-
-    Attributes:
-        is_compiling: torch's own question, which its compiler answers while it traces.
+    Ask `COMPILER in modules and state.is_compiling()`, torch's own question: the first half costs
+    next to nothing while the compiler is not imported.
     """
 
     __slots__ = ("is_compiling",)
@@ -225,10 +222,7 @@ class Patcher:
                 self._set(place_owner, place_name, wrapper, held)
 
     def around_if_there(
-        self,
-        make: Callable[[Wrapped], Wrapped],
-        *places: tuple[Any, str],
-        inherited: bool = False,
+        self, make: Callable[[Wrapped], Wrapped], *places: tuple[Any, str], inherited: bool = False
     ) -> None:
         """Does as `around`; a missing hook point is reported, and the rest of the probe works."""
         try:

@@ -35,7 +35,9 @@ def of_object(thing: Any, name: str, default: Any = None) -> Any:
     if issubclass(type(thing), type):
         return inspect.getattr_static(thing, name, default)
     value = of_class(type(thing), name, _ABSENT)
-    if value is _ABSENT or not _comes_first(type(value)):
+    # Whether what the class has hides what the object has of its own.
+    hides = any(of_class(type(value), method) is not None for method in ("__set__", "__delete__"))
+    if value is _ABSENT or not (hides and of_class(type(value), "__get__") is not None):
         value = stored(thing).get(name, value)
     return default if value is _ABSENT else value
 
@@ -97,9 +99,3 @@ def _called_by(thing: Any) -> tuple[Any, Any]:
     if type(thing) is FunctionType:
         return thing, None
     return of_class(type(thing), "__call__"), thing
-
-
-def _comes_first(kind: type) -> bool:
-    """Whether what a class has by a name hides what an object has of its own."""
-    is_asked = of_class(kind, "__get__") is not None
-    return is_asked and any(of_class(kind, name) is not None for name in ("__set__", "__delete__"))

@@ -21,13 +21,14 @@ _AROUND: Final = "around"
 _ARRIVES_WITH: Final = {"hands_on": object}
 
 
+Run = Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]
+
+
 class StepAround:
     """What is done around steps in this process.
 
-    Attributes:
-        hands_on: Asks whether a call goes on as if nothing stood around it.
-        run: Makes a step: of torch's function, the arguments without a name, those with one.
-        hide_frame: As `hide_our_frame` does, for the function that stands in the class.
+    `hands_on` asks whether a call goes on as if nothing stood around it. `run` makes a step, of
+    torch's function and the arguments. `hide_frame` is `hide_our_frame`, which can be sent so.
     """
 
     __slots__ = ("hands_on", "hide_frame", "run")
@@ -35,7 +36,7 @@ class StepAround:
     def __init__(
         self,
         hands_on: Callable[[], bool],
-        run: Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any],
+        run: Run,
         hide_frame: Callable[[BaseException], None],
     ) -> None:
         self.hands_on, self.run, self.hide_frame = hands_on, run, hide_frame

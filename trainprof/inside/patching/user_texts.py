@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trainprof.inside.patching.static_lookup import stored
-from trainprof.record.plain_file import contents_of
+from trainprof.record.files import contents_of
 
 _LARGEST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 500

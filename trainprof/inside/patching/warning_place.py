@@ -15,11 +15,10 @@ REGISTRY = "__warningregistry__"
 
 
 class WarningPlaceProbe:
-    """Issues them anew there. Python code can say who is not to count as the caller; C code cannot.
+    """Issues them again there. Python code can say who does not count as the caller; C code cannot.
 
-    So the script's filters are asked once more, with the name of its own module, and which lines
-    have been warned about is kept where it would be kept without us. What they keep from being
-    shown of a module of ours is not seen here.
+    So the script's filters are asked again, with the name of its own module, and which lines have
+    been warned about is kept where it would be kept without us.
     """
 
     name = "warnings"

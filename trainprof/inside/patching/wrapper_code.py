@@ -32,10 +32,8 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
             hand on. It names it `original`, and calls it in return statements only, which may give
             the result a name: `return (result := original(...))`. Its `except` clauses hide our
             frame, and fall away with it.
-        original: A plain function: no closure, decorator or generator.
-
-    Raises:
-        NotWoven: If that is not so, or the source found is not that of the running code.
+        original: A plain function: no closure, decorator or generator. NotWoven is raised if it is
+            not, or its source is not that of the running code.
     """
     if not isinstance(original, FunctionType) or not isinstance(wrapper, FunctionType):
         raise NotWoven("not plain functions")

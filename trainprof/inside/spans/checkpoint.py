@@ -36,8 +36,7 @@ _WRAPPED_TYPES: Final = (FunctionType, BuiltinFunctionType)
 class CheckpointProbe:
     """Wraps torch's both under both their names, and those of libraries as they are met.
 
-    A library is looked for at the first step of an optimizer, and after each checkpoint: nothing
-    of ours waits for its import, and what it has saved before that is seen as its files are.
+    A library is looked for at the first step of an optimizer, and after each checkpoint.
     """
 
     name = "checkpoint"

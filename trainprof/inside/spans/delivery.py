@@ -34,7 +34,6 @@ class DeliveryProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-
         created = patcher.guarded(self._created)
         find_lost = patcher.guarded(self._find_lost)
         find_all_lost = patcher.guarded(self._find_all_lost)
@@ -71,11 +70,8 @@ class DeliveryProbe:
 
     def _created(self, iterator: Any, start: int) -> None:
         """Notes the workers; from now on tells how long their queue has nothing for us."""
-        loader, emit, end = (
-            self._loader.number_of(iterator),
-            self._session.emit,
-            self._session.now(),
-        )
+        emit, end = self._session.emit, self._session.now()
+        loader = self._loader.number_of(iterator)
         for number, worker in enumerate(getattr(iterator, "_workers", ())):
             if worker.pid is not None:
                 emit(_WORKER, start, end, loader, worker.pid, number + 1 & 255)

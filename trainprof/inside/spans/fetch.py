@@ -188,12 +188,10 @@ class _Fetcher:
     """What is kept of a fetcher, on it: it is torch's own object.
 
     Attributes:
-        worker: Whose it is: 0 is the process that trains, 1 the first worker.
+        worker: 0 in the process that trains, 1 in the first worker.
         loader: The id of the loader that a worker works for, else 0.
-        may_be_stamped: Its samples may be.
-        is_stamped: They are, at present.
-        collate_began_ns: When its collate function last began, which is the end of a fetch; 0 if it
-            has not since that was set.
+        may_be_stamped, is_stamped: Its samples may be, and are at present.
+        collate_began_ns: When its collate function began in this fetch, 0 if it has not.
     """
 
     worker: int

@@ -66,9 +66,7 @@ Begun = tuple[int, Counters]
 class UsageMeter:
     """Measures fetches of this process, on any thread, and records what it finds.
 
-    Args:
-        emit: The log's.
-        throttle_file: cpu.stat of the cgroup whose quota binds us, or None.
+    `throttle_file` is cpu.stat of the cgroup whose quota binds us, or None.
 
     Attributes:
         to_pass: How many of the next fetches are not to be measured; the caller counts them down,

@@ -214,13 +214,21 @@ class _Window:
 
 
 class _Filter:
-    """An entry of `warnings.filters` that ignores what the mode says, and tells who caused it."""
+    """An entry of `warnings.filters` that ignores what the mode says, and finds who caused it.
+
+    It stands for a compiled pattern, whose `match` Python calls with the text of each warning. Only
+    C code asks: the frame above is the one that the warning is put to. Where no warning had been
+    before, Python has just given that frame's module a registry, which is taken away again.
+    """
 
     def __init__(self, caught: Callable[[FrameType], None]) -> None:
-        self._pattern = _SyncText(caught)
-        self._entry = ("ignore", self._pattern, Warning, None, 0)
+        self._caught = caught
+        self._entry = ("ignore", self, Warning, None, 0)
         # Those in which it stands by us; the script may go back to any of them.
         self._lists: list[list[Any]] = []
+        self._is_on = True
+        modules = [stored(module) for module in list(sys.modules.values())]
+        self._had = {id(names) for names in modules if REGISTRY in names}
 
     def come_first(self) -> None:
         """Stands before what the script has put there, which might show or raise its warnings."""
@@ -231,31 +239,15 @@ class _Filter:
             self._lists.append(filters)  # type: ignore[arg-type]
 
     def take_away(self) -> None:
-        self._pattern.is_on = False
+        self._is_on = False
         for filters in self._lists:
             filters[:] = [entry for entry in filters if entry is not self._entry]
         self._lists.clear()
 
-
-class _SyncText:
-    """Stands for a compiled pattern, whose `match` Python calls with the text of each warning.
-
-    Only C code asks: the frame above is the one that the warning is put to. Where no warning had
-    been before, Python has just given that frame's module a registry, which is taken away again.
-    """
-
-    def __init__(self, caught: Callable[[FrameType], None]) -> None:
-        self._caught = caught
-        self.is_on = True
-        modules = [stored(module) for module in list(sys.modules.values())]
-        self._had = {id(names) for names in modules if REGISTRY in names}
-
     def match(self, text: str) -> bool:
         frame = sys._getframe(1)
-        if not self.is_on:
-            return False
         module = frame.f_globals
-        if not text.startswith((_SYNC, _NOTICE)):
+        if not self._is_on or not text.startswith((_SYNC, _NOTICE)):
             return False
         if id(module) not in self._had and set(module.get(REGISTRY, ())) <= {"version"}:
             module.pop(REGISTRY, None)

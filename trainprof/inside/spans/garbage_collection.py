@@ -24,8 +24,8 @@ class GarbageProbe:
     """Uses `gc.callbacks`.
 
     Python throws away what a callback raises, and runs the script's signal handlers wherever Python
-    code begins. So the callback is a generator that is sent what is told (a function could catch
-    nothing at its very beginning), and what a handler has raised in it is handed back.
+    code begins. So the callback is a generator (a function could catch nothing at its very
+    beginning), and what a handler has raised in it is handed back.
     """
 
     name = "gc"

@@ -51,10 +51,7 @@ class LoaderProbe:
 
     @property
     def creating(self) -> int:
-        """Id of the loader whose iterator this thread is making; a worker forked meanwhile has it.
-
-        0 where it makes none.
-        """
+        """Id of the loader whose iterator this thread, or that of its parent, is making, or 0."""
         return self._creating.get(get_ident(), 0)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -96,11 +93,7 @@ class LoaderProbe:
         return self._births.of(loader) or Birthplace(self._session.sites.find(frame))
 
     def watch_classes(self, patcher: Patcher, wrap: Callable[[type], None]) -> None:
-        """Calls `wrap` with each class of iterators that send work to processes, present and later.
-
-        Raises:
-            HookPointMissing: If there are none.
-        """
+        """Calls `wrap` with each class of iterators that have workers, present and later."""
 
         def wrap_if_it_sends(cls: type) -> None:
             if "_try_put_index" in vars(cls):

@@ -23,6 +23,7 @@ from trainprof.inside.patching.patcher import (
     uncounted,
 )
 from trainprof.inside.patching.step_wrapper import (
+    Run,
     StepAround,
     hooked_elsewhere,
     hooked_in,
@@ -109,7 +110,7 @@ class OptimizerProbe:
     def _wrap_step(self, hooked: Any) -> Wrapped:
         return step_around(hooked, self._around)
 
-    def _make_run(self) -> Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]:
+    def _make_run(self) -> Run:
         """Returns what makes a step, and records it."""
         session = self._session
         emit, now, numbers = session.emit, session.phase_now, self._numbers
@@ -146,11 +147,7 @@ class OptimizerProbe:
             let_dynamo_skip(uncounted(function))
         return made
 
-    def _limited(
-        self,
-        run: Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any],
-        before_step: Callable[[int], None],
-    ) -> Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]:
+    def _limited(self, run: Run, before_step: Callable[[int], None]) -> Run:
         limit, running = self._session.limit, self._running
 
         def limited(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,11 +180,10 @@ class OptimizerProbe:
                 type.__setattr__(cls, "step", wrapper)
 
     def _with_closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Sees to it that a step with a closure tells when it goes on to its update.
+        """Has it recorded when a step with a closure goes on to its update.
 
         torch's optimizers collect the tensors of each group in a method of their own, right behind
-        the call of the closure: a function around the closure itself is something that an optimizer
-        of the script's could notice.
+        the call of the closure. A function around that itself could be noticed.
         """
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:

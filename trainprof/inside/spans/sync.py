@@ -60,9 +60,7 @@ class _HostAlone:
 class _Chain:
     """Whether a device's values are read one right after another, by one thread.
 
-    Args:
-        now: The clock.
-        first: The clock that leaves a mark in the device's stream.
+    `first` is the clock that leaves a mark in the device's stream.
     """
 
     def __init__(self, now: Callable[[], int], first: Callable[[], int]) -> None:
@@ -104,8 +102,7 @@ class SyncProbe:
     """Wraps `item` and its like; on a host tensor they are counted, for they wait for nothing.
 
     torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out. Of
-    thousands a step no more are counted after a while: that would slow the script, and tell
-    nothing.
+    thousands a step no more are counted after a while: that would slow the script.
     """
 
     name = "sync"
@@ -135,11 +132,8 @@ class SyncProbe:
             )
             self._references[name] = getrefcount(vars(torch.Tensor).get(name))
         synchronize = recorded_after(session.wait_now, patcher.guarded(self._synchronized))
-        for module in (
-            torch.cuda,
-            getattr(torch, "accelerator", None),
-            getattr(torch, "xpu", None),
-        ):
+        for name in ("cuda", "accelerator", "xpu"):
+            module = torch.cuda if name == "cuda" else getattr(torch, name, None)
             if module is not None:
                 patcher.around_if_there(synchronize, (module, "synchronize"))
 

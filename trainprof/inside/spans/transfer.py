@@ -192,14 +192,16 @@ class TransferProbe:
     def _was_pinned(self, source: Any, site: int) -> bool:
         """Whether a tensor of the host's is pinned.
 
-        torch's profiler would show that we ask, and the script's own dispatch mode be called.
-        While there is either, that is said which was so at the same line before, and else nothing
-        against it.
+        torch's profiler would show that we ask, and a dispatch mode of the script's be called.
+        While there is either, what was so at the same line before counts, else that it is.
         """
         if is_profiling() or self._modes.dispatch_depth():
             return self._pinned.get(site, True)
-        self._pinned[site] = is_pinned = _is_pinned(source)
-        return is_pinned
+        try:
+            self._pinned[site] = bool(source.is_pinned())
+        except (RuntimeError, NotImplementedError):  # a device without pinned memory
+            self._pinned[site] = False
+        return self._pinned[site]
 
     def _note_device(self, device: Any) -> None:
         name = str(device)
@@ -268,10 +270,3 @@ def _end_of_call(line: str, begin: int) -> int:
 
 
 _TRANSFER, _PLACEMENT = int(Kind.TRANSFER), int(Kind.PLACEMENT)
-
-
-def _is_pinned(tensor: Any) -> bool:
-    try:
-        return bool(tensor.is_pinned())
-    except (RuntimeError, NotImplementedError):  # a device without pinned memory
-        return False

@@ -90,5 +90,4 @@ def globals_of(thread: int, code: CodeType) -> dict[str, Any] | None:
 
 
 def _frame_of(thread: int) -> Iterator[FrameType]:
-    """Yields the innermost frame of a thread, once asked to."""
     return map(itemgetter(thread), starmap(sys._current_frames, _ONCE))

@@ -43,11 +43,9 @@ class LastStacks:
         self.due_ns = 0
 
     def in_child(self) -> LastStacks:
-        """Returns a writer for a forked child, which has a file of its own."""
         return LastStacks(self._events, self._sites)
 
     def wait_s(self) -> float:
-        """Returns how long it is to the next sample."""
         return min(max(self.due_ns - perf_counter_ns(), 0) * 1e-9, _LONGEST_WAIT_S)
 
     def write(self, threads: Iterable[int] = ()) -> None:

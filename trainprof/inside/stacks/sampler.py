@@ -221,7 +221,6 @@ class _Sample:
     works: set[int] = field(default_factory=set)
 
     def flags(self, ident: int, *, is_running: bool) -> int:
-        """Returns the flags of a watched thread's LOOK record."""
         waits = LookFlag.WAITS if ident in self.waiting else 0
         runs = LookFlag.RUNS if is_running else 0
         operator = LookFlag.OPERATOR if runs and not waits and ident in self.by_torch else 0
@@ -284,7 +283,6 @@ class StackSampler:
         self._begin()
 
     def _watch(self) -> None:
-        """From now on the calling thread is sampled."""
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
             if not self._watched:
@@ -489,7 +487,6 @@ def _delay(times: CoreTimes) -> int:
 
 
 def why_not_here() -> str | None:
-    """Returns why threads cannot be sampled here, None if they can."""
     if sys.implementation.name != "cpython":
         return f"not on {sys.implementation.name}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():

@@ -6,5 +6,5 @@ import os
 
 
 def site_directory() -> str:
-    """Returns the directory to put first on PYTHONPATH: its sitecustomize starts the tracee."""
+    """Returns the directory to put first on PYTHONPATH: its sitecustomize starts the recording."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")

@@ -1,4 +1,4 @@
-"""Starts the tracee: `@profile`, and probes as soon as the script has imported torch."""
+"""Starts the recording: `@profile`, and probes as soon as the script has imported torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainprof.inside.start.import_hook import AfterImport
+from trainprof.record.files import too_few_open_files
 from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
-from trainprof.record.open_files import too_few_open_files
 
 if TYPE_CHECKING:
     from trainprof.inside.lines.probe import Lines
@@ -83,7 +83,7 @@ def _install_in_script(profile: object) -> None:
     sys.modules["__main__"].__dict__.setdefault("profile", profile)
 
 
-class Tracee:
+class ScriptProcess:
     """This process's part in a run. There is one, made by `start`."""
 
     def __init__(self, directory: str, options: dict[str, object]) -> None:
@@ -112,7 +112,6 @@ class Tracee:
             atexit.register(self._on_exit)
 
     def _time_lines(self) -> Lines | None:
-        """Returns what times lines, where that is asked for and line_profiler is to be had."""
         options = self._options.get("lines")
         words = getattr(sys, "orig_argv", ())
         if not isinstance(options, dict) or any(HELPER_OF_MULTIPROCESSING in w for w in words):
@@ -131,7 +130,6 @@ class Tracee:
         return None
 
     def _install_lines(self, lines: Lines) -> None:
-        """Lets lines be timed from the script's first on."""
         _install_in_script(lines.profile)
         callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
@@ -220,7 +218,7 @@ class Tracee:
         """Its children end by `os._exit`, behind finalizers of their own."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
-            util.register_after_fork(self, Tracee._await_end_of_child)
+            util.register_after_fork(self, ScriptProcess._await_end_of_child)
 
     def _await_end_of_child(self) -> None:
         util = sys.modules["multiprocessing.util"]
@@ -262,13 +260,13 @@ class Tracee:
 
 
 def start() -> None:
-    """Installs the tracee once per process; a second call (two site directories) does nothing."""
+    """Installs the hooks once per process; a second call (two site directories) does nothing."""
     directory = os.environ.get(ENV_DIRECTORY)
-    if not directory or hasattr(start, "tracee"):
+    if not directory or hasattr(start, "process"):
         return
-    tracee = Tracee(directory, _options())
-    start.tracee = tracee  # type: ignore[attr-defined]
-    tracee.install()
+    process = ScriptProcess(directory, _options())
+    start.process = process  # type: ignore[attr-defined]
+    process.install()
 
 
 def _working_directory() -> str:

@@ -15,18 +15,17 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
 from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.loading.known_length import known_length
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, heirs, hide_our_frame, loaded
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
 from trainprof.record.schema import Kind
-
-Wrapped = Callable[..., Any]
 
 # Fewer batches would show too few shapes, more would tell no more.
 FEWEST_KEPT: Final = 8
@@ -75,11 +74,9 @@ class FreeDataProbe:
         self._epochs: dict[int, _Epoch] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        dataloader: Any = sys.modules.get("torch.utils.data.dataloader")
-        self._base: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
-        self._multi: Any = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-        if self._base is None or self._multi is None:
-            raise HookPointMissing("torch.utils.data.dataloader has not the iterators we know")
+        dataloader = loaded("torch.utils.data.dataloader")
+        self._base: Any = dataloader._BaseDataLoaderIter
+        self._multi: Any = dataloader._MultiProcessingDataLoaderIter
         self._torch, self._patcher, self._session = torch, patcher, session
         self._iterable = dataloader._DatasetKind.Iterable
         self._loader.on_new_iterator.append(patcher.guarded(self._entered))
@@ -149,7 +146,6 @@ class FreeDataProbe:
         return epoch.is_free and type(iterator) is self._multi
 
     def _create_without_workers(self, iterator: Any, loader: Any) -> None:
-        """Does what torch's own `__init__` does, but for starting workers."""
         self._base.__init__(iterator, loader)
         iterator._prefetch_factor = loader.prefetch_factor
         iterator._in_order = getattr(loader, "in_order", True)
@@ -300,6 +296,7 @@ class _Source:
         return self.batches[next(self._turn) % len(self.batches)]
 
 
+@dataclass(slots=True)
 class _Epoch:
     """An iterator's present epoch.
 
@@ -310,16 +307,13 @@ class _Epoch:
         expected: Batches drawn from the sampler and not delivered yet; None without workers.
     """
 
-    __slots__ = ("expected", "is_for_training", "is_free", "is_inside", "source")
-
-    def __init__(self, source: _Source) -> None:
-        self.source = source
-        self.is_for_training = True
-        self.is_free = self.is_inside = False
-        self.expected: int | None = None
+    source: _Source
+    is_for_training: bool = True
+    is_free: bool = False
+    is_inside: bool = False
+    expected: int | None = None
 
     def begin(self, *, is_learning: bool) -> None:
-        """Begins with gradients on or off."""
         self.is_for_training = is_learning
         self.is_free = is_learning and self.source.is_ready
 
@@ -327,7 +321,7 @@ class _Epoch:
 def _tasks(iterator: Any) -> int | None:
     """Returns how many batches were ordered and not delivered; None where none are ordered."""
     tasks = getattr(iterator, "_task_info", None)
-    return len(tasks) if tasks is not None else None
+    return None if tasks is None else len(tasks)
 
 
 def _draw(iterator: Any) -> bool:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from trainprof.inside.limits.limit import is_loader_worker
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame, loaded
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
-
-Wrapped = Callable[..., Any]
 
 
 class LoaderAloneProbe:
@@ -36,10 +33,8 @@ class LoaderAloneProbe:
         self._is_waiting = True
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        dataloader: Any = sys.modules.get("torch.utils.data.dataloader")
-        self._base: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
-        if self._base is None:
-            raise HookPointMissing("torch.utils.data.dataloader has no _BaseDataLoaderIter")
+        dataloader = loaded("torch.utils.data.dataloader")
+        self._base = dataloader._BaseDataLoaderIter
         self._session, self._iterate = session, dataloader.DataLoader.__iter__
         self._loader.on_new_iterator.append(patcher.guarded(self._entered))
         is_learning, loaders = torch.is_grad_enabled, self._loaders
@@ -78,7 +73,6 @@ class LoaderAloneProbe:
         return False
 
     def _draw(self, take: Wrapped, iterator: Any) -> None:
-        """Takes the batches, and ends the run."""
         loader = self._loaders[id(iterator)]
         self._notes.apply("data", "alone")
         drawn = in_epoch = 0

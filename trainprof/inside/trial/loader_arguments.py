@@ -17,11 +17,9 @@ from typing import Any, Final
 
 from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.patching.function_modes import FunctionModes
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, heirs, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, heirs, hide_our_frame, loaded
 from trainprof.inside.session import Session
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
-
-Wrapped = Callable[..., Any]
 
 WORKERS: Final = "num_workers"
 # Arguments that mean nothing without workers.
@@ -45,10 +43,7 @@ class LoaderOverridesProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
-        dataloader = sys.modules.get("torch.utils.data.dataloader")
-        base = getattr(dataloader, "DataLoader", None)
-        if base is None:
-            raise HookPointMissing("torch.utils.data.dataloader has no DataLoader")
+        base: Any = loaded("torch.utils.data.dataloader").DataLoader
         override, done = patcher.guarded(self._override), self._done
         keep_drawing = patcher.guarded(self._keep_drawing)
         this_frame = sys._getframe
@@ -129,7 +124,6 @@ class LoaderOverridesProbe:
 
 
 def arguments_at(site: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is asked for the loaders of one line."""
     return {
         name: value[site] if isinstance(value, Mapping) else value
         for name, value in asked.items()

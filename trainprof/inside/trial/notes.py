@@ -49,7 +49,6 @@ class TrialNotes:
             self._write()
 
     def take_back(self, name: str, why: str) -> None:
-        """Notes that what was applied does not hold any more."""
         self._applied.pop(name, None)
         self._refused[name] = why
         self._write()

@@ -8,11 +8,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, hide_our_frame
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame, loaded
 from trainprof.inside.session import Session
 from trainprof.inside.trial.notes import TrialNotes
-
-Wrapped = Callable[..., Any]
 
 THREADS: Final = "torch_threads"
 PRECISION: Final = "float32_matmul_precision"
@@ -97,13 +95,11 @@ class OptimizerSettingsProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        module: Any = sys.modules.get("torch.optim.optimizer")
-        if module is None:
-            raise HookPointMissing("torch.optim.optimizer is not loaded")
+        module = loaded("torch.optim.optimizer")
         self._base = module.Optimizer
-        built, loaded = patcher.guarded(self._built), patcher.guarded(self._loaded)
-        patcher.around(_called_after(built), (module.Optimizer, "__init__"))
-        patcher.around(_called_after(loaded), (module.Optimizer, "load_state_dict"))
+        for name, after in (("__init__", self._built), ("load_state_dict", self._loaded)):
+            make = _called_after(patcher.guarded(after))
+            patcher.around(make, (module.Optimizer, name))
 
     def _built(self, optimizer: Any) -> None:
         """Changes an optimizer that has its parameters by now; its constructor goes on after us."""

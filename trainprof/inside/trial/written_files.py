@@ -13,16 +13,11 @@ from typing import Any, Final
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events of Python's that change files, and which of their arguments are paths.
+_FIRST: Final = ("os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
 _CHANGES: Final = {
-    "os.remove": (0,),
+    **dict.fromkeys((*_FIRST, "sqlite3.connect"), (0,)),
+    **dict.fromkeys(("os.link", "os.symlink"), (1,)),
     "os.rename": (0, 1),
-    "os.rmdir": (0,),
-    "os.mkdir": (0,),
-    "os.truncate": (0,),
-    "os.link": (1,),
-    "os.symlink": (1,),
-    "shutil.rmtree": (0,),
-    "sqlite3.connect": (0,),
 }
 _MOST: Final = 200
 _OF_KERNEL: Final = ("/dev/", "/proc/", "/sys/")

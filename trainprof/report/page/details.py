@@ -11,10 +11,9 @@ from rich.text import Text
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.run import Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.report.page.sections import outlier_sentence, why_not_measured
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import label_of
+from trainprof.report.text.ledger import LOADING_KEYS, label_of
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -48,7 +47,7 @@ def command_details(summary: RunSummary, page: Page) -> list[Text]:
 def phase_details(summary: RunSummary, page: Page) -> list[Text]:
     """Before, during and after training; the parts of `other`; data loading as a whole."""
     phases, ledger = summary.phases, summary.ledger
-    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADER_KEYS)
+    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADING_KEYS)
     whole = percent(share_of(loading_s, ledger.wall_s))
     lines = page.labelled(
         "Phases",

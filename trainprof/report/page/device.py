@@ -105,7 +105,8 @@ def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
         columns.append((device, [values[label] for label in labels]))
     unit, written = _in_seconds(columns[0][1]) if len(columns) == 1 else ("", [])
     shares = [(device.name, _in_percent(values)) for device, values in columns]
-    if any(_is_estimated(device) for device, _ in parts):
+    # Its driver tells what marks do not: very likely, and no more sure.
+    if any(is_known(device.kernel_share) for device, _ in parts):
         labels[-1] = _AT_LEAST
     return IdleTable([*labels, _TOTAL], unit, written, shares)
 
@@ -154,11 +155,6 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
 def interval(shares: Sequence[float]) -> str:
     """Returns bounds as one share where they are written alike: "31 %", "24 % to 87 %"."""
     return " to ".join(dict.fromkeys(percent(share) for share in shares))
-
-
-def _is_estimated(device: Device) -> bool:
-    """Whether its driver tells what marks do not: very likely, and no more sure."""
-    return is_known(device.kernel_share)
 
 
 def _more(device: Device) -> list[str]:

@@ -41,6 +41,7 @@ from trainprof.report.text.ending import (
 from trainprof.report.text.layout import GAP_CELLS, Page, written
 from trainprof.report.text.ledger import (
     FRAME_LINES,
+    LOADING_KEYS,
     ledger_lines,
     ledger_table,
     parts_of,
@@ -62,7 +63,7 @@ Section = Callable[[RunSummary, Page], list[Text]]
 
 _LEVEL_STYLES: Final = {"highly": "bold red", "moderately": "bold yellow", "not": "bold green"}
 _BOTTLENECK_KEYS: Final = {
-    "data": ("loader_start", "first_batch", "data_wait", "loader_end"),
+    "data": LOADING_KEYS,
     "transfer": ("transfer",),
     "compute": ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad"),
     "host": ("other", "gc"),
@@ -95,7 +96,9 @@ def render(
         below = [*next_section(summary, page), *_saved(summary, page)]
         return written([*_ending(summary, page), *BLANK, *below], page, color=color)
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
-    room = _line_budget(page) - len(above) - FRAME_LINES - len(BLANK)
+    # A narrower page gets as many more lines as its lines are shorter.
+    budget = SHORT_PAGE_LINES * PAGE_CELLS // min(max(page.width, 1), PAGE_CELLS)
+    room = budget - len(above) - FRAME_LINES - len(BLANK)
     findings = findings_section(summary, page, None if verbose else room * 2 // 3)
     room -= len(findings) + (len(BLANK) if findings else 0)
     # In addition to those lines: it stands for what on a CPU the ledger tells alone.
@@ -119,11 +122,6 @@ def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = Tru
     """Returns the page's first lines alone: how the run ended and how far it got."""
     page = Page(width=width, unicode=unicode, verbose=False)
     return written(_ending(with_safe_text(summary), page), page, color=color)
-
-
-def _line_budget(page: Page) -> int:
-    """A narrower page gets as many more lines as its lines are shorter."""
-    return SHORT_PAGE_LINES * PAGE_CELLS // min(max(page.width, 1), PAGE_CELLS)
 
 
 def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.stacks.hot_lines import WORKER_THREAD
 from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
 from trainprof.analysis.summary.levels import MODERATE_SHARE
 from trainprof.analysis.summary.loader import Loader
@@ -353,24 +352,18 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
 
 def _loader_columns(loaders: Sequence[Loader]) -> list[Column]:
     waits = [loader.wait_s for loader in loaders]
+    counts = ["?" if x.num_workers is None else str(x.num_workers) for x in loaders]
+    firsts = [x.first_batch_s for x in loaders]
     return [
         Column("Loader", [loader.site for loader in loaders], is_number=False, gives_way=True),
         Column("used for", [loader.role for loader in loaders], is_number=False),
-        Column("workers", [_worker_count(loader) for loader in loaders], dropped=4),
+        Column("workers", counts, dropped=4),
         Column("batches", [count(loader.iterations) for loader in loaders], dropped=2),
         Column("wait mean", [seconds(wait.mean) if wait else NOT_MEASURED for wait in waits]),
         Column("p95", [seconds(wait.p95) if wait else "" for wait in waits], dropped=1),
         Column("max", [seconds(wait.max) if wait else "" for wait in waits], dropped=5),
-        Column("1st mean", [_first_batch(loader) for loader in loaders], dropped=3),
+        Column("1st mean", [seconds(x.mean) if x else NOT_MEASURED for x in firsts], dropped=3),
     ]
-
-
-def _worker_count(loader: Loader) -> str:
-    return "?" if loader.num_workers is None else str(loader.num_workers)
-
-
-def _first_batch(loader: Loader) -> str:
-    return seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED
 
 
 def _compilation(compilation: Compilation, page: Page) -> list[str]:
@@ -448,7 +441,7 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def _named(line: HottestLine, page: Page, names_part: bool) -> str:
     """Returns the line with its share, and the part where the line stands in several."""
-    who = " of each worker" if line.thread == WORKER_THREAD else ""
+    who = " of each worker" if line.thread == "worker" else ""
     part = f" ({line.part.replace('_', ' ')})" if names_part else ""
     return f"{page.site(line.site)} {line.function}{part} {_share_words(line)}{who}"
 

@@ -17,6 +17,7 @@ _UNTOLD_WAITS: Final = ("sleep", "lock", "network")
 # Of the time asleep: below, what other threads ran is of no account.
 _OTHERS_FROM_SHARE: Final = 0.2
 _GAP: Final = "  "
+_INDENT: Final = 2
 _BAR_STYLE: Final = "cyan"
 _PERCENT_CELLS: Final = len("100.0 %")
 _WIDEST_BAR: Final = 40
@@ -45,7 +46,7 @@ def making_parts(fetch: Fetch) -> list[BatchPart]:
         "running": "running (on a core)",
         "runnable": "waiting for a free core",
         "throttled": "stopped by the CPU quota",
-        "reading": _words_of_reading(fetch),
+        "reading": "reading from disk" if was_read(fetch) else "waiting for I/O",
         "asleep": _words_of_sleep(fetch),
     }
     seconds = {
@@ -114,10 +115,6 @@ def named(parts: Iterable[BatchPart], name: str) -> BatchPart | None:
     return next((part for part in parts if part.name == name), None)
 
 
-def _words_of_reading(fetch: Fetch) -> str:
-    return "reading from disk" if was_read(fetch) else "waiting for I/O"
-
-
 def _words_of_sleep(fetch: Fetch) -> str:
     waits = [*_UNTOLD_WAITS]
     if fetch.reading_s is None and (fetch.read_bytes is None or was_read(fetch)):
@@ -174,7 +171,7 @@ class _BarRow:
     is_whole: bool
 
 
-def batch_bars(groups: Sequence[BatchGroup], page: Page, *, indent: int = 2) -> list[Text]:
+def batch_bars(groups: Sequence[BatchGroup], page: Page) -> list[Text]:
     """Returns a line for each part; a group is in one unit and may have a line for its whole."""
     shown = [group for group in groups if group.parts]
     if not shown:
@@ -182,11 +179,11 @@ def batch_bars(groups: Sequence[BatchGroup], page: Page, *, indent: int = 2) -> 
     rows = [row for group in shown for row in _bar_rows(group)]
     label = max(cell_len(row.label) for row in rows)
     seconds = max(cell_len(row.seconds) for row in rows)
-    taken = indent + label + 3 * len(_GAP) + seconds + _PERCENT_CELLS
+    taken = _INDENT + label + 3 * len(_GAP) + seconds + _PERCENT_CELLS
     width = min(page.width - taken, _WIDEST_BAR)
     if width < _SHORTEST_BAR:
-        return [line for row in rows for line in page.paragraph(_in_words(row), indent=indent)]
-    return [_bar_line(row, page, (indent, label, width, seconds)) for row in rows]
+        return [line for row in rows for line in page.paragraph(_in_words(row), indent=_INDENT)]
+    return [_bar_line(row, page, (label, width, seconds)) for row in rows]
 
 
 def folded(parts: Sequence[BatchPart], least_share: float) -> list[BatchPart]:
@@ -223,13 +220,13 @@ def _bar_rows(group: BatchGroup) -> list[_BarRow]:
     return [_BarRow(group.title, 0.0, total, "", is_whole=True), *rows]
 
 
-def _bar_line(row: _BarRow, page: Page, cells: tuple[int, int, int, int]) -> Text:
-    indent, label, width, seconds = cells
+def _bar_line(row: _BarRow, page: Page, cells: tuple[int, int, int]) -> Text:
+    label, width, seconds = cells
     drawing = page.text(bar(row.share, width), _BAR_STYLE)
     words = page.text(row.label, "bold" if row.is_whole else "")
     numbers = f"{row.seconds:>{seconds}}{_GAP}{row.percent:>{_PERCENT_CELLS}}"
     return Text.assemble(
-        " " * indent,
+        " " * _INDENT,
         words,
         " " * (label - words.cell_len) + _GAP,
         drawing,

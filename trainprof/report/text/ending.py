@@ -10,7 +10,6 @@ from typing import Final
 from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.run import Exit, Run, Stood
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.report.text.units import byte_count, count, counted, is_known, seconds, three_digits
 
 # Of training: with as much of it the script's own count of steps a second is another one.
@@ -44,7 +43,7 @@ def progress(summary: RunSummary) -> list[str]:
     """Returns steps, epochs and throughput as far as they are known."""
     training = summary.training
     # Only a loader tells epochs: without one "0 epochs" would be no truth.
-    has_loader = any(loader.role == TRAINING for loader in summary.loaders)
+    has_loader = any(loader.role == "training" for loader in summary.loaders)
     epochs = [counted(training.epochs, "epoch")] if training.epochs or has_loader else []
     parts = [counted(training.steps, "step"), *epochs]
     rate = steps_per_second(summary)

@@ -64,15 +64,15 @@ class Page:
         return plain if self.verbose else safe_text.clip_start(plain, self.width // 2)
 
     def labelled(
-        self, label: str, fragments: Iterable[str], *, separator: str = ", ", style: str = "bold"
+        self, label: str, fragments: Iterable[str], *, separator: str = ", "
     ) -> list[Text]:
         """Returns fragments in a row after a label; full lines are broken between fragments."""
-        head = self.text(label.ljust(LABEL_CELLS), style)
+        head = self.text(label.ljust(LABEL_CELLS), "bold")
         return self._flow(head, fragments, separator, LABEL_CELLS)
 
-    def sentence(self, fragments: Iterable[str], *, separator: str = ", ") -> list[Text]:
+    def sentence(self, fragments: Iterable[str]) -> list[Text]:
         """Returns fragments in a row from the left edge, later lines indented by two."""
-        return self._flow(Text(), fragments, separator, 2)
+        return self._flow(Text(), fragments, ", ", 2)
 
     def paragraph(self, content: str, *, style: str = "", indent: int = 0) -> list[Text]:
         """Returns a text broken between words."""
@@ -96,19 +96,16 @@ class Page:
         below = Text.assemble(line, no_wrap=True, overflow="ignore")
         return [*self.labelled(label, [opening]), below]
 
-    def table(self, columns: Sequence[Column], *, indent: int = 0) -> list[Text]:
+    def table(self, columns: Sequence[Column]) -> list[Text]:
         """Returns a heading and the rows; columns give way until it fits."""
-        fitting = _fitting(
-            [self._safe(column) for column in columns], max(self.width - indent, _NARROWEST)
-        )
+        fitting = _fitting([*map(self._safe, columns)], max(self.width, _NARROWEST))
         widths = [_natural_width(column) for column in fitting]
         heading = _row([column.header for column in fitting], fitting, widths)
         rows = [
             _row([column.cells[index] for column in fitting], fitting, widths)
             for index in range(len(columns[0].cells))
         ]
-        margin = " " * indent
-        return [Text(margin + heading, "bold"), *(Text(margin + row) for row in rows)]
+        return [Text(heading, "bold"), *map(Text, rows)]
 
     def _flow(
         self, head: Text, fragments: Iterable[str], separator: str, indent: int

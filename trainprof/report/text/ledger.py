@@ -22,6 +22,7 @@ from trainprof.report.text.units import (
 )
 
 FOLD_BELOW_SHARE: Final = 0.005
+LOADING_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 # A row of this share of the wall time is worth a line of its own, whatever else must give way.
 MATTERS_FROM_SHARE: Final = 0.05
 
@@ -193,9 +194,9 @@ def _parts(summary: RunSummary) -> list[LedgerPart]:
     groups = [(renamed.get(keys[0], label), keys) for label, keys in groups]
     if merged:
         groups.append((DEVICE_LABEL, merged))
-    device_s = _device_seconds(summary)
+    seconds = run_s, step_s, _device_seconds(summary)
     parts = [
-        LedgerPart(keys, label, *(_sum_of(each, keys) for each in (run_s, step_s, device_s)))
+        LedgerPart(keys, label, *(sum(x.get(key, 0.0) for key in keys) for x in seconds))
         for label, keys in groups
     ]
     missing_s = summary.ledger.wall_s - sum(run_s.values())
@@ -281,10 +282,6 @@ def _percent(tenths: int) -> str:
 
 def _known(seconds: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in seconds.items() if is_known(value)}
-
-
-def _sum_of(seconds: Mapping[str, float], keys: Iterable[str]) -> float:
-    return sum(seconds.get(key, 0.0) for key in keys)
 
 
 def _in_order(keys: set[str]) -> list[str]:

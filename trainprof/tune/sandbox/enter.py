@@ -175,14 +175,7 @@ def directories_to_overlay(
 
 
 def enter(spec: Mapping[str, Any]) -> None:
-    """Makes the sandbox around this process.
-
-    Args:
-        spec: As `sandbox.Sandbox.words` gives it.
-
-    Raises:
-        OSError: If the kernel refuses a part of it.
-    """
+    """Makes the sandbox around this process; `spec`: as `sandbox.Sandbox.words` has it."""
     system = _System()
     system.unshare()
     system.mount(None, "/", None, MS_REC | MS_PRIVATE)

@@ -68,9 +68,8 @@ class Sandbox:
     def words(self, scratch: Path, record: Path) -> tuple[str, ...]:
         """Returns the command that runs another one in the sandbox of a trial.
 
-        Args:
-            scratch: An empty directory, for what the trial writes; beside it a directory CACHES.
-            record: The run directory, which alone is written to in earnest.
+        `scratch`, empty, takes what it writes, with a directory CACHES next to it; `record` alone
+        is written to in earnest.
         """
         return _words(
             overlays=self.overlays,
@@ -90,14 +89,10 @@ def words_without_sandbox(cwd: Path) -> tuple[str, ...]:
 
 
 def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
-    """Finds out what trials can write to, and tests that it stays as it is.
+    """Finds out what trials can write to, and tests in `directory` that it stays as it is.
 
-    Args:
-        directory: An absolute one that will hold what trials write, for a test.
-        words: The command that is tuned: paths in it are looked at first.
-
-    Raises:
-        NoSandbox: With the reason why the kernel cannot keep trials from the user's files.
+    Paths in `words`, the command that is tuned, are looked at first. Raises NoSandbox with the
+    reason why the kernel cannot keep trials from the user's files.
     """
     if sys.platform != "linux":
         raise _no_sandbox("it takes Linux")
@@ -224,13 +219,7 @@ def remove_tree(path: Path) -> None:
 
 
 def scratch_directory(scratch: Path, cwd: Path, *, but_for: Path) -> Path:
-    """Makes a working directory for a trial: small files copied, the rest linked.
-
-    Args:
-        scratch: An empty directory.
-        cwd: The user's working directory.
-        but_for: An entry that is left out: the runs' own.
-    """
+    """Makes `scratch` a copy of `cwd` but for an entry: small files copied, the rest linked."""
     left = _MOST_COPIED_BYTES
     with os.scandir(cwd) as entries:
         for entry in entries:

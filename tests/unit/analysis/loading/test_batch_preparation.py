@@ -55,8 +55,8 @@ def worker(main: FakeRun, pid: int, number: int, loader: int) -> FakeRun:
 
 def summary(tmp_path: Path, run: FakeRun, *workers: FakeRun, **manifest: Any) -> RunSummary:
     directory = run.write(tmp_path, **manifest)
-    for number, one in enumerate(workers):
-        (directory.events / f"{one.pid}-{number}.events").write_bytes(one.log_bytes())
+    for number, log in enumerate(workers):
+        (directory.events / f"{log.pid}-{number}.events").write_bytes(log.log_bytes())
     return summarize(directory)
 
 
@@ -97,11 +97,11 @@ def test_a_workers_row(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=2)
     workers = [worker(run, 11 + number, number, loader) for number in range(2)]
-    for number, one in enumerate(workers):
-        one.passes_time(2 * MS)
+    for number, log in enumerate(workers):
+        log.passes_time(2 * MS)
         for _ in range(3):
             fetch(
-                one,
+                log,
                 (number + 1) * 10 * MS,
                 cpu=4 * MS,
                 delay_us=1000,
@@ -112,11 +112,11 @@ def test_a_workers_row(tmp_path):
     run.iterate(loader)
     run.next(loader, 80 * MS)
     training_end = run.now
-    found = fetch_of(summary(tmp_path, run, *workers).loaders[0])
-    assert (found.n, found.measured, found.samples) == (6, 6, 24)
-    assert found.cpu_s == pytest.approx(0.024)
-    assert (found.read_bytes, found.major_faults, found.batch_bytes) == (6 * 8192, 6, 256)
-    first, second = found.per_worker
+    fetches = fetch_of(summary(tmp_path, run, *workers).loaders[0])
+    assert (fetches.n, fetches.measured, fetches.samples) == (6, 6, 24)
+    assert fetches.cpu_s == pytest.approx(0.024)
+    assert (fetches.read_bytes, fetches.major_faults, fetches.batch_bytes) == (6 * 8192, 6, 256)
+    first, second = fetches.per_worker
     assert (first["worker"], first["pid"], first["n"]) == (0, 11, 3)
     assert (first["running_s"], first["runnable_s"], first["asleep_s"]) == pytest.approx(
         (0.012, 0.003, 0.015)
@@ -130,14 +130,14 @@ def test_a_workers_row(tmp_path):
 def test_a_fetch_before_any_pass_spoils_no_share(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=1)
-    one = worker(run, 11, 0, loader)
-    one.now -= 1000
-    fetch(one, 500, flags=1)
-    one.now = run.now
+    log = worker(run, 11, 0, loader)
+    log.now -= 1000
+    fetch(log, 500, flags=1)
+    log.now = run.now
     run.iterate(loader)
-    fetch(one, 10 * MS, flags=1)
+    fetch(log, 10 * MS, flags=1)
     run.next(loader, 20 * MS)
-    [row] = fetch_of(summary(tmp_path, run, one).loaders[0]).per_worker
+    [row] = fetch_of(summary(tmp_path, run, log).loaders[0]).per_worker
     assert row["busy_share"] == pytest.approx(0.5, rel=0.01)
 
 
@@ -156,9 +156,9 @@ def test_delays_are_no_loaders(tmp_path):
                 fetch(run, 10 * MS, delay_us=loaders[1])
             run.learn(optimizer)
         run.stop(number)
-    [found] = summary(tmp_path, run).loaders
-    assert found.passes == 2
-    assert fetch_of(found).runnable_s == pytest.approx(8 * loaders[1] * 1e-6)
+    [row] = summary(tmp_path, run).loaders
+    assert row.passes == 2
+    assert fetch_of(row).runnable_s == pytest.approx(8 * loaders[1] * 1e-6)
 
 
 # Slow samples
@@ -169,29 +169,29 @@ def test_slow_samples_are_listed_slowest_first_with_their_worker(tmp_path):
     loader = run.loader(num_workers=2)
     workers = [worker(run, 11 + number, number, loader) for number in range(2)]
     slow = [((7, 3 * MS), (8, 9 * MS)), ((57, 5 * MS),)]
-    for number, one in enumerate(workers):
-        fetch(one, 20 * MS, slow=slow[number], flags=number + 1)
+    for number, log in enumerate(workers):
+        fetch(log, 20 * MS, slow=slow[number], flags=number + 1)
     training(run, loader)
     options = {"slow_samples": 2}
-    [one] = summary(tmp_path, run, *workers, options=options).loaders
-    found = fetch_of(one).slow_samples
-    assert [(x["index"], x["seconds"], x["worker"], x["pid"]) for x in found] == [
+    [log] = summary(tmp_path, run, *workers, options=options).loaders
+    samples = fetch_of(log).slow_samples
+    assert [(x["index"], x["seconds"], x["worker"], x["pid"]) for x in samples] == [
         (8, 0.009, 0, 11),
         (57, 0.005, 1, 12),
     ]
-    assert found[0]["at_s"] == pytest.approx(3 * MS / 1e9)
+    assert samples[0]["at_s"] == pytest.approx(3 * MS / 1e9)
 
 
 def test_how_long_its_fetch_was_kept_from_the_cores_is_told_of_a_slow_sample(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=1)
-    one = worker(run, 11, 0, loader)
-    fetch(one, 20 * MS, slow=((7, 3 * MS),), flags=1)
-    fetch(one, 20 * MS, slow=((8, 9 * MS),), flags=1, delay_us=6000)
-    fetch(one, 20 * MS, slow=((9, 5 * MS),), flags=1, delay_us=6000)
+    log = worker(run, 11, 0, loader)
+    fetch(log, 20 * MS, slow=((7, 3 * MS),), flags=1)
+    fetch(log, 20 * MS, slow=((8, 9 * MS),), flags=1, delay_us=6000)
+    fetch(log, 20 * MS, slow=((9, 5 * MS),), flags=1, delay_us=6000)
     training(run, loader)
-    found = fetch_of(summary(tmp_path, run, one).loaders[0]).slow_samples
-    assert [(x["index"], x["kept_off_s"]) for x in found] == [(8, 0.006), (9, 0.005), (7, 0.0)]
+    samples = fetch_of(summary(tmp_path, run, log).loaders[0]).slow_samples
+    assert [(x["index"], x["kept_off_s"]) for x in samples] == [(8, 0.006), (9, 0.005), (7, 0.0)]
 
 
 def test_a_sample_without_an_index_is_known_by_its_place(tmp_path):
@@ -227,9 +227,9 @@ def test_samples_of_a_loader_in_a_dataset_are_its_own(tmp_path):
 def test_samples_of_another_thread_are_those_of_its_fetch(tmp_path):
     """Two loaders, each consumed by a thread, at once."""
     run = FakeRun()
-    one, other, optimizer = run.loader(1), run.loader(2), run.optimizer()
+    first, other, optimizer = run.loader(1), run.loader(2), run.optimizer()
     begin = run.now
-    for thread, loader in enumerate((one, other)):
+    for thread, loader in enumerate((first, other)):
         run.now, run.thread = begin + thread, thread
         run.iterate(loader)
         for number in range(3):
@@ -237,9 +237,9 @@ def test_samples_of_another_thread_are_those_of_its_fetch(tmp_path):
                 fetch(run, 10 * MS, slow=((100 * thread + number, 4 * MS),))
             if thread == 0:
                 run.learn(optimizer)
-    found = {x.id: fetch_of(x).slow_samples for x in summary(tmp_path, run).loaders}
-    assert {x["index"] for x in found[one]} == {0, 1, 2}
-    assert {x["index"] for x in found[other]} == {100, 101, 102}
+    samples = {x.id: fetch_of(x).slow_samples for x in summary(tmp_path, run).loaders}
+    assert {x["index"] for x in samples[first]} == {0, 1, 2}
+    assert {x["index"] for x in samples[other]} == {100, 101, 102}
 
 
 def test_a_script_that_executes_itself_anew_keeps_its_figures(tmp_path):
@@ -259,11 +259,11 @@ def test_a_script_that_executes_itself_anew_keeps_its_figures(tmp_path):
     training(first, 2, batches=1)
     directory = second.write(tmp_path)
     (directory.events / f"{first.pid}-1.events").write_bytes(first.log_bytes())
-    found = next(x for x in summarize(directory).loaders if x.fetch)
-    assert found.site == "train.py:2"
-    assert (fetch_of(found).n, fetch_of(found).measured) == (3, 3)
-    assert fetch_of(found).running_s == pytest.approx(0.012)
-    assert len(fetch_of(found).slow_samples) == 3
+    row = next(x for x in summarize(directory).loaders if x.fetch)
+    assert row.site == "train.py:2"
+    assert (fetch_of(row).n, fetch_of(row).measured) == (3, 3)
+    assert fetch_of(row).running_s == pytest.approx(0.012)
+    assert len(fetch_of(row).slow_samples) == 3
 
 
 # What the supervisor's samples add
@@ -306,16 +306,16 @@ def test_details_of_any_content_do_not_stop_the_analysis(tmp_path, seed):
     run = FakeRun()
     loader = run.loader(num_workers=2)
     workers = [worker(run, 11 + number, number, loader) for number in range(2)]
-    for one in workers:
+    for log in workers:
         for _ in range(20):
-            fetch(one, chance.randrange(1, 10 * MS), cpu=chance.randrange(MS), flags=1)
+            fetch(log, chance.randrange(1, 10 * MS), cpu=chance.randrange(MS), flags=1)
     training(run, loader, 30)
-    for one in (run, *workers):
+    for log in (run, *workers):
         for _ in range(300):
-            start = chance.choice([run.start, run.now, chance.getrandbits(64), one.now])
+            start = chance.choice([run.start, run.now, chance.getrandbits(64), log.now])
             start += chance.randrange(-100, 100)
             end = chance.choice([start, start + chance.randrange(MS), chance.getrandbits(64)])
-            one.records.append(
+            log.records.append(
                 RECORD.pack(
                     chance.choice(DETAILS),
                     chance.getrandbits(8),
@@ -326,10 +326,10 @@ def test_details_of_any_content_do_not_stop_the_analysis(tmp_path, seed):
                     chance.getrandbits(chance.choice([4, 33, 64])),
                 )
             )
-    found = summary(tmp_path, run, *workers)
-    assert found.training.steps == 30
-    assert sum(fetch_of(x).n for x in found.loaders if x.fetch) <= 40
-    assert json.dumps(asdict(found), allow_nan=False)
+    damaged = summary(tmp_path, run, *workers)
+    assert damaged.training.steps == 30
+    assert sum(fetch_of(x).n for x in damaged.loaders if x.fetch) <= 40
+    assert json.dumps(asdict(damaged), allow_nan=False)
 
 
 @pytest.mark.parametrize(("is_inside", "is_noted"), [(True, False), (False, False), (False, True)])

@@ -86,12 +86,12 @@ def test_totals_stand_for_all_fetches():
     """Every second one measured, all alike."""
     measured = np.array([1.0, 0.0] * 50)
     cpu = np.where(measured > 0, 4.0 * MS, np.nan)
-    found = usage_of(
+    usage = usage_of(
         table(100, stands_for=2 * measured, cpu_ns=cpu, process_cpu_ns=cpu, read_bytes=cpu)
     )
-    assert (found.running_s, found.asleep_s) == pytest.approx((0.4, 0.6))
-    assert found.read_bytes == 100 * 4 * MS
-    assert found.measured == 50
+    assert (usage.running_s, usage.asleep_s) == pytest.approx((0.4, 0.6))
+    assert usage.read_bytes == 100 * 4 * MS
+    assert usage.measured == 50
 
 
 LONG, MIDDLING, SHORT = 40 * MS, 4 * MS, MS // 10
@@ -128,11 +128,11 @@ def test_fetches_that_come_in_a_pattern_are_told_as_they_are(
     assert set(weights) > {0, ONE_OF_SHORT}
     computes = wall < max(pattern)
     cpu = np.where(weight > 0, np.where(computes, wall, 0.0), np.nan)
-    found = usage_of(
+    usage = usage_of(
         table(len(wall), wall_ns=wall, stands_for=weight, cpu_ns=cpu, process_cpu_ns=cpu)
     )
-    assert found.running_s == pytest.approx(wall[computes].sum() / 1e9, rel=0.05)
-    assert found.running_s + found.asleep_s == pytest.approx(wall.sum() / 1e9)
+    assert usage.running_s == pytest.approx(wall[computes].sum() / 1e9, rel=0.05)
+    assert usage.running_s + usage.asleep_s == pytest.approx(wall.sum() / 1e9)
 
 
 def a_number(lowest: float = 0) -> st.SearchStrategy[float]:
@@ -159,7 +159,7 @@ def test_the_five_parts_are_the_wall_time_whatever_was_recorded(rows: list[tuple
     wall, weight, cpu, process, delay, throttled, reading = map(np.array, zip(*rows, strict=True))
     # What was measured at all has both clocks.
     weight = np.where(np.isnan(cpu) | np.isnan(process), 0, weight)
-    found = usage_of(
+    usage = usage_of(
         table(
             len(rows),
             wall_ns=wall,
@@ -171,7 +171,7 @@ def test_the_five_parts_are_the_wall_time_whatever_was_recorded(rows: list[tuple
             reading_ns=reading,
         )
     )
-    parts = [getattr(found, name) for name in PARTS]
+    parts = [getattr(usage, name) for name in PARTS]
     if not (weight > 0).any():
         assert parts == [None] * 5
         return
@@ -283,14 +283,14 @@ def test_frequent_samples_stand_for_all_of_a_process():
         {"t_ns": 45, "states": ["D"]},
         {"t_ns": 46},
     ]
-    found = StateSamples.of({6, 7, 8, 9}, ticks, lines)
-    t_ns, is_waiting = found.of_process(7)
+    samples = StateSamples.of({6, 7, 8, 9}, ticks, lines)
+    t_ns, is_waiting = samples.of_process(7)
     assert (t_ns.tolist(), is_waiting.tolist()) == ([30], [True])
-    t_ns, is_waiting = found.of_process(8)
+    t_ns, is_waiting = samples.of_process(8)
     assert (t_ns.tolist(), is_waiting.tolist()) == ([30, 40], [False, False])
-    t_ns, is_waiting = found.of_process(6)  # of an older run
+    t_ns, is_waiting = samples.of_process(6)  # of an older run
     assert (t_ns.tolist(), is_waiting.tolist()) == ([50], [True])
-    assert [len(part) for part in found.of_process(9)] == [0, 0]
+    assert [len(part) for part in samples.of_process(9)] == [0, 0]
     assert len(StateSamples.of(set(), [], []).pid) == 0
 
 

@@ -25,13 +25,13 @@ def test_the_processes_of_a_worker_are_joined_by_its_number() -> None:
     first = summaries.worker(1, 0.1, 10, busy=0.5, running=1.0) | {"pid": 11}
     later = summaries.worker(1, 0.3, 10, busy=1.0, running=1.0) | {"pid": 12}
     alone = summaries.worker(0, 0.2, 10, busy=0.25, running=1.0)
-    zero, one = worker_totals([first, alone, later])
-    assert (zero.number, one.number) == (0, 1)
-    assert one.figures["n"] == 20
-    assert one.mean_s == pytest.approx(0.2)
-    assert one.figures["running_s"] == pytest.approx(4.0)
+    zero, first_worker = worker_totals([first, alone, later])
+    assert (zero.number, first_worker.number) == (0, 1)
+    assert first_worker.figures["n"] == 20
+    assert first_worker.mean_s == pytest.approx(0.2)
+    assert first_worker.figures["running_s"] == pytest.approx(4.0)
     # It was busy for 1 s of 2 and 3 s of 3.
-    assert one.busy_share == pytest.approx(4 / 5)
+    assert first_worker.busy_share == pytest.approx(4 / 5)
 
 
 def test_the_process_that_trains_has_no_number_and_comes_first() -> None:
@@ -97,5 +97,5 @@ def test_samples_that_are_slow_for_the_part_of_the_data_they_begin(
 def test_without_a_typical_sample_none_is_unusual(typical: float | None) -> None:
     made = fetch(typical_sample_s=typical, slow_samples=[*slow(9.0), {}, None])
     assert unusual_samples(made) == []
-    told = replace(made, typical_sample_s=0.1)
-    assert len(unusual_samples(told)) == 1
+    with_a_typical_sample = replace(made, typical_sample_s=0.1)
+    assert len(unusual_samples(with_a_typical_sample)) == 1

@@ -110,8 +110,8 @@ def in_two_phases(planted: Planted, share: float) -> RunContext:
     return replace(plain, summary=summary, training_s=longer_s, feeding=[part])
 
 
-def only(case: RunContext) -> Finding:
-    [finding] = diagnose(case).findings
+def only(context: RunContext) -> Finding:
+    [finding] = diagnose(context).findings
     return finding
 
 
@@ -133,48 +133,51 @@ def test_steps_gain_no_more_than_those_take_that_are_fed(
     assert (part.id, part.of_steps) == (whole.id, True)
     assert whole.predicted_speedup is not None
     assert part.predicted_speedup is not None
-    for told, alone in zip(part.predicted_speedup, whole.predicted_speedup, strict=True):
-        assert told <= times_without(share)
-        assert told == pytest.approx(1 / (1 - share * (1 - 1 / alone)), rel=0.02)
+    for end, alone in zip(part.predicted_speedup, whole.predicted_speedup, strict=True):
+        assert end <= times_without(share)
+        assert end == pytest.approx(1 / (1 - share * (1 - 1 / alone)), rel=0.02)
     alone = whole.evidence[LIKELY]
     assert part.evidence[LIKELY] == pytest.approx(1 / (1 - share * (1 - 1 / alone)), rel=0.02)
     assert part.recoverable_s == pytest.approx(whole.recoverable_s, rel=0.15)
 
 
 def test_all_of_these_together_gain_no_more_than_each_part_takes() -> None:
-    case = in_two_phases(Planted(fetch_s=0.05, compute_s=0.01), 0.5)
-    loading = only(case)
+    context = in_two_phases(Planted(fetch_s=0.05, compute_s=0.01), 0.5)
+    loading = only(context)
     assert loading.predicted_speedup is not None
     other = replace(loading, id="python_in_loop", evidence={}, change={}, of_steps=False)
-    python = replace(other, recoverable_s=0.1 * case.training_s, predicted_speedup=[1.0, 1 / 0.9])
-    both = together(case, [loading, python])
+    python = replace(
+        other, recoverable_s=0.1 * context.training_s, predicted_speedup=[1.0, 1 / 0.9]
+    )
+    both = together(context, [loading, python])
     assert both is not None
     assert loading.predicted_speedup[1] < both < 1 / (0.5 - 0.1)
 
 
 def test_python_of_steps_that_others_feed_is_not_put_on_its_batches() -> None:
-    case = in_two_phases(Planted(workers=1, fetch_s=0.05, compute_s=0.04), 0.25)
-    gain = of_python(case, 0.4 * case.training_s)
+    context = in_two_phases(Planted(workers=1, fetch_s=0.05, compute_s=0.04), 0.25)
+    gain = of_python(context, 0.4 * context.training_s)
     assert gain is not None
     assert gain.likely == pytest.approx(1 / 0.6)
 
 
-@pytest.mark.parametrize(("one", "other", "all_of_them"), [(0.3, 0.2, 0.5), (0.6, 0.39, 1.0)])
-def test_the_forecast_of_loaders_by_turns(one: float, other: float, all_of_them: float) -> None:
+@pytest.mark.parametrize(("share", "other", "all_of_them"), [(0.3, 0.2, 0.5), (0.6, 0.39, 1.0)])
+def test_the_forecast_of_loaders_by_turns(share: float, other: float, all_of_them: float) -> None:
     both = [Planted(fetch_s=0.05, compute_s=0.01, passes=1) for _ in range(2)]
     both[1].loader = replace(both[1].loader, id=1, site="train.py:50")
-    case = case_of(*both)
-    training = replace(case.summary.training, iterations=400, steps=400)
-    case = replace(case, summary=replace(case.summary, training=training))
+    context = case_of(*both)
+    training = replace(context.summary.training, iterations=400, steps=400)
+    context = replace(context, summary=replace(context.summary, training=training))
     settings = [replace(x.inputs.setting, workers=4) for x in both]
 
     def forecast(*of_each: float) -> Any:
         feeding = [
-            replace(fed, steps_share=x) for fed, x in zip(case.feeding, of_each, strict=True)
+            replace(loader, steps_share=x)
+            for loader, x in zip(context.feeding, of_each, strict=True)
         ]
-        return LoaderForecast(case, modelled(feeding)).speedup(settings)
+        return LoaderForecast(context, modelled(feeding)).speedup(settings)
 
-    whole, part = forecast(1.0, 1.0), forecast(one, other)
+    whole, part = forecast(1.0, 1.0), forecast(share, other)
     for end in ("low", "mid", "high"):
         expected = 1 / (1 - all_of_them * (1 - 1 / whole.at(end)))
         assert part.at(end) == pytest.approx(expected)

@@ -16,10 +16,10 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
 
 
-def _built_again(run: FakeRun, loader: int, **facts: Any) -> int:
+def _built_again(run: FakeRun, loader: int, **metadata: Any) -> int:
     """Returns the id of a loader built by the same line while something holds on to the first."""
-    told = json.loads(run.texts[loader - 1][1])
-    return run.text(Topic.LOADER, {**told, "serial": told.get("serial", 1) + 1, **facts})
+    known = json.loads(run.texts[loader - 1][1])
+    return run.text(Topic.LOADER, {**known, "serial": known.get("serial", 1) + 1, **metadata})
 
 
 def _found(summary: Any) -> list[tuple[str, str, int, int]]:
@@ -34,21 +34,21 @@ def test_a_loader_built_anew_for_each_evaluation_is_one_loader(tmp_path):
         run.train_pass(train, optimizer, 4)
         run.evaluation_pass(evaluating, 3)
         evaluating = _built_again(run, evaluating)
-    found = run.summary(tmp_path)
-    assert _found(found) == [
+    summary = run.summary(tmp_path)
+    assert _found(summary) == [
         ("train.py:10", "training", 3, 12),
         ("train.py:10", "evaluation", 3, 9),
     ]
-    assert found.evaluation.loaders == [found.loaders[1].id]
-    assert (found.evaluation.iterations, found.evaluation.passes) == (9, 3)
-    evaluations = [x for x in found.epochs if x.stage == "evaluation"]
+    assert summary.evaluation.loaders == [summary.loaders[1].id]
+    assert (summary.evaluation.iterations, summary.evaluation.passes) == (9, 3)
+    evaluations = [x for x in summary.epochs if x.stage == "evaluation"]
     assert [(x.index, x.loader) for x in evaluations] == [
-        (i, found.loaders[1].id) for i in range(3)
+        (i, summary.loaders[1].id) for i in range(3)
     ]
 
 
 @pytest.mark.parametrize(
-    ("line", "facts", "of_training", "of_evaluation"),
+    ("line", "metadata", "of_training", "of_evaluation"),
     [
         (10, {}, ["evaluation"], ["training"]),
         (10, {"serial": 2, "sampler": "SequentialSampler"}, ["evaluation"], ["training"]),
@@ -59,10 +59,10 @@ def test_a_loader_built_anew_for_each_evaluation_is_one_loader(tmp_path):
         (10, {"takes": ["dataset"], "call_ends_at": [10, 30]}, ["evaluation"], ["training"]),
     ],
 )
-def test_what_else_a_line_builds(tmp_path, line, facts, of_training, of_evaluation):
+def test_what_else_a_line_builds(tmp_path, line, metadata, of_training, of_evaluation):
     run = FakeRun()
     train = run.loader(10, length=4, takes=["dataset"], call_ends_at=[10, 30])
-    validation, optimizer = run.loader(line, length=3, **facts), run.optimizer()
+    validation, optimizer = run.loader(line, length=3, **metadata), run.optimizer()
     for _ in range(2):
         run.train_pass(train, optimizer, 4)
         run.evaluation_pass(validation, 3)
@@ -76,8 +76,8 @@ def test_a_line_that_builds_several_for_training(tmp_path, serial, also):
     """One after the other they are one that is recreated with other arguments."""
     run = FakeRun()
     optimizer = run.optimizer()
-    for facts in ({"serial": 1, "batch_size": 8}, {"serial": serial, "batch_size": 16}):
-        run.train_pass(run.loader(10, **facts), optimizer, 4)
+    for metadata in ({"serial": 1, "batch_size": 8}, {"serial": serial, "batch_size": 16}):
+        run.train_pass(run.loader(10, **metadata), optimizer, 4)
     assert [x.also_builds for x in run.summary(tmp_path).loaders] == [also, also]
 
 
@@ -108,14 +108,14 @@ def test_how_many_datasets_loaders_built_anew_had(tmp_path, numbers, datasets, i
         run.mark(Kind.LOADER_BUILT, site=loader, value=number)
         run.train_pass(loader, optimizer, 4)
         loader = _built_again(run, loader) if is_held else loader
-    (found,) = run.summary(tmp_path).loaders
-    assert (found.built, found.datasets, found.passes) == (4, datasets, 4)
-    assert found.is_rebuilt
-    assert found.is_of_new_parts is is_new
+    (row,) = run.summary(tmp_path).loaders
+    assert (row.built, row.datasets, row.passes) == (4, datasets, 4)
+    assert row.is_rebuilt
+    assert row.is_of_new_parts is is_new
 
 
 @pytest.mark.parametrize(
-    ("facts", "uses", "iterations"),
+    ("metadata", "uses", "iterations"),
     [
         pytest.param({}, "ab ab", [2, 2, 2], id="they take turns"),
         pytest.param({"length": 9}, "ab", [1, 1, 1], id="another length"),
@@ -124,11 +124,11 @@ def test_how_many_datasets_loaders_built_anew_had(tmp_path, numbers, datasets, i
         pytest.param({}, "a b", [2, 2], id="one after the other"),
     ],
 )
-def test_which_loaders_of_one_line_are_kept_apart(tmp_path, facts, uses, iterations):
+def test_which_loaders_of_one_line_are_kept_apart(tmp_path, metadata, uses, iterations):
     run = FakeRun()
     train, optimizer = run.loader(10), run.optimizer()
     first = run.loader(20, length=3)
-    loaders = {"a": first, "b": _built_again(run, first, **facts)}
+    loaders = {"a": first, "b": _built_again(run, first, **metadata)}
     for used in uses.split():
         run.train_pass(train, optimizer, 4)
         for letter in used:
@@ -165,25 +165,25 @@ def test_fetches_of_workers_go_to_the_first_of_loaders_built_anew(tmp_path):
 
 def test_training_loaders_of_one_line_that_are_zipped_are_kept_apart(tmp_path):
     run = FakeRun()
-    one, optimizer = run.loader(10), run.optimizer()
-    other = _built_again(run, one)
+    first, optimizer = run.loader(10), run.optimizer()
+    other = _built_again(run, first)
     for _ in range(3):
-        run.iterate(one)
+        run.iterate(first)
         run.iterate(other)
         for _ in range(4):
-            run.next(one)
+            run.next(first)
             run.next(other)
             run.learn(optimizer)
-        run.stop(one)
+        run.stop(first)
         run.stop(other)
     assert _found(run.summary(tmp_path)) == [("train.py:10", "training", 3, 12)] * 2
 
 
 def test_ids_are_renumbered_wherever_they_stand():
     ids = np.array([9, 2, 7, 0, 2, 4_000_000_000], dtype=np.uint32)
-    found = renumbered(ids, {9: 3, 2: 1})
-    assert found.tolist() == [3, 1, 7, 0, 1, 4_000_000_000]
-    assert found.dtype == np.uint32
+    again = renumbered(ids, {9: 3, 2: 1})
+    assert again.tolist() == [3, 1, 7, 0, 1, 4_000_000_000]
+    assert again.dtype == np.uint32
     assert renumbered(ids, {}) is ids
 
 
@@ -232,8 +232,8 @@ def test_an_epoch_has_the_waits_of_loaders_that_are_zipped_to_its_own(tmp_path):
             run.passes_time(3 * MS)
         run.learn(optimizer)
     run.stop(images)
-    found = run.summary(tmp_path)
-    alone, both = (x for x in found.epochs if x.stage == "training")
+    summary = run.summary(tmp_path)
+    alone, both = (x for x in summary.epochs if x.stage == "training")
     assert alone.data_wait_s == pytest.approx(3 * 100e-6)
     assert both.loader == images
     assert both.data_wait_s == pytest.approx(5 * (0.001 + 0.005))
@@ -255,16 +255,16 @@ def test_a_resumed_loader_has_a_first_batch_all_the_same(tmp_path):
         run.next(loader, wait)
         run.learn(optimizer)
     run.stop(loader)
-    found = run.summary(tmp_path)
-    (entry,) = found.loaders
+    summary = run.summary(tmp_path)
+    (entry,) = summary.loaders
     assert (entry.passes, entry.first_batch_s.n, entry.wait_s.n) == (2, 2, 3)
-    assert found.epochs[1].first_batch_s == pytest.approx(9e-3)
-    assert found.ledger.seconds["first_batch"] == pytest.approx(9.1e-3)
+    assert summary.epochs[1].first_batch_s == pytest.approx(9e-3)
+    assert summary.ledger.seconds["first_batch"] == pytest.approx(9.1e-3)
 
 
-def _over_parts(tmp_path, lengths, **facts):
+def _over_parts(tmp_path, lengths, **metadata):
     run = FakeRun()
-    first, optimizer = run.loader(10, **facts), run.optimizer()
+    first, optimizer = run.loader(10, **metadata), run.optimizer()
     for number, length in enumerate(lengths):
         loader = _built_again(run, first, length=length, dataset_length=8 * length, serial=number)
         run.mark(Kind.LOADER_BUILT, site=loader, value=number + 1)
@@ -273,11 +273,11 @@ def _over_parts(tmp_path, lengths, **facts):
 
 
 def test_many_loaders_over_parts_of_the_data_are_one(tmp_path):
-    (found,) = _over_parts(tmp_path, [4, 6, 5, 7, 4], num_workers=2)
-    assert (found.passes, found.iterations, found.built, found.datasets) == (5, 26, 5, 5)
-    assert found.is_of_new_parts
-    assert found.length is None
-    assert found.draws_all is None
+    (row,) = _over_parts(tmp_path, [4, 6, 5, 7, 4], num_workers=2)
+    assert (row.passes, row.iterations, row.built, row.datasets) == (5, 26, 5, 5)
+    assert row.is_of_new_parts
+    assert row.length is None
+    assert row.draws_all is None
 
 
 @pytest.mark.parametrize("lengths", [[4, 6, 5], [4, 6, 4, 6, 4]])

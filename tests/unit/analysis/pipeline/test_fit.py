@@ -237,8 +237,8 @@ def test_how_many_workers_are_at_work_beside_each_batch(tmp_path: Path) -> None:
     inputs = recorded(tmp_path, passes, persistent_workers=True)
     assert inputs.workers_busy is not None
     expected = []
-    for one in passes:
-        truth = PlayedIterator(one)
+    for planted_epoch in passes:
+        truth = PlayedIterator(planted_epoch)
         truth.play()
         asks = [*truth.called[1:], truth.now]
         for number, (handed, asked) in enumerate(zip(truth.handed, asks, strict=True)):

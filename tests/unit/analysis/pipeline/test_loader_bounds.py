@@ -10,7 +10,7 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.loading.loader_summary import MAX_BOUNDS, with_bounds
-from trainprof.analysis.pipeline.bounds import PipelineInputs, Setting
+from trainprof.analysis.pipeline.bounds import COMPUTE, LATENCY, PipelineInputs, Setting
 from trainprof.analysis.pipeline.bounds import bound_of as bound_of_pipeline
 from trainprof.analysis.pipeline.fit import MAX_BATCHES, LoaderModel, model_of, shortened
 from trainprof.analysis.pipeline.model import Pipeline
@@ -41,19 +41,21 @@ def inputs(
     )
 
 
-def bound_of(found: PipelineInputs | None) -> LoaderBound | None:
-    (loader,) = with_bounds([summaries.loader("a.py:1", bound=None)], lambda _: model_of(found))
+def bound_of(given: PipelineInputs | None) -> LoaderBound | None:
+    (loader,) = with_bounds([summaries.loader("a.py:1", bound=None)], lambda _: model_of(given))
     return loader.bound
 
 
 def test_batches_made_between_the_steps_bound_them() -> None:
     bound = bound_of(inputs())
     assert bound is not None
-    assert bound.by == "one worker's latency"
-    assert bound.step_s == pytest.approx(0.04)
-    assert bound.measured_step_s == pytest.approx(0.04)
-    assert bound.parts_s["compute"] == pytest.approx(0.01)
+    assert bound.by == LATENCY
+    assert (bound.step_s, bound.measured_step_s) == pytest.approx((0.04, 0.04))
+    assert bound.parts_s[COMPUTE] == pytest.approx(0.01)
     assert sum(bound.parts_s.values()) == pytest.approx(bound.step_s)
+    enough = bound_of(inputs(workers=2, fetch_s=0.01, compute_s=0.03, wait_s=0.0))
+    assert enough is not None
+    assert enough.by == COMPUTE
 
 
 def test_no_limit_lies_above_what_the_run_came_to() -> None:
@@ -61,14 +63,7 @@ def test_no_limit_lies_above_what_the_run_came_to() -> None:
     bound = bound_of(inputs(wait_s=0.029, compute_s=0.001))
     assert bound is not None
     assert bound.measured_step_s == pytest.approx(0.03)
-    assert max(bound.limits_s.values()) <= bound.measured_step_s
-    assert bound.step_s > bound.measured_step_s
-
-
-def test_two_workers_that_give_enough_leave_it_to_computing() -> None:
-    bound = bound_of(inputs(workers=2, fetch_s=0.01, compute_s=0.03, wait_s=0.0))
-    assert bound is not None
-    assert bound.by == "compute"
+    assert max(bound.limits_s.values()) <= bound.measured_step_s < bound.step_s
 
 
 @pytest.mark.parametrize(("cores", "by"), [(2.0, "CPU"), (8.0, "receive in the main process")])
@@ -88,15 +83,18 @@ def test_a_main_process_that_is_kept_from_the_cores_is_bound_by_them(cores: floa
     assert bound.name == by
 
 
-def test_a_model_of_another_pace_than_was_measured_is_not_believed() -> None:
-    assert bound_of(inputs(wait_s=0.049)) is not None
-    assert bound_of(inputs(wait_s=0.051)) is None
-
-
-def test_few_batches_bound_nothing() -> None:
-    assert bound_of(inputs(batches=20)) is not None
-    assert bound_of(inputs(batches=19)) is None
-    assert bound_of(None) is None
+@pytest.mark.parametrize(
+    ("given", "is_believed"),
+    [
+        (inputs(wait_s=0.049), True),
+        (inputs(wait_s=0.051), False),  # of another pace than was measured
+        (inputs(batches=20), True),
+        (inputs(batches=19), False),
+        (None, False),
+    ],
+)
+def test_when_the_model_is_believed(given: PipelineInputs | None, is_believed: bool) -> None:
+    assert (bound_of(given) is not None) is is_believed
 
 
 def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
@@ -113,11 +111,11 @@ def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
     validation = [loader(number, role="evaluation") for number in range(10, 20)]
     brief = loader(98, iterations=19)
     peeked = loader(99, role="other")
-    found = with_bounds([*validation, loader(1), brief, peeked], known_of)
+    bounded = with_bounds([*validation, loader(1), brief, peeked], known_of)
     assert asked == [1, 19, 18, 17]
     assert len(asked) == MAX_BOUNDS
-    assert sorted(one.id for one in found if one.bound) == sorted(asked)
-    assert [one.id for one in found] == [*range(10, 20), 1, 98, 99]
+    assert sorted(row.id for row in bounded if row.bound) == sorted(asked)
+    assert [row.id for row in bounded] == [*range(10, 20), 1, 98, 99]
 
 
 @pytest.mark.parametrize(
@@ -142,16 +140,12 @@ def test_a_long_recording_is_played_in_part(
     assert part.fetch_s[0] >= batches * (passes - 1) - kept
 
 
-def test_the_only_pass_of_a_long_run_is_played_from_its_end() -> None:
+def test_of_the_only_epoch_of_a_long_run_the_end_is_played() -> None:
     """What it began with, an empty cache, does not come again."""
     long = inputs(20 * MAX_BATCHES)
     part = shortened(replace(long, fetch_s=np.arange(20.0 * MAX_BATCHES)))
     assert part.fetch_s[-1] == 20 * MAX_BATCHES - 1
     assert len(part.fetch_s) == MAX_BATCHES
-
-
-def test_a_pass_that_was_cut_off_stays_as_long_as_it_was() -> None:
-    cut = replace(inputs(100), batches=1_000_000)
-    assert shortened(cut).batches == 100
-    long = replace(inputs(2 * MAX_BATCHES), batches=1_000_000)
-    assert shortened(long).batches == MAX_BATCHES
+    # One that was cut off stays as long as it was.
+    for batches, kept in ((100, 100), (2 * MAX_BATCHES, MAX_BATCHES)):
+        assert shortened(replace(inputs(batches), batches=1_000_000)).batches == kept

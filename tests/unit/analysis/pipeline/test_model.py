@@ -240,10 +240,10 @@ def test_batches_made_ahead_hide_one_slow_batch_as_far_as_they_reach():
 
 
 def test_two_workers_share_one_core():
-    one = constant(200, fetch=6.0, compute=0.0, compute_cores=0.0, workers=1, cores=1.0)
-    assert steady_step(one) == pytest.approx(6.0)
-    assert steady_step(replace(one, workers=2)) == pytest.approx(6.0)
-    assert steady_step(replace(one, workers=2, cores=2.0)) == pytest.approx(3.0)
+    alone = constant(200, fetch=6.0, compute=0.0, compute_cores=0.0, workers=1, cores=1.0)
+    assert steady_step(alone) == pytest.approx(6.0)
+    assert steady_step(replace(alone, workers=2)) == pytest.approx(6.0)
+    assert steady_step(replace(alone, workers=2, cores=2.0)) == pytest.approx(3.0)
 
 
 def test_sleepers_do_not_share_a_core():

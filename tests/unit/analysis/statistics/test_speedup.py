@@ -31,90 +31,84 @@ def even(mean_s: float, count: int = 100) -> Pace:
 def rates(side: int, planted: float, pairs: int = PAIRS, **noise: float) -> dict[str, float]:
     """Share of each verdict over pairs of simulated runs."""
     random = np.random.default_rng(17)
-    told = [
+    verdicts = [
         speed_up(
             [pace(random, **noise) for _ in range(side)],
             [pace(random, level=1 + planted, **noise) for _ in range(side)],
         ).verdict
         for _ in range(pairs)
     ]
-    return {name: told.count(name) / pairs for name in (FASTER, SLOWER, NO_VISIBLE_DIFFERENCE)}
+    return {name: verdicts.count(name) / pairs for name in (FASTER, SLOWER, NO_VISIBLE_DIFFERENCE)}
 
 
 def test_a_speed_up_is_by_how_many_times_as_many_steps_are_made() -> None:
-    found = speed_up([even(0.100)], [even(0.080)])
-    assert found.mid == pytest.approx(1.25)
-    assert found.verdict == FASTER
-    assert found.low is not None
-    assert found.high is not None
+    ratio = speed_up([even(0.100)], [even(0.080)])
+    assert ratio.mid == pytest.approx(1.25)
+    assert ratio.verdict == FASTER
+    assert ratio.low is not None
+    assert ratio.high is not None
     # Steps without noise leave what runs differ by.
-    assert found.low == pytest.approx(1.25 / (1 + LEAST_CHANCE))
-    assert found.high == pytest.approx(1.25 * (1 + LEAST_CHANCE))
+    assert ratio.low == pytest.approx(1.25 / (1 + LEAST_CHANCE))
+    assert ratio.high == pytest.approx(1.25 * (1 + LEAST_CHANCE))
 
 
 def test_swapped_sides_give_the_inverse() -> None:
     random = np.random.default_rng(0)
-    one, other = pace(random), pace(random, level=1.2)
-    forth, back = speed_up([one], [other]), speed_up([other], [one])
+    first, other = pace(random), pace(random, level=1.2)
+    forth, back = speed_up([first], [other]), speed_up([other], [first])
     assert forth.mid is not None
     assert back.mid is not None
     assert forth.mid * back.mid == pytest.approx(1)
     assert (forth.verdict, back.verdict) == (SLOWER, FASTER)
 
 
-def test_equal_pairs_give_false_alarms_in_one_of_twenty_at_most() -> None:
-    told = rates(1, 0.0, run_noise=0.01)
-    assert told[FASTER] + told[SLOWER] <= 0.05
-
-
-def test_equal_groups_give_false_alarms_in_one_of_twenty_at_most() -> None:
-    told = rates(3, 0.0, run_noise=0.03, count=100)
-    assert told[FASTER] + told[SLOWER] <= 0.05
-
-
-def test_two_equal_runs_each_give_false_alarms_in_one_of_twenty_at_most() -> None:
-    told = rates(side=2, planted=0)
-    assert told[FASTER] + told[SLOWER] <= 0.05
+@pytest.mark.parametrize(
+    ("side", "noise"),
+    [(1, {"run_noise": 0.01}), (3, {"run_noise": 0.03, "count": 100}), (2, {})],
+)
+def test_equal_runs_give_false_alarms_in_one_of_twenty_at_most(
+    side: int, noise: dict[str, float]
+) -> None:
+    verdicts = rates(side, 0.0, **noise)
+    assert verdicts[FASTER] + verdicts[SLOWER] <= 0.05
 
 
 def test_two_runs_each_are_never_less_sure_than_one() -> None:
     alone, twice = (rates(side=side, planted=0.05)[SLOWER] for side in (1, 2))
     assert twice > alone > 0.5
     # Where those of one side agree by luck, and those of the other do not.
-    found = speed_up([even(0.100), even(0.104)], [even(0.060), even(0.060)])
+    pair = speed_up([even(0.100), even(0.104)], [even(0.060), even(0.060)])
     single = speed_up([even(0.102)], [even(0.060)])
-    assert found.low is not None
-    assert found.high is not None
+    assert pair.low is not None
+    assert pair.high is not None
     assert single.low is not None
     assert single.high is not None
-    assert found.high / found.low < 1.2
-    assert found.high / found.low > single.high / single.low
+    assert pair.high / pair.low < 1.2
+    assert pair.high / pair.low > single.high / single.low
 
 
 def test_of_two_runs_each_the_machine_tells_how_far_they_may_be_apart() -> None:
     """By hand: 0.2 is known as if by four runs; the two that were measured agree to the digit."""
     base = [replace(even(0.100), wandering=0.2) for _ in range(2)]
-    found = speed_up(base, [even(0.050), even(0.050)])
+    pair = speed_up(base, [even(0.050), even(0.050)])
     known = (math.log(1.2) / 1.959964) ** 2 / 2
     half = 2.306004 * math.sqrt(3 / 4 * known)  # Student's t of eight degrees of freedom
     # A side of more runs tells its own spread; that of two is as uncertain as before.
     more = speed_up([*base, *base], [even(0.050), even(0.050)])
     assert more.low is not None
-    assert found.low is not None
-    assert found.low < more.low < 2 < 1.2 * more.low
-    assert found.low == pytest.approx(2 * math.exp(-half), rel=1e-4)
-    assert found.high == pytest.approx(2 * math.exp(half), rel=1e-4)
+    assert pair.low is not None
+    assert pair.low < more.low < 2 < 1.2 * more.low
+    assert pair.low == pytest.approx(2 * math.exp(-half), rel=1e-4)
+    assert pair.high == pytest.approx(2 * math.exp(half), rel=1e-4)
 
 
-def test_a_planted_slow_down_by_five_percent_is_found_by_three_runs_each() -> None:
-    told = rates(3, 0.05, pairs=100)
-    assert told[SLOWER] >= 0.9
-    assert told[FASTER] == 0
-
-
-def test_a_pair_finds_it_too_where_runs_differ_by_half_a_percent() -> None:
-    told = rates(1, 0.05, run_noise=0.005, noise=0.03, alike=0.5)
-    assert told[SLOWER] >= 0.9
+@pytest.mark.parametrize(
+    ("side", "noise"), [(3, {}), (1, {"run_noise": 0.005, "noise": 0.03, "alike": 0.5})]
+)
+def test_a_planted_slow_down_by_five_percent_is_found(side: int, noise: dict[str, float]) -> None:
+    verdicts = rates(side, 0.05, pairs=100, **noise)
+    assert verdicts[SLOWER] >= 0.9
+    assert verdicts[FASTER] == 0
 
 
 def test_a_difference_smaller_than_chance_is_not_told_by_a_pair_but_by_groups() -> None:
@@ -122,26 +116,26 @@ def test_a_difference_smaller_than_chance_is_not_told_by_a_pair_but_by_groups() 
     assert speed_up([even(0.100)], [even(0.102)]).verdict == NO_VISIBLE_DIFFERENCE
     base = [even(0.100 * factor) for factor in (0.999, 1.0, 1.001)]
     other = [even(0.102 * factor) for factor in (0.999, 1.0, 1.001)]
-    found = speed_up(base, other)
-    assert found.verdict == SLOWER
-    assert found.chance is None
+    groups = speed_up(base, other)
+    assert groups.verdict == SLOWER
+    assert groups.chance is None
 
 
 def test_the_spread_of_runs_is_welchs_interval() -> None:
     factors = np.array([0.99, 1.0, 1.01])
     base = [Pace(float(factor), None) for factor in factors]
     other = [Pace(float(1.05 * factor), None) for factor in factors]
-    found = speed_up(base, other)
+    ratio = speed_up(base, other)
     # Both spreads are 0.01; equal ones have 4 degrees of freedom: t = 2.7764.
     half = 2.7764 * np.sqrt(2 * 0.01**2 / 3)
-    assert found.mid == pytest.approx(1 / 1.05)
-    assert np.log(found.high) == pytest.approx(-np.log(1.05) + half, abs=1e-5)
-    assert np.log(found.low) == pytest.approx(-np.log(1.05) - half, abs=1e-5)
+    assert ratio.mid == pytest.approx(1 / 1.05)
+    assert np.log(ratio.high) == pytest.approx(-np.log(1.05) + half, abs=1e-5)
+    assert np.log(ratio.low) == pytest.approx(-np.log(1.05) - half, abs=1e-5)
 
 
 def test_what_is_compared_are_the_means_that_are_shown() -> None:
-    base = [Pace(one, None) for one in (0.1, 0.1, 0.4)]
-    other = [Pace(one, None) for one in (0.1, 0.1, 0.1)]
+    base = [Pace(mean, None) for mean in (0.1, 0.1, 0.4)]
+    other = [Pace(mean, None) for mean in (0.1, 0.1, 0.1)]
     assert speed_up(base, other).mid == pytest.approx(2)
 
 
@@ -175,75 +169,78 @@ GROUP = [even(0.1 * factor) for factor in (0.995, 1.0, 1.005)]
     ],
 )
 def test_one_run_against_many_keeps_what_it_met(met: dict[str, float], why: str) -> None:
-    found = speed_up(GROUP, [alone(**met)])
-    assert found.chance is not None
-    assert (found.chance.share, found.chance.why) == (max(met.values()), why)
+    ratio = speed_up(GROUP, [alone(**met)])
+    assert ratio.chance is not None
+    assert (ratio.chance.share, ratio.chance.why) == (max(met.values()), why)
     # By hand: Student's t of two degrees of freedom, and by how much one run may be off.
     spread = 4.302653 * math.sqrt(0.005**2 * 4 / 3)
     half = math.hypot(spread, math.log1p(max(met.values())))
-    assert found.low == pytest.approx(math.exp(-half) / 1.5, rel=1e-3)
-    assert found.high == pytest.approx(math.exp(half) / 1.5, rel=1e-3)
+    assert ratio.low == pytest.approx(math.exp(-half) / 1.5, rel=1e-3)
+    assert ratio.high == pytest.approx(math.exp(half) / 1.5, rel=1e-3)
     back = speed_up([alone(**met)], GROUP)
-    assert back.high == pytest.approx(1 / found.low, rel=1e-3)
+    assert back.high == pytest.approx(1 / ratio.low, rel=1e-3)
     if "disturbance" in met:
-        assert found.verdict == NO_VISIBLE_DIFFERENCE
+        assert ratio.verdict == NO_VISIBLE_DIFFERENCE
 
 
 def test_one_run_whose_steps_drifted_is_no_surer_against_many() -> None:
     drifted = Pace(0.150, np.repeat([0.100, 0.200], 50))
-    found = speed_up(GROUP, [drifted])
-    assert found.verdict == NO_VISIBLE_DIFFERENCE
-    assert found.chance is not None
-    assert found.chance.why == "step times drifted inside a run"
+    ratio = speed_up(GROUP, [drifted])
+    assert ratio.verdict == NO_VISIBLE_DIFFERENCE
+    assert ratio.chance is not None
+    assert ratio.chance.why == "step times drifted inside a run"
 
 
 @pytest.mark.parametrize("met", [{}, {"disturbance": 0.03}, {"wandering": LEAST_CHANCE}])
 def test_one_run_that_met_nothing_is_told_by_the_spread_of_the_others(
     met: dict[str, float],
 ) -> None:
-    found, plain = speed_up(GROUP, [alone(**met)]), speed_up(GROUP, [alone()])
-    assert found == plain
-    assert (found.verdict, found.chance) == (SLOWER, None)
+    ratio, plain = speed_up(GROUP, [alone(**met)]), speed_up(GROUP, [alone()])
+    assert ratio == plain
+    assert (ratio.verdict, ratio.chance) == (SLOWER, None)
     # What the group met is in its spread.
-    busy = [replace(one, disturbance=2.5, wandering=0.5) for one in GROUP]
+    busy = [replace(run, disturbance=2.5, wandering=0.5) for run in GROUP]
     assert speed_up(busy, [alone()]) == plain
 
 
 def test_one_run_that_took_turns_with_the_others_met_what_they_did() -> None:
-    found = speed_up(GROUP, [alone(wandering=0.5, disturbance=2.5)], took_turns=True)
-    assert found == speed_up(GROUP, [alone()])
+    ratio = speed_up(GROUP, [alone(wandering=0.5, disturbance=2.5)], took_turns=True)
+    assert ratio == speed_up(GROUP, [alone()])
     # A pair has no spread that would tell it.
     pair = [even(0.1)], [alone(wandering=0.5)]
     assert speed_up(*pair, took_turns=True) == speed_up(*pair)
 
 
-def test_too_few_steps_give_no_verdict() -> None:
-    found = speed_up([even(0.1)], [even(0.2, count=19)])
-    assert found.verdict == UNKNOWN
-    assert found.why_unknown == "19 steady steps are not enough, a verdict takes 20"
-    assert (found.low, found.high) == (None, None)
-    assert found.mid == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("base", "other"), [(even(0.1), even(0.2, count=19)), (Pace(0.1, None), even(0.2))]
+)
+def test_too_few_steps_and_means_alone_give_no_verdict(base: Pace, other: Pace) -> None:
+    ratio = speed_up([base], [other])
+    assert (ratio.verdict, ratio.low, ratio.high) == (UNKNOWN, None, None)
+    assert ratio.why_unknown
+    assert ratio.mid == pytest.approx(0.5)
     assert speed_up([even(0.1)], [even(0.2, count=20)]).verdict == SLOWER
 
 
-def test_a_pair_of_means_alone_gives_no_verdict() -> None:
-    found = speed_up([Pace(0.1, None)], [even(0.2)])
-    assert found.verdict == UNKNOWN
-    assert found.why_unknown is not None
+DRIFTED = Pace(0.105, np.repeat([0.100, 0.110], 50))
 
 
-def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them() -> None:
-    quiet = even(0.1)
-    assert chance_of([quiet], [quiet]).share == LEAST_CHANCE
-    busy = chance_of([quiet], [replace(quiet, disturbance=0.4)])
-    assert (busy.share, busy.why) == (0.4, "other processes kept the CPU busy")
-    virtual = chance_of([replace(quiet, wandering=0.12)], [quiet])
-    assert (virtual.share, virtual.why) == (0.12, "virtual cores may change their pace")
-    drifted = Pace(0.105, np.repeat([0.100, 0.110], 50))
-    drift = chance_of([quiet], [drifted])
-    assert drift.share == pytest.approx(2 * np.log(1.1))
-    assert drift.why == "step times drifted inside a run"
-    assert chance_of([quiet, even(0.12)], [quiet]).share == pytest.approx(2 * np.log(1.2))
+@pytest.mark.parametrize(
+    ("base", "other", "share", "why"),
+    [
+        ([even(0.1)], [even(0.1)], LEAST_CHANCE, None),
+        ([even(0.1)], [replace(even(0.1), disturbance=0.4)], 0.4, "other processes"),
+        ([replace(even(0.1), wandering=0.12)], [even(0.1)], 0.12, "virtual cores"),
+        ([even(0.1)], [DRIFTED], 2 * math.log(1.1), "drifted"),
+        ([even(0.1), even(0.12)], [even(0.1)], 2 * math.log(1.2), None),
+    ],
+)
+def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them(
+    base: list[Pace], other: list[Pace], share: float, why: str | None
+) -> None:
+    chance = chance_of(base, other)
+    assert chance.share == pytest.approx(share)
+    assert why is None or why in chance.why
 
 
 def test_a_busy_machine_hides_what_a_quiet_one_shows() -> None:

@@ -55,9 +55,9 @@ def test_the_mean_is_as_uncertain_as_the_process_that_made_the_steps(alike: floa
     random = np.random.default_rng(11)
     runs = [ar1(random, 800, alike=alike) for _ in range(150)]
     truth = np.std([run.mean() for run in runs])
-    told = np.mean([standard_error(run) for run in runs[:40]])
+    error = np.mean([standard_error(run) for run in runs[:40]])
     # A few percent less for blocks that end, a few more for Student's t.
-    assert 0.8 < told / truth < 1.35
+    assert 0.8 < error / truth < 1.35
 
 
 def test_what_ignores_that_steps_are_alike_is_far_too_sure() -> None:

@@ -38,8 +38,8 @@ def plain_run(steps=3):
 
 def test_a_plain_loop(tmp_path):
     run = plain_run()
-    found = seconds(run.summary(tmp_path))
-    assert found == {
+    ledger = seconds(run.summary(tmp_path))
+    assert ledger == {
         "startup": 7 * MS,
         "loader_start": 10 * US,
         "first_batch": 100 * US,
@@ -50,7 +50,7 @@ def test_a_plain_loop(tmp_path):
         "optimizer": 150 * US,
         "shutdown": 3 * MS,
     }
-    assert sum(found.values()) == run.now - run.start
+    assert sum(ledger.values()) == run.now - run.start
 
 
 def test_what_runs_inside_another_span_is_charged_where_it_belongs(tmp_path):
@@ -121,15 +121,15 @@ def test_python_inside_a_closure_is_told_from_the_update(tmp_path):
             run.passes_time(30)
         run.passes_time(3)
     run.stop(loader, 1)
-    found = run.summary(tmp_path)
-    assert seconds(found)["optimizer"] == 30 * 30
-    assert seconds(found)["other"] == 30 * (7 + 1000 + 3)
-    assert found.ledger.other_by_place == {
+    summary = run.summary(tmp_path)
+    assert seconds(summary)["optimizer"] == 30 * 30
+    assert seconds(summary)["other"] == 30 * (7 + 1000 + 3)
+    assert summary.ledger.other_by_place == {
         "in the closure that optimizer.step calls (as Lightning does)": pytest.approx(30 * 1007e-9),
         "after the update": pytest.approx(30 * 3e-9),
     }
-    assert found.training.steps == 30
-    assert found.training.per_step_s["other"] == pytest.approx(1010e-9, rel=0.01)
+    assert summary.training.steps == 30
+    assert summary.training.per_step_s["other"] == pytest.approx(1010e-9, rel=0.01)
 
 
 def test_a_graph_that_torch_compile_made_is_part_of_the_span_around_it(tmp_path):
@@ -162,9 +162,9 @@ def test_a_loader_inside_another_loaders_next_is_data_loading(tmp_path):
         with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
             run.evaluation_pass(inner, 2)
         run.learn(optimizer)
-    found = run.summary(tmp_path)
-    assert "evaluation" not in seconds(found)
-    assert sum(seconds(found).values()) == run.now - run.start
+    summary = run.summary(tmp_path)
+    assert "evaluation" not in seconds(summary)
+    assert sum(seconds(summary).values()) == run.now - run.start
 
 
 def sharpness_aware(run):
@@ -337,23 +337,23 @@ def test_whatever_happens_the_ledger_sums_to_the_wall(tmp_path_factory, forest, 
     for tree in forest:
         enter(tree)
     run.passes_time(3)
-    found = run.summary(tmp_path_factory.mktemp("run"))
+    summary = run.summary(tmp_path_factory.mktemp("run"))
     with mock.patch.object(ledger_module, "_BLOCK", 2):  # long runs are summed in parts
         in_parts = run.summary(tmp_path_factory.mktemp("run"))
-    assert in_parts.ledger == found.ledger
-    assert in_parts.training == found.training
-    assert sum(seconds(found).values()) == run.now - run.start
-    assert min(found.ledger.seconds.values()) >= 0
-    assert set(found.ledger.seconds) == set(LEDGER_KEYS)
-    rest = sum(found.ledger.other_by_place.values())
-    assert rest == pytest.approx(found.ledger.seconds["other"], abs=1e-12)
+    assert in_parts.ledger == summary.ledger
+    assert in_parts.training == summary.training
+    assert sum(seconds(summary).values()) == run.now - run.start
+    assert min(summary.ledger.seconds.values()) >= 0
+    assert set(summary.ledger.seconds) == set(LEDGER_KEYS)
+    rest = sum(summary.ledger.other_by_place.values())
+    assert rest == pytest.approx(summary.ledger.seconds["other"], abs=1e-12)
 
 
 def test_overlapping_times_of_a_damaged_log_do_not_count_twice(tmp_path):
     run = plain_run()
     run.record(Kind.FORWARD, run.start + 7 * MS + 20 * US, run.now - MS, flags=LEARNS)
-    found = run.summary(tmp_path)
-    assert sum(seconds(found).values()) == run.now - run.start
+    summary = run.summary(tmp_path)
+    assert sum(seconds(summary).values()) == run.now - run.start
 
 
 def test_the_loops_part_adds_up_to_the_loop():

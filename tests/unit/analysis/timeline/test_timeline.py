@@ -156,7 +156,7 @@ def test_what_lies_ahead_is_start_up_and_no_training(tmp_path):
     assert seconds(summary)["other"] == 8 * 50 * US
 
 
-def fed(loaders, *, init, set_up, first=100 * US):
+def looped(loaders, *, init, set_up, first=100 * US):
     """Iterators of some loaders are made, something is set up, and steps take a batch of each."""
     run = FakeRun()
     used, optimizer = [run.loader(line) for line in range(loaders)], run.optimizer()
@@ -173,7 +173,7 @@ def fed(loaders, *, init, set_up, first=100 * US):
 
 @pytest.mark.parametrize("loaders", [1, 2])
 def test_what_is_set_up_behind_an_iterator_is_no_part_of_it(tmp_path, loaders):
-    run = fed(loaders, init=20 * MS, set_up=4_000 * MS)
+    run = looped(loaders, init=20 * MS, set_up=4_000 * MS)
     summary = run.summary(tmp_path)
     ahead_ns = 100 * MS + loaders * 20 * MS + 4_000 * MS
     assert summary.phases.initialization_s * 1e9 == pytest.approx(ahead_ns)
@@ -189,7 +189,7 @@ def test_what_is_set_up_behind_an_iterator_is_no_part_of_it(tmp_path, loaders):
 
 
 def test_of_its_loader_all_counts_but_the_making_of_that_iterator(tmp_path):
-    run = fed(1, init=20 * MS, set_up=4_000 * MS, first=300 * MS)
+    run = looped(1, init=20 * MS, set_up=4_000 * MS, first=300 * MS)
     [feeding] = context_of(run.write(tmp_path, host={"usable_cores": 4})).feeding
     assert (feeding.loader.passes, feeding.loader.iterations) == (1, 20)
     assert feeding.starts_s == pytest.approx(0.3)
@@ -206,5 +206,5 @@ def test_of_its_loader_all_counts_but_the_making_of_that_iterator(tmp_path):
     ],
 )
 def test_an_iterator_and_its_workers_belong_to_it_otherwise(tmp_path, loaders, init, set_up, first):
-    summary = fed(loaders, init=init, set_up=set_up, first=first).summary(tmp_path)
+    summary = looped(loaders, init=init, set_up=set_up, first=first).summary(tmp_path)
     assert summary.phases.initialization_s == pytest.approx(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -384,15 +383,6 @@ XPU = (
 OF_MPS = "MPS backend out of memory (MPS allocated: 9.05 GB). Tried to allocate 256.00 MB"
 
 
-def ends_by(monkeypatch: pytest.MonkeyPatch, raises: Callable[[], Any]) -> dict[str, Any] | None:
-    try:
-        raises()
-    except BaseException as error:
-        monkeypatch.setattr(sys, "last_value", error, raising=False)
-        monkeypatch.delattr(sys, "last_exc", raising=False)
-    return last_state(lambda code: code.co_name != "in_a_library")
-
-
 def in_a_library(error: BaseException) -> None:
     raise error
 
@@ -401,20 +391,31 @@ def user(error: BaseException) -> None:
     in_a_library(error)
 
 
+@pytest.fixture(autouse=True)
+def no_uncaught_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("last_value", "last_exc"):
+        monkeypatch.delattr(sys, name, raising=False)
+
+
+def state_at_end(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> dict[str, Any] | None:
+    try:
+        user(error)
+    except BaseException as uncaught:
+        monkeypatch.setattr(sys, "last_value", uncaught, raising=False)
+    return last_state(lambda code: code.co_name != "in_a_library")
+
+
 def test_the_sentences_of_cuda_and_xpu_are_read_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = ends_by(monkeypatch, lambda: user(torch.OutOfMemoryError(CUDA)))
-    assert state is not None
-    place = state.pop("place")
-    assert place == [__file__, user.__code__.co_firstlineno + 1, "user"]
-    assert state == {
+    assert state_at_end(monkeypatch, torch.OutOfMemoryError(CUDA)) == {
         "device": 1,
+        "place": [__file__, user.__code__.co_firstlineno + 1, "user"],
         "requested_bytes": round(1.25 * GIB),
         "total_bytes": round(93.02 * GIB),
         "free_bytes": round(1.18 * GIB),
         "allocated_bytes": round(90.63 * GIB),
         "kept_bytes": round(120.54 * MIB),
     }
-    state = ends_by(monkeypatch, lambda: user(torch.cuda.OutOfMemoryError(XPU)))
+    state = state_at_end(monkeypatch, torch.cuda.OutOfMemoryError(XPU))
     assert state is not None
     assert (state["requested_bytes"], state["free_bytes"], state["kept_bytes"]) == (512, 0, 0)
 
@@ -423,50 +424,36 @@ def test_the_sentences_of_cuda_and_xpu_are_read_in_full(monkeypatch: pytest.Monk
 def test_what_a_sentence_does_not_have_is_not_known(
     monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
-    state = ends_by(monkeypatch, lambda: user(RuntimeError(message)))
+    state = state_at_end(monkeypatch, RuntimeError(message))
     assert state is not None
     assert [value for name, value in state.items() if name != "place"] == [None] * 6
 
 
-def test_an_error_that_it_caused_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raises() -> None:
-        try:
-            user(torch.OutOfMemoryError(CUDA))
-        except RuntimeError as error:
-            raise ValueError("batch too large") from error
-
-    state = ends_by(monkeypatch, raises)
-    assert state is not None
-    assert state["device"] == 1
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "counts"),
     [
-        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
-        MemoryError("out of memory"),
-        ValueError("out of memory"),
-        SystemExit(1),
-        KeyboardInterrupt(),
-        RuntimeError(7),
+        (caused(ValueError("batch too large"), torch.OutOfMemoryError(CUDA)), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (MemoryError("out of memory"), False),
+        (ValueError("out of memory"), False),
+        (SystemExit(1), False),
+        (KeyboardInterrupt(), False),
+        (RuntimeError(7), False),
     ],
 )
-def test_other_errors_do_not_count(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    assert ends_by(monkeypatch, lambda: user(error)) is None
+def test_which_errors_count(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, counts: bool
+) -> None:
+    assert (state_at_end(monkeypatch, error) is not None) is counts
 
 
-def test_an_error_that_the_script_caught_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(sys, "last_value", raising=False)
-    monkeypatch.delattr(sys, "last_exc", raising=False)
-    with contextlib.suppress(torch.OutOfMemoryError):
-        user(torch.OutOfMemoryError(CUDA))
-    assert last_state(lambda code: True) is None
-
-
-def test_a_rank_that_exits_by_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_exits_by_it_counts_and_a_caught_error_does_not() -> None:
     """torch.multiprocessing makes `sys.exit(1)` of it, and our turn comes while that passes."""
-    monkeypatch.delattr(sys, "last_value", raising=False)
-    monkeypatch.delattr(sys, "last_exc", raising=False)
     try:
         try:
             user(torch.OutOfMemoryError(CUDA))
@@ -476,3 +463,4 @@ def test_a_rank_that_exits_by_it_counts(monkeypatch: pytest.MonkeyPatch) -> None
         state = last_state(lambda code: True)
     assert state is not None
     assert state["device"] == 1
+    assert last_state(lambda code: True) is None

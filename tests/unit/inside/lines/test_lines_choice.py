@@ -208,12 +208,6 @@ def test_what_other_modules_have_asked_for() -> None:
     }
 
 
-def test_every_function_has_its_qualified_name() -> None:
-    text = "def f():\n  class A:\n    def g(self): return lambda: 1\nclass B:\n  def h(self): ...\n"
-    names = [name for (name, _), _ in functions_in(compile(text, "file.py", "exec"))]
-    assert names == [MODULE, "f", "f.<locals>.A.g", "f.<locals>.A.g.<locals>.<lambda>", "B.h"]
-
-
 # Objects of a loader: none of their code runs
 
 

@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -208,107 +209,117 @@ def one_backward_for_two(every: int) -> None:
         of_maker.zero_grad()
 
 
-def healthy() -> dict[str, Callable[[], object]]:
-    def plain() -> None:
-        model = network()
-        train(lambda x: model(x).square().mean(), model)
-
-    def apart() -> None:
-        adversaries(network(), judge(), is_apart=True)
-
-    def frozen() -> None:
-        distil(network().requires_grad_(False), network())
-
-    def without_gradients() -> None:
-        teacher, student = network(), network()
-
-        def loss_of(x: torch.Tensor) -> torch.Tensor:
-            with torch.no_grad():
-                target = teacher(x)
-            return mse_loss(student(x), target)
-
-        train(loss_of, student)
-
-    def accumulated() -> None:
-        """One of them steps once in five passes, with all that was added up."""
-        its_maker, its_judge = network(), judge()
-        of_maker, of_judge = sgd(its_maker), sgd(its_judge)
-        for step in range(2 * STEPS):
-            its_judge(its_maker(given())).mean().backward()
-            of_judge.step()
-            of_judge.zero_grad()
-            if step % 5 == 4:
-                of_maker.step()
-                of_maker.zero_grad()
-
-    def of_one_optimizer() -> None:
-        """A first pass at other weights, as sharpness-aware minimization makes it."""
-        model = network()
-        optimizer = sgd(model)
-        shared = torch.optim.Adam(model.parameters(), lr=0.01)
-        for _ in range(STEPS):
-            model(given()).mean().backward()
-            optimizer.zero_grad()
-            model(given()).mean().backward()
-            shared.step()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    def updated_by_hand() -> None:
-        """An old script's way, of which no version of a parameter tells."""
-        other, student = network(), network()
-
-        def loss_of(x: torch.Tensor) -> torch.Tensor:
-            for parameter in other.parameters():
-                if parameter.grad is not None:
-                    parameter.data -= 0.01 * parameter.grad
-                    parameter.grad = None
-            return mse_loss(student(x), other(x))
-
-        train(loss_of, student)
-
-    def asked_for() -> None:
-        image, model = torch.zeros(8, requires_grad=True), network()
-
-        def loss_of(x: torch.Tensor) -> torch.Tensor:
-            [slope] = torch.autograd.grad(model(image).sum(), image, create_graph=True)
-            return model(x).mean() + slope.square().sum() + (image * x).sum()
-
-        train(loss_of, model)
-
-    def an_optimizer_for_each_task() -> None:
-        for _ in range(STEPS):
-            adapted, model = network(), judge()
-            inner, outer = sgd(adapted), sgd(model)
-            for _ in range(3):
-                model(adapted(given())).mean().backward()
-                inner.step()
-                inner.zero_grad()
-            outer.zero_grad()
-
-    def in_backward() -> None:
-        model = judge()
-        optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
-
-        def step(parameter: torch.Tensor) -> None:
-            optimizers[parameter].step()
-            optimizers[parameter].zero_grad()
-
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(step)
-        for _ in range(STEPS):
-            model(given()).mean().backward()
-
-    trainings = [plain, apart, frozen, without_gradients, accumulated, of_one_optimizer]
-    trainings += [updated_by_hand, asked_for, an_optimizer_for_each_task, in_backward]
-    used = {f"both used, one in {n}": lambda n=n: one_backward_for_two(n) for n in (1, 4, 1_000)}
-    return {training.__name__: training for training in trainings} | used
+def train_plainly() -> None:
+    model = network()
+    train(lambda x: model(x).square().mean(), model)
 
 
-@pytest.mark.parametrize("training", healthy())
-def test_nothing_is_noted_of(recorder: Recorder, training: str) -> None:
+def apart() -> None:
+    adversaries(network(), judge(), is_apart=True)
+
+
+def frozen() -> None:
+    distil(network().requires_grad_(False), network())
+
+
+def without_gradients() -> None:
+    teacher, student = network(), network()
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            target = teacher(x)
+        return mse_loss(student(x), target)
+
+    train(loss_of, student)
+
+
+def accumulated() -> None:
+    """One of them steps once in five passes, with all that was added up."""
+    its_maker, its_judge = network(), judge()
+    of_maker, of_judge = sgd(its_maker), sgd(its_judge)
+    for step in range(2 * STEPS):
+        its_judge(its_maker(given())).mean().backward()
+        of_judge.step()
+        of_judge.zero_grad()
+        if step % 5 == 4:
+            of_maker.step()
+            of_maker.zero_grad()
+
+
+def of_one_optimizer() -> None:
+    """A first pass at other weights, as sharpness-aware minimization makes it."""
+    model = network()
+    optimizer = sgd(model)
+    shared = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        model(given()).mean().backward()
+        optimizer.zero_grad()
+        model(given()).mean().backward()
+        shared.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def updated_by_hand() -> None:
+    """An old script's way, of which no version of a parameter tells."""
+    other, student = network(), network()
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        for parameter in other.parameters():
+            if parameter.grad is not None:
+                parameter.data -= 0.01 * parameter.grad
+                parameter.grad = None
+        return mse_loss(student(x), other(x))
+
+    train(loss_of, student)
+
+
+def asked_for() -> None:
+    image, model = torch.zeros(8, requires_grad=True), network()
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        [slope] = torch.autograd.grad(model(image).sum(), image, create_graph=True)
+        return model(x).mean() + slope.square().sum() + (image * x).sum()
+
+    train(loss_of, model)
+
+
+def an_optimizer_for_each_task() -> None:
+    for _ in range(STEPS):
+        adapted, model = network(), judge()
+        inner, outer = sgd(adapted), sgd(model)
+        for _ in range(3):
+            model(adapted(given())).mean().backward()
+            inner.step()
+            inner.zero_grad()
+        outer.zero_grad()
+
+
+def in_backward() -> None:
+    model = judge()
+    optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    for _ in range(STEPS):
+        model(given()).mean().backward()
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        *(train_plainly, apart, frozen, without_gradients, accumulated, of_one_optimizer),
+        *(updated_by_hand, asked_for, an_optimizer_for_each_task, in_backward),
+        *(partial(one_backward_for_two, every) for every in (1, 4, 1_000)),
+    ],
+)
+def test_nothing_is_noted_of(recorder: Recorder, training: Callable[[], object]) -> None:
     start(recorder)
-    healthy()[training]()
+    training()
     assert noted(recorder) == [None, None]
 
 

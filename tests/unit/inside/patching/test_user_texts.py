@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainprof.inside.patching.user_texts import any_text, lines_with
-from trainprof.inside.spans.find_syncs import _SyncText
+from trainprof.inside.spans.find_syncs import _Filter
 
 
 def _put(path: Path, text: str, *, is_lazy: bool, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -55,7 +55,7 @@ def test_lazy_modules_stay_unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert any_text(is_users, lambda text: "grad" in text)
     assert any_text(is_users, lambda text: "worker_info" in text)  # it may load itself yet
     assert not any_text(is_users, lambda text: "nowhere" in text)
-    _SyncText(lambda frame: None)
+    _Filter(lambda frame: None)
     assert not hasattr(sys, "loaded_by_trainprof")
 
 

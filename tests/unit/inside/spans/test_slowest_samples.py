@@ -15,11 +15,7 @@ from support.session import FakeClock, Recorder
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from trainprof.inside.patching.patcher import UNCOUNTED_FILE
-from trainprof.inside.spans.fetch import (
-    SHORT_SAMPLE_NS,
-    FetchProbe,
-    asks_one_by_one,
-)
+from trainprof.inside.spans.fetch import SHORT_SAMPLE_NS, FetchProbe, asks_one_by_one
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 Compare = Callable[..., Any]

@@ -1,18 +1,25 @@
-"""How a process comes under the tracee, and what it then holds."""
+"""How a process comes under trainprof, and what it then holds."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from support.session import ROOT, read_recordings, run_hooked, run_plain, tracee_environment
+from support.session import ROOT, hooked_environment, read_recordings, run_hooked, run_plain
 
 from trainprof.inside.start import site_directory
+from trainprof.inside.start.import_hook import AfterImport
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
 from trainprof.record.schema import Kind, Stop, Topic
 
@@ -57,7 +64,7 @@ def test_modules_beside_us_do_not_shadow_the_standard_library(tmp_path: Path) ->
     for name in ("typing", "mmap", "atexit", "json", "weakref"):
         (site / f"{name}.py").write_text("raise SystemExit('shadowed')")
     name = script(tmp_path, "import sys, torch; print([p for p in sys.path if 'site-p' in p])")
-    env = tracee_environment(tmp_path / "run")
+    env = hooked_environment(tmp_path / "run")
     env["PYTHONPATH"] = str(site / "trainprof" / "inside" / "start" / "site")
     done = subprocess.run(
         [sys.executable, name], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
@@ -93,7 +100,7 @@ def test_a_shadowed_sitecustomize_runs_as_before(tmp_path: Path, more: str) -> N
     script(place, USER_SITE.format(more), "sitecustomize.py")
     name = script(tmp_path, "import sys; print(sys.path[1:]); print('script')\n")
     plain = run_plain([name], tmp_path, env={"PYTHONPATH": str(place)})
-    environment = tracee_environment(tmp_path / "run")
+    environment = hooked_environment(tmp_path / "run")
     ours_first = environment["PYTHONPATH"].split(os.pathsep)[0]
     ours = run_plain(
         [name],
@@ -113,7 +120,7 @@ def test_without_a_run_directory_it_does_nothing_and_a_bad_environment_never_rai
     tmp_path: Path,
 ) -> None:
     name = script(tmp_path, MODULES_OF_OURS)
-    place = tracee_environment(tmp_path / "run")["PYTHONPATH"]
+    place = hooked_environment(tmp_path / "run")["PYTHONPATH"]
     done = run_plain([name], tmp_path, env={"PYTHONPATH": place})
     assert (done.stdout, done.stderr) == ("[]\n", "")
     env = {"TRAINPROF_OPTIONS": "{not json", "TRAINPROF_DEBUG": ""}
@@ -258,3 +265,128 @@ def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
     assert (tmp_path / "after").exists() is (status == 0)
     version = f"under Python {sys.version_info[0]}.{sys.version_info[1]}"
     assert (version in done.stderr) is (status != 0)
+
+
+# The import hook
+
+
+Calls = list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return []
+
+
+@pytest.fixture
+def hook(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AfterImport]:
+    def called(module: ModuleType, start: int, end: int) -> None:
+        calls.append((module.__name__, start, end))
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = list(sys.meta_path)
+    made = AfterImport({"waited": called})
+    made.install()
+    yield made
+    made.remove()
+    sys.modules.pop("waited", None)
+    assert sys.meta_path == before
+
+
+def test_the_module_is_what_it_would_have_been(
+    hook: AfterImport, calls: Calls, tmp_path: Path
+) -> None:
+    (tmp_path / "waited.py").write_text("spec = __spec__\nvalue = 1\n")
+    import waited  # type: ignore[import-not-found]
+
+    [(name, start, end)] = calls
+    assert (name, waited.value) == ("waited", 1)
+    assert start < end
+    plain = importlib.util.spec_from_file_location("waited", waited.__file__)
+    assert plain is not None
+    for ours, other in ((waited.__loader__, plain.loader), (waited.__spec__, plain)):
+        assert type(ours) is type(other)
+        assert vars(ours).keys() - {"_initializing"} == vars(other).keys()
+    assert type(waited) is ModuleType
+    assert hook not in sys.meta_path
+
+
+def test_a_failing_import_looks_the_same_and_may_be_repeated(
+    hook: AfterImport, calls: Calls, tmp_path: Path
+) -> None:
+    def tried() -> str:
+        importlib.invalidate_caches()
+        try:
+            import waited  # noqa: F401
+        except (ModuleNotFoundError, ZeroDivisionError):
+            return traceback.format_exc()
+        return ""
+
+    for text in (None, "import json\n1 / 0\n"):
+        if text is not None:
+            (tmp_path / "waited.py").write_text(text)
+        with_us = tried()
+        hook.remove()
+        assert tried() == with_us != ""
+        hook.install()
+        assert calls == []
+    (tmp_path / "waited.py").write_text("value = 22222222\n")
+    assert tried() == ""
+    assert [name for name, _, _ in calls] == ["waited"]
+
+
+def test_looking_for_a_module_is_no_import(hook: AfterImport, calls: Calls, tmp_path: Path) -> None:
+    (tmp_path / "waited.py").write_text("")
+    assert importlib.util.find_spec("waited") is not None
+    assert calls == []
+    assert hook in sys.meta_path
+    import waited  # noqa: F401
+
+    assert len(calls) == 1
+
+
+def test_what_was_imported_before_is_called_at_once(calls: Calls) -> None:
+    before = list(sys.meta_path)
+    AfterImport({"json": lambda module, start, end: calls.append((module.__name__, start, end))})
+    AfterImport({"sys": lambda m, start, end: calls.append((m.__name__, start, end))}).install()
+    assert [name for name, _, _ in calls] == ["sys"]
+    assert sys.meta_path == before
+
+
+def test_modules_are_executed_in_what_is_asked_for(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both kinds of waiting share one loader."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    texts = {"around_outer": "import around_inner, bare", "around_inner": "", "bare": "value = 1"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    asked: list[str] = []
+    inside: list[str] = []
+
+    @contextmanager
+    def run(name: str) -> Iterator[None]:
+        inside.append(f"+{name}")
+        yield
+        inside.append(f"-{name}")
+
+    def around(spec: ModuleSpec) -> AbstractContextManager[None] | None:
+        asked.append(spec.name)
+        return run(spec.name) if spec.name.startswith("around_") else None
+
+    def called(module: ModuleType, start: int, end: int) -> None:
+        calls.append((module.__name__, start, end))
+
+    hook = AfterImport({"around_inner": called}, around)
+    hook.install()
+    try:
+        import around_outer  # type: ignore[import-not-found]
+    finally:
+        hook.remove()
+        for name in texts:
+            sys.modules.pop(name, None)
+    assert asked == ["around_outer", "around_inner", "bare"]
+    assert inside == ["+around_outer", "+around_inner", "-around_inner", "-around_outer"]
+    assert [name for name, _, _ in calls] == ["around_inner"]
+    assert "exec_module" not in vars(around_outer.__loader__)
+    assert around_outer.bare.value == 1

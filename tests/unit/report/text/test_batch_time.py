@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +31,7 @@ def fetch(**changes: object) -> Fetch:
     return replace(made, **changes)
 
 
-def test_the_words_claim_no_more_than_was_measured(
-    gallery: Callable[[str, Mapping[str, Any]], None],
-) -> None:
+def test_the_words_claim_no_more_than_was_measured(gallery):
     variants: dict[str, dict[str, Any]] = {
         "all is known": {},
         "nothing was read": {"read_bytes": 0},
@@ -54,7 +51,7 @@ def test_the_words_claim_no_more_than_was_measured(
     )
 
 
-def test_the_parts_of_a_batch_add_up_to_it() -> None:
+def test_the_parts_of_a_batch_add_up_to_it():
     parts = making_parts(fetch())
     assert [part.name for part in parts] == [
         "running",
@@ -69,7 +66,7 @@ def test_the_parts_of_a_batch_add_up_to_it() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), float("inf"), -1.0])
-def test_a_part_that_is_not_known_is_left_out(nothing: float | None) -> None:
+def test_a_part_that_is_not_known_is_left_out(nothing):
     assert [part.name for part in making_parts(fetch(running_s=nothing, asleep_s=nothing))] == [
         "runnable",
         "throttled",
@@ -79,31 +76,31 @@ def test_a_part_that_is_not_known_is_left_out(nothing: float | None) -> None:
     assert code_parts(fetch(**unknown)) == []
 
 
-def test_no_fetch_has_no_parts() -> None:
+def test_no_fetch_has_no_parts():
     assert making_parts(fetch(n=0)) == code_parts(fetch(n=0)) == []
 
 
-def test_training_waits_for_a_batch_of_workers_in_parts() -> None:
+def test_training_waits_for_a_batch_of_workers_in_parts():
     loader = summaries.starved().loaders[0]
     parts = waiting_parts(loader)
     assert [part.name for part in parts] == ["blocked", "receive", "sampler", "rest"]
     assert sum(part.seconds for part in parts) == pytest.approx(0.0769)
 
 
-def test_waiting_for_the_worker_is_apart_from_unpickling() -> None:
+def test_waiting_for_the_worker_is_apart_from_unpickling():
     loader = replace(summaries.starved().loaders[0], receive_s=1.61, receive_cpu_s=0.4)
     parts = {part.name: part.seconds for part in waiting_parts(loader)}
     assert parts["handover"] / parts["receive"] == pytest.approx(1.21 / 0.4)
     assert sum(parts.values()) == pytest.approx(0.0769)
 
 
-def test_without_workers_training_waits_while_it_makes_the_batch() -> None:
+def test_without_workers_training_waits_while_it_makes_the_batch():
     parts = waiting_parts(summaries.slow_loader().loaders[0])
     assert [part.name for part in parts] == ["making", "sampler", "rest"]
     assert sum(part.seconds for part in parts) == pytest.approx(0.187)
 
 
-def test_nothing_was_waited_for() -> None:
+def test_nothing_was_waited_for():
     loader = summaries.slow_loader().loaders[0]
     assert waiting_parts(replace(loader, wait_s=None)) == []
     assert loader.wait_s is not None
@@ -114,14 +111,14 @@ def part(name: str, seconds: float, share: float) -> BatchPart:
     return BatchPart(name, name, seconds, share)
 
 
-def test_small_parts_share_a_line_where_they_are_several() -> None:
+def test_small_parts_share_a_line_where_they_are_several():
     big, small, tiny = part("big", 0.95, 0.95), part("small", 0.03, 0.03), part("tiny", 0.02, 0.02)
     assert folded([big, small], 0.05) == [big, small]
     assert [each.words for each in folded([big, small, tiny], 0.05)] == ["big", "rest (2 smaller)"]
     assert folded([big, part("none", 0.0, 0.0)], 0.05) == [big]
 
 
-def test_bars_add_up_as_they_are_printed() -> None:
+def test_bars_add_up_as_they_are_printed():
     thirds = [part(name, 0.01 / 3, 1 / 3) for name in ("a", "b", "c")]
     whole, *rows = (line.plain for line in batch_bars([BatchGroup("a batch", thirds)], PAGE))
     cells = [row.split()[-4:] for row in rows]
@@ -131,7 +128,7 @@ def test_bars_add_up_as_they_are_printed() -> None:
     assert whole.split()[-2:] == ["10.0", "ms"]
 
 
-def test_each_group_has_its_own_unit_and_its_own_hundred_percent() -> None:
+def test_each_group_has_its_own_unit_and_its_own_hundred_percent():
     groups = [
         BatchGroup("made", [part("x", 42.0, 1.0)]),
         BatchGroup("had", [part("y", 0.0001, 1.0)]),
@@ -142,11 +139,11 @@ def test_each_group_has_its_own_unit_and_its_own_hundred_percent() -> None:
     assert len({len(line) for line in (lines[1], lines[3])}) == 1
 
 
-def test_a_narrow_page_has_words_for_bars() -> None:
+def test_a_narrow_page_has_words_for_bars():
     page = Page(width=24, unicode=True, verbose=False)
     lines = [line.plain for line in batch_bars([BatchGroup("", [part("x", 0.1, 1.0)])], page)]
     assert lines == ["  x: 100.0 ms, 100.0 %"]
 
 
-def test_no_part_has_no_bars() -> None:
+def test_no_part_has_no_bars():
     assert batch_bars([BatchGroup("a batch", [])], PAGE) == []

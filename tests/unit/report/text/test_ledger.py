@@ -21,18 +21,18 @@ parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)
 
 @settings(deadline=None)
 @given(parts, st.integers(0, 3))
-def test_rounded_parts_add_up_and_stay_close(values: list[float], decimals: int) -> None:
+def test_rounded_parts_add_up_and_stay_close(values, decimals):
     rounded = rounded_parts(values, decimals)
     assert sum(rounded) == round(sum(value * 10**decimals for value in values))
     for whole, value in zip(rounded, values, strict=True):
         assert abs(whole - value * 10**decimals) <= 1
 
 
-def test_the_largest_remainders_are_rounded_up() -> None:
+def test_the_largest_remainders_are_rounded_up():
     assert rounded_parts([33.4, 33.3, 33.3], 0) == [34, 33, 33]
 
 
-def test_every_key_has_words() -> None:
+def test_every_key_has_words():
     assert set(LABELS) == set(LEDGER_KEYS)
 
 
@@ -46,7 +46,7 @@ def labels_of(summary: RunSummary, **options: Any) -> list[str]:
     return [row.label for row in table_of(summary, **options).rows]
 
 
-def test_rows_are_longest_first_and_rest_is_last() -> None:
+def test_rows_are_longest_first_and_rest_is_last():
     rows = table_of(summaries.slow_loader()).rows
     shares = [row.share for row in rows[:-1]]
     assert shares == sorted(shares, reverse=True)
@@ -54,7 +54,7 @@ def test_rows_are_longest_first_and_rest_is_last() -> None:
 
 
 @pytest.mark.parametrize("most", range(2, 12))
-def test_no_more_rows_than_asked_for(most: int) -> None:
+def test_no_more_rows_than_asked_for(most):
     rows = table_of(summaries.healthy(), max_rows=most).rows
     assert len(rows) <= most
     keys = [key for row in rows for key in row.keys]
@@ -62,7 +62,7 @@ def test_no_more_rows_than_asked_for(most: int) -> None:
 
 
 @pytest.mark.parametrize("most", range(2, 12))
-def test_a_row_has_the_same_figures_however_many_are_folded(most: int) -> None:
+def test_a_row_has_the_same_figures_however_many_are_folded(most):
     def figures(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
         return {row.label: (row.seconds, row.percent, row.per_step) for row in table.rows}
 
@@ -82,7 +82,7 @@ def test_a_row_has_the_same_figures_however_many_are_folded(most: int) -> None:
     assert (some.total.seconds, some.total.percent) == ("19.2", "100.0 %")
 
 
-def test_unknown_keys_keep_their_names_and_what_is_no_number_is_left_out() -> None:
+def test_unknown_keys_keep_their_names_and_what_is_no_number_is_left_out():
     summary = summaries.slow_loader()
     odd: Any = {"all_reduce": 9.0, "forward": None, "loss": float("nan")}
     ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, **odd})
@@ -108,9 +108,7 @@ def device(idle_because: dict[str, float] | None) -> Device:
         ("synchronized", "cuda", None, False),
     ],
 )
-def test_waits_are_merged_until_device_times_are_known(
-    device_timing: str, device: str | None, devices: list[Device] | None, merged: bool
-) -> None:
+def test_waits_are_merged_until_device_times_are_known(device_timing, device, devices, merged):
     summary = summaries.slow_loader()
     run = replace(summary.run, device_timing=device_timing, device=device)
     assert waits_are_merged(replace(summary, run=run, devices=devices)) is merged
@@ -119,7 +117,7 @@ def test_waits_are_merged_until_device_times_are_known(
 @pytest.mark.parametrize(
     ("factor", "unit", "total"), [(1, "s", "58.4"), (100, "min", "97.4"), (1000, "h", "16.23")]
 )
-def test_long_runs_are_told_in_longer_units(factor: int, unit: str, total: str) -> None:
+def test_long_runs_are_told_in_longer_units(factor, unit, total):
     summary = summaries.slow_loader()
     seconds = {key: value * factor for key, value in summary.ledger.seconds.items()}
     longer = replace(summary, ledger=replace(summary.ledger, wall_s=0.0, seconds=seconds))
@@ -128,9 +126,7 @@ def test_long_runs_are_told_in_longer_units(factor: int, unit: str, total: str) 
 
 
 @pytest.mark.parametrize(("in_a_step_s", "is_elsewhere"), [(0.0, True), (0.001, False)])
-def test_what_python_collects_at_its_start_and_end_is_no_steps(
-    in_a_step_s: float, is_elsewhere: bool
-) -> None:
+def test_what_python_collects_at_its_start_and_end_is_no_steps(in_a_step_s, is_elsewhere):
     summary = summaries.slow_loader()
     ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, "gc": 9.0})
     steps = 9 if in_a_step_s == 0 else round(4.5 / in_a_step_s)
@@ -140,7 +136,7 @@ def test_what_python_collects_at_its_start_and_end_is_no_steps(
     assert ("gc outside of steps" in labels) is is_elsewhere
 
 
-def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room() -> None:
+def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room():
     def labels(*spoken_of: str) -> list[str]:
         return labels_of(summaries.healthy(), max_rows=4, spoken_of=spoken_of)
 

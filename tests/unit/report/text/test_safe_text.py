@@ -32,17 +32,17 @@ any_text = st.text(st.characters(codec=None))
         ("数据.py", "数据.py"),
     ],
 )
-def test_one_line(text: str, safe: str) -> None:
+def test_one_line(text, safe):
     assert one_line(text) == safe
 
 
-def test_ascii_keeps_meaning_and_width() -> None:
+def test_ascii_keeps_meaning_and_width():
     assert one_line("3 µs – 4 µs … 数", unicode=False) == "3 us - 4 us ~ \\u6570"
 
 
 @settings(deadline=None)
 @given(any_text)
-def test_nothing_that_acts_is_left(text: str) -> None:
+def test_nothing_that_acts_is_left(text):
     safe = one_line(text)
     assert not any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in safe)
     assert one_line(safe) == safe
@@ -51,13 +51,13 @@ def test_nothing_that_acts_is_left(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(), st.integers(0, 40))
-def test_clipped_text_fits(text: str, cells: int) -> None:
+def test_clipped_text_fits(text, cells):
     line = one_line(text)
     assert cell_len(clip_end(line, cells)) <= cells
     assert cell_len(clip_start(line, cells)) <= cells
 
 
-def test_clipping_keeps_the_side_asked_for() -> None:
+def test_clipping_keeps_the_side_asked_for():
     assert clip_end("abcdef", 4) == "abc…"
     assert clip_start("dir/train.py:41", 12) == "…train.py:41"
     assert clip_end("abcd", 4) == "abcd"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from trainprof.report.text.units import byte_count, count, counted, percent, seconds
@@ -61,7 +59,5 @@ MIB = 1 << 20
         (lambda number: counted(int(number or 0), "step"), {1: "1 step", 2: "2 steps"}),
     ],
 )
-def test_numbers_as_text(
-    write: Callable[[float | None], str], values: dict[float | None, str]
-) -> None:
+def test_numbers_as_text(write, values):
     assert {value: write(value) for value in values} == values

@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -32,9 +31,7 @@ from trainprof.tune.sandbox.enter import (
 SOMEBODY = 4711
 
 
-def mount_at(
-    path: object, flags: str = "rw", kind: str = "ext4", source: str = "/dev/sda"
-) -> Mount:
+def mount_at(path, flags="rw", kind="ext4", source="/dev/sda"):
     return Mount(f"25 1 8:1 / {path} {flags} shared:1 - {kind} {source} rw")
 
 
@@ -58,17 +55,13 @@ def mountinfo(tmp_path: Path) -> dict[str, Mount]:
     return mounts_now(str(path))
 
 
-def test_mounts_are_in_order_and_of_several_at_a_path_the_topmost_counts(
-    mountinfo: dict[str, Mount],
-) -> None:
+def test_mounts_are_in_order_and_of_several_at_a_path_the_topmost_counts(mountinfo):
     assert list(mountinfo) == ["/", "/my runs\tand\\more", "/usr", "/net", "/data"]
     assert (mountinfo["/data"].kind, mountinfo["/data"].is_read_only) == ("tmpfs", True)
     assert mountinfo["/data"].source == ""
 
 
-def test_flags_are_as_mount_takes_them_and_kinds_and_sources_as_they_are_named(
-    mountinfo: dict[str, Mount],
-) -> None:
+def test_flags_are_as_mount_takes_them_and_kinds_and_sources_as_they_are_named(mountinfo):
     assert mountinfo["/"].flags == MS_RELATIME
     remote = mountinfo["/my runs\tand\\more"]
     assert (remote.flags, remote.kind, remote.source) == (
@@ -80,7 +73,7 @@ def test_flags_are_as_mount_takes_them_and_kinds_and_sources_as_they_are_named(
     assert mountinfo["/net"].kind == "autofs"
 
 
-def test_names_of_no_encoding_survive(tmp_path: Path) -> None:
+def test_names_of_no_encoding_survive(tmp_path):
     path = tmp_path / "mountinfo"
     path.write_bytes(b"22 1 8:1 / /\xff\\040\xc3\xa4 rw - ext4 /dev/sda1 rw\n")
     [there] = mounts_now(str(path))
@@ -98,11 +91,11 @@ def test_names_of_no_encoding_survive(tmp_path: Path) -> None:
         ("/", "/data", False),
     ],
 )
-def test_what_lies_in_a_place(path: str, place: str, expected: bool) -> None:
+def test_what_lies_in_a_place(path, place, expected):
     assert is_inside(path, place) is expected
 
 
-def test_what_is_the_kernels() -> None:
+def test_what_is_the_kernels():
     assert all(map(is_of_kernel, ("/dev", "/dev/shm", "/proc/self", "/sys", "/run/user/1000")))
     assert not any(map(is_of_kernel, ("/", "/device", "/home/u/dev", "/runs")))
 
@@ -124,16 +117,12 @@ def planted_text(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ("Name:\tpython\n", False),
     ],
 )
-def test_who_may_mount_has_the_capability_in_effect(
-    planted_text: dict[str, str], sets: str, expected: bool
-) -> None:
+def test_who_may_mount_has_the_capability_in_effect(planted_text, sets, expected):
     planted_text["/proc/self/status"] = sets
     assert may_mount() is expected
 
 
-def test_sockets_at_which_a_service_listens_are_found_by_their_paths(
-    planted_text: dict[str, str], tmp_path: Path
-) -> None:
+def test_sockets_at_which_a_service_listens_are_found_by_their_paths(planted_text, tmp_path):
     listening, spaced, connected = (tmp_path / name for name in ("a", "b c", "connected"))
     for path in (listening, spaced, connected):
         path.touch()
@@ -188,9 +177,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return plant
 
 
-def overlays_in(
-    top: Path, mounts: dict[str, Mount], *named: Path, knows_all_ids: bool = True, search_s: float
-) -> list[str]:
+def overlays_in(top, mounts, *named: Path, knows_all_ids=True, search_s):
     """Returns the overlays by their paths in a directory."""
     paths = directories_to_overlay(
         mounts, [str(path) for path in named], knows_all_ids=knows_all_ids, search_s=search_s
@@ -228,19 +215,13 @@ BOTH = (True, False)
         # it are refused to a user; `mine` is covered by the overlay above it.
         (
             ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
-            {
-                "closed": ["shut", "shut/theirs"],
-                "foreign": ["", "theirs", "shut", "shut/theirs"],
-            },
+            {"closed": ["shut", "shut/theirs"], "foreign": ["", "theirs", "shut", "shut/theirs"]},
             [".", "shut/mine", "theirs"],
             [False],
         ),
         (
             ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
-            {
-                "closed": ["shut", "shut/theirs"],
-                "foreign": ["", "theirs", "shut", "shut/theirs"],
-            },
+            {"closed": ["shut", "shut/theirs"], "foreign": ["", "theirs", "shut", "shut/theirs"]},
             ["."],
             [True],
         ),
@@ -254,13 +235,8 @@ BOTH = (True, False)
     ],
 )
 def test_what_can_be_written_is_covered_by_overlays(
-    tree: Callable[..., Path],
-    own: Callable[..., None],
-    names: list[str],
-    planted: dict[str, Any],
-    overlays: list[str],
-    knows_all_ids: Collection[bool],
-) -> None:
+    tree, own, names, planted, overlays, knows_all_ids
+):
     top = tree(*names)
     own(*([top / name for name in planted.get(kind, ())] for kind in ("closed", "foreign")))
     inside = planted.get("mounts", {})
@@ -272,16 +248,14 @@ def test_what_can_be_written_is_covered_by_overlays(
         assert "." not in covered or covered[0] == "."
 
 
-def test_a_mount_on_a_file_or_on_what_is_gone_gets_no_overlay(tree: Callable[..., Path]) -> None:
+def test_a_mount_on_a_file_or_on_what_is_gone_gets_no_overlay(tree):
     top = tree()
     (top / "file").touch()
     mounts = mounted(mount_at(top / "file"), mount_at(top / "gone"))
     assert overlays_in(top, mounts, search_s=NO_END) == []
 
 
-def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(monkeypatch):
     names = ("home", "dev", "proc", "sys", "run")
 
     def scandir(path: str) -> Iterator[object]:
@@ -300,9 +274,7 @@ def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(
     assert overlays == ["/home"]
 
 
-def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
-    tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_paths_come_first_and_are_looked_at_however_late_it_is(tree, own, monkeypatch):
     names = [f"{number}/open" for number in range(20)]
     top = tree(*names)
     own(closed=[top, *(top / name.partition("/")[0] for name in names)])
@@ -317,8 +289,8 @@ def test_named_paths_come_first_and_are_looked_at_however_late_it_is(
 
 
 def test_places_of_the_systems_are_searched_last_and_what_cannot_be_listed_is_passed_by(
-    tree: Callable[..., Path], own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tree, own, monkeypatch
+):
     top = tree("a/open", "b/open", "z/c/open", "secret/x")
     own(closed=[top, *(top / name for name in ("a", "b", "z", "z/c", "secret"))])
     monkeypatch.setattr(enter, "SYSTEM_PLACES", (str(top / "a"),))
@@ -343,18 +315,14 @@ class FakeSystem:
         self.options: list[str] = []
         self._takes_overlays = takes_overlays
 
-    def mount(
-        self, source: str | None, target: str, kind: str | None, flags: int, options: str = ""
-    ) -> None:
+    def mount(self, source, target, kind, flags, options=""):
         if target in self._refused or (kind == "overlay" and not self._takes_overlays):
             raise OSError(target)
         self.asked.append((source, target, kind, flags))
         self.options.append(options)
 
 
-def test_what_is_no_overlay_of_ours_becomes_read_only(
-    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_overlay_of_ours_becomes_read_only(tree, monkeypatch):
     top = tree("overlaid", "record", "data", "shut", "remote")
     mounts = mounted(
         mount_at("/run"),
@@ -373,9 +341,7 @@ def test_what_is_no_overlay_of_ours_becomes_read_only(
     assert system.asked == [(None, str(top / "data"), None, flags)]
 
 
-def test_a_mount_that_cannot_become_read_only_prevents_the_sandbox(
-    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_that_cannot_become_read_only_prevents_the_sandbox(tree, monkeypatch):
     top = tree("data")
     monkeypatch.setattr(enter, "mounts_now", lambda: mounted(mount_at(top / "data")))
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(top / "data"))
@@ -383,7 +349,7 @@ def test_a_mount_that_cannot_become_read_only_prevents_the_sandbox(
         enter._protect(FakeSystem(top / "data"), [])  # type: ignore[arg-type]
 
 
-def test_an_overlay_has_the_flags_of_the_mount_below_but_can_be_written() -> None:
+def test_an_overlay_has_the_flags_of_the_mount_below_but_can_be_written():
     system = FakeSystem()
     enter._overlay(system, "/data", 7, 8, MS_NOSUID | MS_RDONLY)  # type: ignore[arg-type]
     assert system.asked == [(SOURCE, "/data", "overlay", MS_NOSUID)]
@@ -393,7 +359,7 @@ def test_an_overlay_has_the_flags_of_the_mount_below_but_can_be_written() -> Non
     ]
 
 
-def test_where_no_overlay_is_possible_a_directory_is_read_only() -> None:
+def test_where_no_overlay_is_possible_a_directory_is_read_only():
     system = FakeSystem(takes_overlays=False)
     enter._overlay(system, "/data", 7, 8, MS_NOSUID)  # type: ignore[arg-type]
     assert system.asked == [
@@ -403,9 +369,7 @@ def test_where_no_overlay_is_possible_a_directory_is_read_only() -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-def test_what_takes_the_writes_to_a_directory_has_its_mode_and_trials_share_it(
-    tree: Callable[..., Path],
-) -> None:
+def test_what_takes_the_writes_to_a_directory_has_its_mode_and_trials_share_it(tree):
     top = tree("lower", "uppers")
     (top / "lower").chmod(0o1751)
     lower, uppers = enter._opened(str(top / "lower")), enter._opened(str(top / "uppers"))
@@ -421,7 +385,7 @@ def test_what_takes_the_writes_to_a_directory_has_its_mode_and_trials_share_it(
     assert sorted(path.name for path in (top / "uppers/3").iterdir()) == ["upper", "work"]
 
 
-def test_the_flags_are_those_of_the_mount_that_holds_a_path() -> None:
+def test_the_flags_are_those_of_the_mount_that_holds_a_path():
     mounts = mounted(mount_at("/"), mount_at("/home", "rw,nosuid"), mount_at("/home/u", "rw,nodev"))
     flags = [enter._flags_at(path, mounts) for path in ("/data", "/home", "/home/v", "/home/u/x")]
     assert flags == [0, MS_NOSUID, MS_NOSUID, MS_NODEV]

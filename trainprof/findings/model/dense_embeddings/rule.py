@@ -48,16 +48,16 @@ def find(context: RunContext) -> Finding | None:
         return None
     if context.torch.is_data_parallel:
         return None
-    numbers = sum(one.numbers for one in tables)
+    numbers = sum(table.numbers for table in tables)
     spent_s = sum(context.training.get(key, 0.0) for key in ("optimizer", "zero_grad"))
     spent_s *= min(numbers / max(note.numbers, numbers, 1), 1.0)
     part = spent_s / context.training_s if context.training_s > 0 else 0.0
-    looked_up = max(one.indices / one.rows for one in tables)
+    looked_up = max(table.indices / table.rows for table in tables)
     gain = of_python(context, spent_s * (1 - _ROWS_TIMES * looked_up))
     if part < RULE.threshold(context.settings, "share") or gain is None:
         return None
-    is_plain = all(one.is_plain for one in tables)
-    first = max(tables, key=lambda one: one.numbers)
+    is_plain = all(table.is_plain for table in tables)
+    first = max(tables, key=lambda table: table.numbers)
     return plain_finding(
         ID,
         f"each step changes all {first.rows:,} rows of an nn.Embedding, of which "

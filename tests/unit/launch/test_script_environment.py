@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import json
+
+from trainprof.launch.options import script_environment
+
+
+def environment(**environ):
+    return script_environment(
+        environ, directory="/runs/a", options={"max_steps": None}, site_directory="/site"
+    )
+
+
+def test_only_ours_is_added():
+    made = environment(HOME="/root", LANG="é\udcff")
+    assert json.loads(made.pop("TRAINPROF_OPTIONS")) == {"max_steps": None}
+    assert made == {
+        "HOME": "/root",
+        "LANG": "é\udcff",
+        "TRAINPROF_DIR": "/runs/a",
+        "PYTHONPATH": "/site",
+    }
+
+
+def test_the_users_search_path_stays_behind_ours():
+    assert environment(PYTHONPATH="/a:/b")["PYTHONPATH"] == "/site:/a:/b"
+    # An empty entry means the working directory, an empty variable nothing.
+    assert environment(PYTHONPATH="/a::/b:")["PYTHONPATH"] == "/site:/a::/b:"
+    assert environment(PYTHONPATH="")["PYTHONPATH"] == "/site"
+
+
+def test_under_another_trainprof_our_entry_stands_once():
+    assert environment(PYTHONPATH="/site:/a")["PYTHONPATH"] == "/site:/a"

@@ -1,0 +1,79 @@
+"""How often a metric is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainprof.sampling.gpu_metrics import MAX_INTERVAL_NS, MetricPace, Tier
+
+MS = 1_000_000
+S = 1000 * MS
+
+
+def asked_at(pace, took_ns, *, ticks_s=range(60), is_answered=True):
+    """Returns the ticks, in s, at which it was due and asked."""
+    at = []
+    for tick_s in ticks_s:
+        if pace.is_due(tick_s * S):
+            pace.asked(tick_s * S, took_ns, is_answered=is_answered)
+            at.append(tick_s)
+    return at
+
+
+def test_a_quick_call_is_made_at_every_sample_however_close():
+    pace = MetricPace(Tier.EVERY_SAMPLE, S // 2, devices=8)
+    for tick_ns in (0, 1, 2, S):
+        assert pace.is_due(tick_ns)
+        pace.asked(tick_ns, 50_000, is_answered=True)
+    assert pace.slowed_ns is None
+
+
+def test_a_dear_call_is_made_every_second_at_most():
+    pace = MetricPace(Tier.SELDOM, S // 2, devices=1)
+    due = []
+    for tick in range(10):
+        if pace.is_due(tick * S // 2):
+            pace.asked(tick * S // 2, 20 * MS, is_answered=True)
+            due.append(tick)
+    assert due == [0, 2, 4, 6, 8]
+    assert pace.slowed_ns is None
+
+
+def test_a_tick_that_is_a_hair_early_is_no_reason_to_wait_for_the_next():
+    pace = MetricPace(Tier.SELDOM, S // 2, devices=1)
+    pace.asked(0, 1, is_answered=True)
+    assert not pace.is_due(S // 2)
+    assert pace.is_due(S - MS)
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_a_slow_call_is_made_less_often(tier):
+    pace = MetricPace(tier, S // 2, devices=1)
+    assert asked_at(pace, 300 * MS) == [0, 1, 16, 31, 46]
+    assert pace.slowed_ns == 15 * S
+
+
+def test_devices_share_the_driver():
+    pace = MetricPace(Tier.SELDOM, S // 2, devices=8)
+    assert asked_at(pace, 20 * MS) == [0, 1, *range(9, 60, 8)]
+
+
+def test_a_call_that_was_late_once_costs_nothing():
+    pace = MetricPace(Tier.EVERY_SAMPLE, S // 2, devices=1)
+    for took_ns in (1, 300 * MS, 1, 300 * MS):
+        pace.asked(0, took_ns, is_answered=True)
+        assert pace.slowed_ns is None
+
+
+def test_a_failure_is_tried_again_later_and_later():
+    pace = MetricPace(Tier.EVERY_SAMPLE, S // 2, devices=1)
+    assert asked_at(pace, 1, is_answered=False) == [0, 1, 3, 7, 15, 31]
+    pace.asked(60 * S, 1, is_answered=True)
+    assert asked_at(pace, 1, is_answered=False)[:3] == [0, 1, 3]
+
+
+def test_nothing_is_put_off_for_ever():
+    pace = MetricPace(Tier.SELDOM, S // 2, devices=16)
+    for _ in range(100):
+        pace.asked(0, 3600 * S, is_answered=False)
+    assert pace.slowed_ns == MAX_INTERVAL_NS

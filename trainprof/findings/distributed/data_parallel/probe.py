@@ -1,0 +1,60 @@
+"""Models in nn.DataParallel that are trained on several devices."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.patching.user_texts import lines_with
+from trainprof.inside.session import ModuleCall, Session
+from trainprof.record.notes import Note
+
+_MODULE: Final = "torch.nn.parallel.data_parallel"
+_CONSTRUCTED: Final = re.compile(r"\bDataParallel\(")
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelNote(Note):
+    """A model in nn.DataParallel.
+
+    Attributes:
+        site: The user's line that constructs one, else that of the call, by number.
+        devices: That it is copied to in each step.
+    """
+
+    KEY: ClassVar[str] = "data_parallel"
+
+    site: int = 0
+    devices: int = 0
+
+
+class DataParallelProbe:
+    """Looks for such a model among those that are called up to the first step."""
+
+    name = "data_parallel"
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._session = session
+        self._meets = patcher.guarded(self._meet)
+        session.tell_modules(self._meets, True)
+        session.at_first_step.append(patcher.guarded(self._stop))
+        session.at_end.append(patcher.guarded(self._stop))
+        patcher.at_fault(self._stop)
+
+    def _stop(self, *_: Any) -> None:
+        self._session.tell_modules(self._meets, False)
+
+    def _meet(self, call: ModuleCall) -> None:
+        parallel = getattr(sys.modules.get(_MODULE), "DataParallel", None)
+        if not isinstance(parallel, type) or not issubclass(type(call.module), parallel):
+            return
+        devices, sites = call.module.__dict__.get("device_ids") or (), self._session.sites
+        if len(devices) > 1:
+            lines = lines_with(sites.is_user_file, _CONSTRUCTED)
+            site = sites.of_line(*lines[0]) if lines else call.site
+            self._session.note(DataParallelNote(site, len(devices)))
+        self._stop()

@@ -1,0 +1,277 @@
+"""The machine: the cores and memory that this process may use, and whether it is virtual.
+
+Both cgroup versions and their mixture are read; a limit may stand at any level above ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from trainprof.sampling.procfs import first_int, labelled_int, read_bytes, read_text
+
+FILESYSTEM_ROOT: Final = Path("/")
+
+# cgroup v1 writes "no limit" as the largest page-aligned int64; nothing real comes near.
+UNLIMITED_BYTES: Final = 1 << 60
+# Where a kernel does not list the hyper-threads of a core.
+_PLACE_OF_CORE: Final = ("physical_package_id", "core_id")
+
+_DMI: Final = "sys/class/dmi/id"
+_DEVICE_TREE: Final = "proc/device-tree"
+_DMI_NAMES: Final = ("sys_vendor", "product_name", "board_vendor", "bios_vendor")
+# As systemd-detect-virt knows hypervisors (systemd, src/basic/virt.c), and clouds beside.
+_HYPERVISORS: Final = re.compile(
+    r"KVM|QEMU|Amazon EC2|Google Compute Engine|Microsoft Corporation Virtual Machine|Hyper-V"
+    r"|VMware|VMW|VirtualBox|innotek|Xen|Bochs|Parallels|BHYVE|OpenStack|KubeVirt|Firecracker"
+    r"|Apple Virtualization|Alibaba Cloud|Tencent Cloud|Huawei Cloud|vServer|Virtual Machine"
+)
+# Amazon's machines that are let whole, such as c7g.metal.
+_LET_WHOLE: Final = re.compile(r"Amazon EC2.*\.metal")
+# SMBIOS (DSP0134, 7.4.1): 1 is "other" and 2 "unknown", by which hypervisors go.
+_UNKNOWN_CHASSIS: Final = 2
+# What boards are called that no factory makes.
+_MADE_UP_BOARDS: Final = (b"linux,dummy-virt", b"qemu,", b"riscv-virtio", b"ibm,pseries")
+_QEMU_NODE: Final = "fw-cfg"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted cgroup hierarchy: `root` is what of it the mount point shows."""
+
+    version: int
+    controllers: frozenset[str]
+    root: str
+    point: str
+
+
+def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> float:
+    """Returns how many cores this process and its children can keep busy together, over 0.
+
+    The smallest of affinity mask and cgroup CPU quotas (own and above).
+    """
+    cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
+    return min([cores, *(quota for quota, _ in _quotas(root))])
+
+
+def core_numbers() -> list[int]:
+    """Returns the numbers of the processors that this process may run on."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) -> list[int] | None:
+    """Returns for each processor in `core_numbers` the core it is part of, counted from 0.
+
+    Hyper-threads of a core have the same; None where the kernel does not say.
+    """
+    processors = core_numbers() if numbers is None else numbers
+    cores = [_core_of(root, processor) for processor in processors]
+    if not cores or None in cores:
+        return None
+    distinct = list(dict.fromkeys(cores))
+    return [distinct.index(place) for place in cores]
+
+
+def physical_cores(
+    root: Path = FILESYSTEM_ROOT, affinity: Collection[int] | None = None
+) -> float | None:
+    """Returns `usable_cores` with the hyper-threads of a core counted once; None where unknown."""
+    processors = os.sched_getaffinity(0) if affinity is None else affinity
+    cores = {_core_of(root, processor) for processor in processors}
+    if not cores or None in cores:
+        return None
+    return min([float(len(cores)), *(quota for quota, _ in _quotas(root))])
+
+
+def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
+    """Returns the cpu.stat of the cgroup whose CPU quota binds us first, None without a quota.
+
+    That with the smallest quota, own or above, the innermost of equals.
+    """
+    quotas = _quotas(root)
+    if not quotas:
+        return None
+    _, directory = min(quotas, key=lambda quota: quota[0])
+    return f"{directory}/cpu.stat"
+
+
+def cpu_pressure_file(root: Path = FILESYSTEM_ROOT) -> str | None:
+    """Returns the cpu.pressure of our own cgroup; None where it has none, as v1 and the root have.
+
+    That of the machine tells of tasks that may have nothing to do with us.
+    """
+    for version, directories in _hierarchies(root, "cpu"):
+        file = f"{directories[0]}/cpu.pressure"
+        # It is there and cannot be read where the kernel was told to keep no account.
+        if version == 2 and read_bytes(file):
+            return file
+    return None
+
+
+def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
+    """Returns the smallest cgroup memory limit (own and above) in bytes, None where none is set."""
+    limits = []
+    for version, directory in _levels(root, "memory"):
+        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        limit = first_int(read_text(f"{directory}/{name}"))
+        if limit is not None and 0 < limit < UNLIMITED_BYTES:
+            limits.append(limit)
+    return min(limits, default=None)
+
+
+def out_of_memory_kills(root: Path = FILESYSTEM_ROOT) -> int | None:
+    """Returns how many processes of our cgroup the OOM killer has ended, None where not told.
+
+    The count is the cgroup's whole history: compare one taken before with one taken after.
+    """
+    counts = []
+    for version, directories in _hierarchies(root, "memory"):
+        name = "memory.events" if version == 2 else "memory.oom_control"
+        content = read_bytes(f"{directories[0]}/{name}")
+        count = None if content is None else labelled_int(content, b"oom_kill ")
+        if count is not None:
+            counts.append(count)
+    return max(counts, default=None)
+
+
+def _core_of(root: Path, processor: int) -> str | None:
+    """Returns what all hyper-threads of a processor's core have in common, and no others."""
+    topology = f"{root}/sys/devices/system/cpu/cpu{processor}/topology"
+    siblings = (read_text(f"{topology}/thread_siblings_list") or "").strip()
+    if siblings:
+        return siblings
+    # -1: the kernel does not know.
+    numbers = [first_int(read_text(f"{topology}/{name}")) for name in _PLACE_OF_CORE]
+    is_known = all(number is not None and number >= 0 for number in numbers)
+    return " ".join(map(str, numbers)) if is_known else None
+
+
+def _quotas(root: Path) -> list[tuple[float, str]]:
+    """Returns quota in cores and directory of each cgroup that has one, innermost first."""
+    quotas = []
+    for version, directory in _levels(root, "cpu"):
+        quota = _quota(version, directory)
+        if quota is not None:
+            quotas.append((quota, directory))
+    return quotas
+
+
+def _quota(version: int, directory: str) -> float | None:
+    if version == 2:
+        words = (read_text(f"{directory}/cpu.max") or "").split()
+        quota_us, period_us = map(first_int, words) if len(words) == 2 else (None, None)
+    else:
+        quota_us = first_int(read_text(f"{directory}/cpu.cfs_quota_us"))
+        period_us = first_int(read_text(f"{directory}/cpu.cfs_period_us"))
+    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
+        return None
+    return quota_us / period_us
+
+
+def _levels(root: Path, controller: str) -> list[tuple[int, str]]:
+    """Returns (cgroup version, directory) of our cgroup and all above it."""
+    return [
+        (version, directory)
+        for version, directories in _hierarchies(root, controller)
+        for directory in directories
+    ]
+
+
+def _hierarchies(root: Path, controller: str) -> list[tuple[int, list[str]]]:
+    """Returns (cgroup version, directories from our cgroup upwards) per hierarchy."""
+    hierarchies = []
+    mounts = _mounts(root)
+    for line in (read_text(f"{root}/proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        version = 2 if number == "0" and not names else 1
+        if version == 1 and controller not in names.split(","):
+            continue
+        mount = _mount_of(mounts, version, controller)
+        if mount is not None:
+            hierarchies.append((version, _directories(root, mount, path)))
+    return hierarchies
+
+
+def _mount_of(mounts: list[_Mount], version: int, controller: str) -> _Mount | None:
+    for mount in mounts:
+        if mount.version == version and (version == 2 or controller in mount.controllers):
+            return mount
+    return None
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    mounts = []
+    for line in (read_text(f"{root}/proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, filesystem = before.split(), after.split()
+        if len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in ("cgroup", "cgroup2"):
+            continue
+        mounts.append(
+            _Mount(
+                version=2 if filesystem[0] == "cgroup2" else 1,
+                controllers=frozenset(filesystem[2].split(",")),
+                root=fields[3],
+                point=fields[4],
+            )
+        )
+    return mounts
+
+
+def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
+    """Returns the directories of cgroup `path` and those above it, innermost first.
+
+    A container often sees only a part of the hierarchy: its mount starts at `mount.root`. A path
+    outside the mount (a parent namespace's) leaves the mount point itself.
+    """
+    point = str(root).rstrip("/") + mount.point
+    try:
+        inside = PurePosixPath(path).relative_to(mount.root)
+    except ValueError:
+        return [point]
+    if ".." in inside.parts:
+        return [point]
+    levels = [inside, *inside.parents] if inside.parts else [inside]
+    return [f"{point}/{level}" if level.parts else point for level in levels]
+
+
+def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool | None:
+    """Whether the machine is a virtual one; None where nothing says so, as in many containers."""
+    flags = re.search(
+        rb"^flags\s*:(.*)$", read_bytes(str(root / "proc/cpuinfo")) or b"", re.MULTILINE
+    )
+    if flags is not None:  # of x86 alone; other processors do not tell
+        return b"hypervisor" in flags[1].split()
+    if (read_text(str(root / "sys/hypervisor/type")) or "").strip():
+        return True
+    by_firmware = _by_firmware(root)
+    return _by_device_tree(root) if by_firmware is None else by_firmware
+
+
+def _by_firmware(root: Path) -> bool | None:
+    names = [(read_text(str(root / _DMI / name)) or "").strip() for name in _DMI_NAMES]
+    firmware = " ".join(names)
+    if _HYPERVISORS.search(firmware):
+        return _LET_WHOLE.search(firmware) is None
+    chassis = first_int(read_text(str(root / _DMI / "chassis_type")))
+    is_real = chassis is not None and chassis > _UNKNOWN_CHASSIS
+    return False if names[0] and is_real else None
+
+
+def _by_device_tree(root: Path) -> bool | None:
+    tree = root / _DEVICE_TREE
+    try:
+        nodes = os.listdir(tree)
+    except OSError:
+        return None
+    boards = read_bytes(str(tree / "compatible")) or b""
+    if "hypervisor" in nodes or any(node.startswith(_QEMU_NODE) for node in nodes):
+        return True
+    if any(board in boards for board in _MADE_UP_BOARDS):
+        return True
+    # A board that has a name of its own.
+    return False if boards and read_bytes(str(tree / "model")) else None
