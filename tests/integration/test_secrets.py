@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import PYTHON, run
+from support.styles import without_compiler
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process names as Linux has them")
 
@@ -37,7 +38,7 @@ WORDS = [
 PLANTED = [NAMED, IN_NAME, "MIIBx1y2z3", "T0x1/B0y2", *PASSWORDS.values()]
 PLANTED += [token for name, token in TOKENS.items() if name not in ("PEM", "Slack")]
 
-SCRIPT = f"""
+SCRIPT = without_compiler(f"""
 import os, sys
 import torch
 from torch.utils.data import DataLoader
@@ -61,7 +62,7 @@ if os.environ.get("FAILS"):
     print(*sys.argv, os.environ["MY_SECRET"], sep="\\n")
     print(*sys.argv, os.environ["MY_SECRET"], sep="\\n", file=sys.stderr)
     raise ValueError(f"no access for {{os.environ['MY_SECRET']}} with {{sys.argv}}")
-"""
+""")
 
 
 def trainprof(directory: Path, *words: str, **variables: str) -> str:
