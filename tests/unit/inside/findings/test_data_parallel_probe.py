@@ -15,11 +15,11 @@ from trainprof.record.schema import Topic
 
 
 class OnTheHost(nn.DataParallel[nn.Module]):
-    """With the devices that it would have."""
+    """With the devices that it would have; no real one is asked for."""
 
     def __init__(self, module: nn.Module, devices: int) -> None:
-        super().__init__(module)
-        self.device_ids = list(range(devices))
+        nn.Module.__init__(self)
+        self.module, self.device_ids = module, list(range(devices))
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return self.module(*inputs)  # type: ignore[no-any-return]
