@@ -30,9 +30,6 @@ def _rules() -> Iterator[Rule]:
                     yield defined["RULE"]
 
 
-# In the order in which they are named where nothing is found.
-
-
 class UnknownThreshold(ValueError):
     """No rule has a threshold of that name, or the value is no number."""
 
@@ -79,6 +76,7 @@ def threshold_names() -> list[str]:
     return [f"{rule.id}.{name}" for rule in RULES for name in rule.thresholds]
 
 
+# In the order in which they are named where nothing is found.
 RULES: Final = tuple(sorted(_rules(), key=lambda rule: (rule.order, rule.id)))
 _NAMED: Final = {name: rule for rule in RULES for name in (rule.id, *rule.old_names)}
 

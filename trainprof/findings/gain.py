@@ -81,7 +81,7 @@ def of_setting(
 
     Args:
         setting: The new one; its workers may live on from pass to pass.
-        found: The model's answer to it.
+        prediction: The model's answer to it.
     """
     if feeder.inputs is None or feeder.measured is None:
         return None

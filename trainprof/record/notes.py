@@ -43,20 +43,20 @@ def record_of(notes: Note | Sequence[Note], key: str | None = None) -> dict[str,
 
 def last_note(kind: type[AnyNote], records: Iterable[Mapping[str, Any]]) -> AnyNote | None:
     """Returns the note of a kind that was written last, None where there is none."""
-    value = _last_value(kind.KEY, records)
+    value = last_record(kind.KEY, records).get(kind.KEY)
     return _read_note(kind, value) if isinstance(value, Mapping) else None
 
 
 def last_notes(kind: type[AnyNote], records: Iterable[Mapping[str, Any]]) -> list[AnyNote]:
     """Returns the notes of a kind that were written last as one list."""
-    value = _last_value(kind.KEY, records)
+    value = last_record(kind.KEY, records).get(kind.KEY)
     return list(_read_tuple(kind, value))
 
 
-def _last_value(key: str, records: Iterable[Mapping[str, Any]]) -> Any:
+def last_record(key: str, records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Returns the record with a key that was written last, an empty one where there is none."""
     with_key = [record for record in records if key in record]
-    last = max(with_key, key=lambda record: _integer(record.get(NUMBER)) or 0, default={})
-    return last.get(key)
+    return max(with_key, key=lambda record: integer(record.get(NUMBER)) or 0, default={})
 
 
 def _read_note(kind: type[AnyNote], value: Mapping[str, Any]) -> AnyNote:
@@ -77,11 +77,10 @@ def _read(kind: Any, value: Any, default: Any) -> Any:
     for option in options or (kind,):
         if option is type(None) and value is None:
             return None
-        if option is int and _integer(value) is not None:
+        if option is int and integer(value) is not None:
             return value
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if option is float and is_number and -MAX_NUMBER < value < MAX_NUMBER:
-            return float(value)
+        if option is float and (number := known(value)) is not None:
+            return float(number)
         if option in (str, bool) and isinstance(value, option):
             return value
         is_note = isinstance(option, type) and issubclass(option, Note)
@@ -97,6 +96,13 @@ def _read_tuple(kind: Any, values: Any) -> tuple[Any, ...]:
     return tuple(value for value in read if value is not missing)
 
 
-def _integer(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
+    """Returns `value` if it is an int that something can have measured, else None."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
+
+
+def known(value: Any) -> float | None:
+    """Returns a number that something can have measured, None for anything else."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and -MAX_NUMBER < value < MAX_NUMBER else None

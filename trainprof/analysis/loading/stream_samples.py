@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import integer, last_note
+from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.summary.loader import Fetch
+from trainprof.record.notes import last_record
 
 _FIRST: Final = "first_samples"
 _ASKED: Final = "asked_for_worker"
@@ -34,7 +35,7 @@ class WorkerStream:
 def recorded_stream(environments: Iterable[Any]) -> WorkerStream:
     """Returns what one process recorded; its notes may be damaged."""
     notes = [note for note in environments if isinstance(note, dict)]
-    first = last_note(notes, _FIRST).get(_FIRST)
+    first = last_record(_FIRST, notes).get(_FIRST)
     first = first if isinstance(first, dict) else {}
     checksums = first.get("checksums")
     numbers = [integer(x) for x in checksums] if isinstance(checksums, list) else []

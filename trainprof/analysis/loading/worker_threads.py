@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import Sites, integer, last_note
+from trainprof.analysis.run.metadata import Sites, integer
 from trainprof.analysis.summary.loader import Fetch, WorkerThreads
+from trainprof.record.notes import last_record
 
 _KEY: Final = "worker_threads"
 
@@ -18,7 +19,7 @@ def told_threads(environments: Iterable[Any], sites: Sites) -> WorkerThreads | N
         environments: What it told of itself.
         sites: Names of its places.
     """
-    note = last_note((x for x in environments if isinstance(x, dict)), _KEY).get(_KEY)
+    note = last_record(_KEY, (x for x in environments if isinstance(x, dict))).get(_KEY)
     if not isinstance(note, dict):
         return None
     threads = integer(note.get("torch"))

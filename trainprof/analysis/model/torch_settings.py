@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from trainprof.analysis.model.optimizer_builder import OptimizerCall, builder_in
-from trainprof.analysis.run.metadata import Metadata, Sites, dicts_in, integer, last_note, share_in
+from trainprof.analysis.run.metadata import Metadata, Sites, dicts_in, integer, share_in
 from trainprof.analysis.summary.code import Numerics
+from trainprof.record.notes import last_record
 from trainprof.record.schema import Topic
 
 _DISCARDED: Final = "discarded_gradients"
@@ -121,7 +122,10 @@ def torch_settings(
     spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], told)
     threads = [found for x in told if (found := integer(x.get("torch_threads"))) is not None]
     looped = [x for x in told if isinstance(x.get("looped_optimizer"), dict)]
-    unused, discarded = _last(told, "unused_gradients"), last_note(told, _DISCARDED).get(_DISCARDED)
+    unused, discarded = (
+        _last(told, "unused_gradients"),
+        last_record(_DISCARDED, told).get(_DISCARDED),
+    )
     return TorchSettings(
         threads=threads[-1] if threads else None,
         cores_allotted=_first(told, "cores_allotted"),
@@ -211,7 +215,7 @@ def _share_of_backward(told: Mapping[str, Any]) -> float:
 
 
 def _last(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    found = last_note(told, name).get(name)
+    found = last_record(name, told).get(name)
     return found if isinstance(found, dict) else {}
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainprof.record import notes
 from trainprof.record.names import UNKNOWN_SITE, site_name
+from trainprof.record.notes import MAX_NUMBER as MAX_NUMBER
 from trainprof.record.notes import AnyNote
+from trainprof.record.notes import integer as integer
+from trainprof.record.notes import known as known
 from trainprof.record.schema import Topic
 
-# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
-# below it a time and its difference to another fit an int64.
-MAX_NUMBER: Final = 1 << 62
 # More than anybody's memory holds; a damaged log may tell any number.
 MAX_BATCHES_AHEAD: Final = 1 << 20
 # Classes of the modules that torch.compile makes have this in their names.
@@ -110,12 +110,6 @@ def integers(value: Any) -> list[int]:
     return [number for item in values if (number := integer(item)) is not None]
 
 
-def integer(value: Any) -> int | None:
-    """Returns `value` if it is an int that something can have measured, else None."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
-
-
 def share_in(value: object) -> float:
     """Returns `value` as a share, 0 where it is no number."""
     return min(max(float(value), 0.0), 1.0) if isinstance(value, (int, float)) else 0.0
@@ -126,22 +120,10 @@ def dicts_in(value: object) -> list[dict[str, Any]]:
     return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
 
 
-def last_note(records: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
-    """Returns the note of a key that was written last; an empty one where there is none."""
-    notes = [note for note in records if key in note]
-    return max(notes, key=lambda note: integer(note.get("number")) or 0, default={})
-
-
 def number(value: Any, default: float) -> float:
     """Returns `value` if it is a number that something can have measured, else the default."""
     known_value = known(value)
     return default if known_value is None else float(known_value)
-
-
-def known(value: Any) -> float | None:
-    """Returns a number that something can have measured, None for anything else."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
