@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from trainprof.analysis.loading.loader_figures import cost_s, starts_s, total_s
 from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
-from trainprof.analysis.pipeline.fit import LoaderModel
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
 from trainprof.analysis.run.metadata import Notes
-from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
@@ -29,6 +27,12 @@ from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
+
+# All of the analysis hangs on them, which `report` of a saved run does without.
+if TYPE_CHECKING:
+    from trainprof.analysis.pipeline.fit import LoaderModel
+    from trainprof.analysis.run.one_process import ProcessNumbers
+
 
 _MOST_LOADERS: Final = 4
 # A loader that costs less of training is not played through the model, unless its workers are at
