@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of, on_device
-from support.found import handed_over
+from support.findings import handed_over
 from support.planted_trials import FakeRunner, plan_of, search_of, threads, workers
 from support.planted_trials import Planted as PlantedTrials
 

@@ -21,8 +21,8 @@ from trainprof.analysis.timeline.timeline import build_timeline
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import of_python, times_without
-from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
 from trainprof.findings.run_context import RunContext
+from trainprof.tune.loader_forecast import LoaderForecast, modelled
 
 ALL_FED = {
     "epochs": "3( i1 20( n1 l ) s1 i2 300( n2 f0 ) s2 )",
