@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, of_batches, of_inputs, outside_steps
 from trainprof.findings.loading.loader_change import loader_finding, of_cause
