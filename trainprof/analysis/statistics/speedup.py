@@ -23,12 +23,11 @@ from trainprof.analysis.statistics.step_noise import (
     standard_error,
     t_quantile,
 )
+from trainprof.analysis.summary.tune import FASTER as FASTER
+from trainprof.analysis.summary.tune import NO_VISIBLE_DIFFERENCE as NO_VISIBLE_DIFFERENCE
+from trainprof.analysis.summary.tune import SLOWER as SLOWER
+from trainprof.analysis.summary.tune import UNKNOWN as UNKNOWN
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-
-FASTER: Final = "faster"
-SLOWER: Final = "slower"
-NO_VISIBLE_DIFFERENCE: Final = "no_visible_difference"
-UNKNOWN: Final = "unknown"
 
 # Runs of the same script on a machine of its own differ by about 1 % (standard deviation), as
 # benchmarks/compare_false_alarms.py measured: two of them by less than 2.8 % in 95 of 100 cases.

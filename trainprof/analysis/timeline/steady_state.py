@@ -10,10 +10,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.summary.levels import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.summary.levels import MIN_STEADY_STEPS as MIN_STEADY_STEPS
 from trainprof.analysis.summary.run import Outlier
 from trainprof.analysis.timeline.events import Bool, Int64
 
-MIN_STEADY_STEPS: Final = 20
 _WINDOW: Final = 5
 _BLOCK: Final = 1 << 14
 # A step time counts as settled within this share of the later median, or three robust deviations.
@@ -88,8 +89,6 @@ def few_that_save(saving: Floats | Int64) -> Bool:
     return np.zeros_like(saves) if is_usual else saves
 
 
-MIN_RATIO: Final = 2.0
-MIN_EXCESS_NS: Final = 10_000_000
 MAX_LISTED: Final = 100
 # Where every fourth step is slow, slow steps are the rule (workers that deliver in turns).
 MAX_SHARE: Final = 0.25
