@@ -11,7 +11,6 @@ from support.events import LEARNS, MS, FakeRun
 from support.torch_pipeline import PlayedIterator
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import PipelineInputs, measured_rates, predict
 from trainprof.analysis.pipeline.fit import pipeline_inputs
@@ -124,14 +123,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
         path.write_bytes(log.log_bytes())
     recording = read_recording(directory)
     process = training_processes(recording)[0]
-    timeline = build_timeline(
-        process.events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=run.start,
-        end=run.now,
-    )
+    timeline = build_timeline(process, run.start, run.now)
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, loader) for x in process.workers]
     pid = process.pid or 0
