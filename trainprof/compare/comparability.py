@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
-from trainprof.analysis.loading.stream_batches import are_as_many, are_other_sizes, exceed
 from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import ComparedRun
+from trainprof.compare.stream_batches import are_as_many, are_other_sizes, exceed
 
 # Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
