@@ -122,24 +122,6 @@ def test_delays_are_no_loaders(tmp_path):
 # Slow samples
 
 
-def test_slow_samples_are_listed_slowest_first_with_their_worker(tmp_path):
-    run = FakeRun()
-    loader = run.loader(num_workers=2)
-    workers = [worker(run, 11 + number, number, loader) for number in range(2)]
-    slow = [((7, 3 * MS), (8, 9 * MS)), ((57, 5 * MS),)]
-    for number, log in enumerate(workers):
-        fetch(log, 20 * MS, slow=slow[number], flags=number + 1)
-    training(run, loader)
-    options = {"slow_samples": 2}
-    [log] = summary(tmp_path, run, *workers, options=options).loaders
-    samples = log.fetch.slow_samples
-    assert [(x["index"], x["seconds"], x["worker"], x["pid"]) for x in samples] == [
-        (8, 0.009, 0, 11),
-        (57, 0.005, 1, 12),
-    ]
-    assert samples[0]["at_s"] == pytest.approx(3 * MS / 1e9)
-
-
 def test_slow_samples_have_an_index_or_a_place_and_what_kept_them_from_the_cores(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.events import MS, US, FakeRun, seconds
+from support.events import MS, FakeRun, seconds
 from support.loops import Loop
 
 from trainprof.record.schema import Kind
@@ -22,16 +22,12 @@ LOOPS = {
         "TEE 15 15 3 10: 3( i1 5( n1 l ) s1 [ i2 2( n2 f0 ) s2 ] ) [ i3 4( n3 f0 ) s3 ]"
     ),
     "zipped": "TT 12 12 2 0: 2( i1 i2 6( n1 n2 l ) s1 )",
-    "a new iterator for each step": "TE 30 30 30 3: 3( 10( i1 n1 l ) [ i2 n2 f0 ] )",
     "epochs of a batch each": "TE 5 5 5 5: 5( i1 n1 l s1 [ i2 n2 f0 s2 ] )",
-    "accuracy on the training set": "T 20 20 4 20: 4( i1 5( n1 l ) s1 [ i1 5( n1 f0 ) s1 ] )",
-    "so, in evaluation mode": "T 12 12 3 12: 3( i1 4( n1 l ) s1 [ i1 4( n1 fg ) s1 ] )",
-    "batch norms computed again": "T 12 12 3 12: 3( i1 4( n1 l ) s1 [ i1 4( n1 ft ) s1 ] )",
+    "accuracy on the training set": "T 12 12 3 12: 3( i1 4( n1 l ) s1 [ i1 4( n1 fg ) s1 ] )",
     "a loss of all batches, learnt from later": "T: 3( i1 4( n1 l ) s1 i1 4( n1 f ) s1 )",
     "a model that trains in evaluation mode": (
         "T 12 12 3 0: 3( i1 4( n1 fg b u ) s1 i1 4( n1 fg ) s1 )"
     ),
-    "a teacher": "T 8 8 1 0: i1 8( n1 f0 l ) s1",
     "a teacher with gradients": "T 12 12 3 0: 3( i1 4( n1 fg l ) s1 )",
     "prompts for rollouts": "T 20 4 1 0: i1 4( n1 3( f0 ) 5( l ) ) s1",
     "without a model": "- 0 0 0 0: i1 5( n1 ) s1",
@@ -50,7 +46,6 @@ LOOPS = {
     "evaluation that looks ahead": (
         "TE 6 6 2 3: i1 3( n1 l ) s1 [ i2 n2 2( n2 f0 ) s2 f0 ] i1 3( n1 l ) s1"
     ),
-    "evaluation left by break": "TE 6 6 3 6: 3( i1 2( n1 l ) s1 [ i2 2( n2 f0 ) ] + )",
     "evaluation of a whole tensor": "T 12 12 3 0: 3( i1 4( n1 l ) s1 [ f0 + f0 ] )",
     "estimate_loss without a loader": ". 9 9 0 0: 3( [ f0 + f0 ] 3( l ) )",
     "a rollout, the model in training mode": ". 9 9 0 0: 3( ft 3( l ) )",
@@ -89,13 +84,6 @@ def test_epochs_and_evaluations_are_listed_in_order(tmp_path):
     assert epoch.seconds == pytest.approx((run.now - run.start) / 1e9)
 
 
-def test_a_peek_and_an_iteration_for_statistics_are_no_epochs(tmp_path):
-    summary = Loop().play("i1 n1 i1 6( n1 + ) s1 3( i1 6( n1 l ) s1 )").run.summary(tmp_path)
-    assert counts(summary) == (18, 18, 3, 0)
-    assert summary.phases.training_s * 1e9 == pytest.approx(3 * (10 + 6 * 650 + 5) * US)
-    assert seconds(summary)["data_wait"] == (5 + 15) * 100 * US
-
-
 def test_inference_only(tmp_path):
     played = Loop().play("~ [ i1 30( n1 f0 ) s1 ]")
     summary = played.run.summary(tmp_path)
@@ -129,27 +117,6 @@ def test_a_look_at_the_validation_set_ahead_of_training_is_none_of_it(tmp_path, 
 def test_evaluation_with_gradients_is_no_part_of_a_step(tmp_path):
     summary = Loop().play(LOOPS["evaluation takes gradients"].split(": ")[1]).run.summary(tmp_path)
     assert summary.training.step_s.max < 700e-6
-
-
-def test_a_loader_consumed_by_a_prefetch_thread(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(1), run.optimizer()
-    for _ in range(2):
-        run.thread = 1
-        at = run.now
-        run.iterate(loader)
-        for _ in range(5):
-            run.next(loader, 500 * US)
-        run.stop(loader)
-        run.thread, run.now = 0, at + 500 * US  # the first batch is there
-        for _ in range(5):
-            run.learn(optimizer)
-            run.passes_time(60 * US)
-    summary = run.summary(tmp_path)
-    assert counts(summary) == (10, 10, 2, 0)
-    assert "data_wait" not in seconds(summary)
-    assert [loader.thread for loader in summary.loaders] == ["other"]
-    assert summary.epochs[0].start_s == 0 < summary.phases.initialization_s
 
 
 def test_persistent_workers_reset_inside_creation_is_one_iteration(tmp_path):
