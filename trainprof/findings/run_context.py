@@ -10,7 +10,6 @@ import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.loading.loader_figures import cost_s, starts_s, total_s
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
@@ -18,6 +17,7 @@ from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary

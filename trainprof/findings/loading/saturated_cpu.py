@@ -25,9 +25,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps
 from trainprof.findings.loading.loader_change import (

@@ -30,8 +30,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from trainprof.analysis.machine.free_cores import cores_for_threads, shared_cpu
 from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.free_cores import cores_for_threads, shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.analysis.summary.run import COMPUTE_KEYS

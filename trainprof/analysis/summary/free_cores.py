@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.levels import number_at
 
 _FULL_PERCENT: Final = 90.0
 # Of the cores, and of the time: from here on step times are felt to wander.
