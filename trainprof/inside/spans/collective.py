@@ -48,7 +48,7 @@ class CollectiveProbe:
             session.emit(_COLLECTIVE, start, end, session.sites.find(caller), 0, number)
 
         guarded = patcher.guarded(record)
-        return recorded_outermost(session.now, guarded, inside, session.compiler)
+        return recorded_outermost(session.now, guarded, inside, session.is_compiling)
 
 
 class ProcessGroupProbe:

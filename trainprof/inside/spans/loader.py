@@ -19,9 +19,9 @@ from trainprof.inside.patching.patcher import (
     HookPointMissing,
     Patcher,
     Wrapped,
-    heirs,
     hide_our_frame,
     loaded,
+    subclasses,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
@@ -90,8 +90,8 @@ class LoaderProbe:
             if "_try_put_index" in vars(cls):
                 wrap(cls)
 
-        for heir in heirs(_iterator_base()):
-            wrap_if_it_sends(heir)
+        for cls in subclasses(_iterator_base()):
+            wrap_if_it_sends(cls)
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
 
     def watch_later_classes(self, wrap: Callable[[type], None]) -> None:
@@ -197,8 +197,8 @@ class LoaderProbe:
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 
         self._watchers.append(patcher.guarded(wrap))
-        for heir in heirs(base):
-            wrap(heir)
+        for cls in subclasses(base):
+            wrap(cls)
 
         def __init_subclass__(cls: type, /, **keywords: Any) -> None:
             super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
@@ -293,7 +293,7 @@ class LoaderProbe:
         session.keep_track(loader, self._numbers, key)
         session.keep_track(loader, self._serials[site], serial)
         now = session.now()
-        session.looked_ns += now - began
+        session.inspection_ns += now - began
         session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
         return number
 

@@ -15,11 +15,11 @@ from trainprof.inside.patching.patcher import (
     Patcher,
     Wrapped,
     called_around,
-    heirs,
     hide_our_frame,
     let_dynamo_skip,
     loaded,
     recorded_after,
+    subclasses,
     uncounted,
 )
 from trainprof.inside.patching.step_wrapper import (
@@ -61,9 +61,9 @@ class OptimizerProbe:
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
         let_dynamo_skip(self._update_begins, and_all_below=True)
-        self._around = StepAround(session.compiler.is_compiling, self._make_run(), hide_our_frame)
-        self._watch_steps(module.Optimizer, patcher)
-        session.at_parameters.append(patcher.guarded(self._take_over))
+        self._around = StepAround(session.is_compiling, self._make_run())
+        self._wrap_steps(module.Optimizer, patcher)
+        session.on_parameters.subscribe(patcher.guarded(self._take_over))
         adding = called_around(self._tell_parameters)
         patcher.around_if_there(adding, (module.Optimizer, "add_param_group"))
         clip = getattr(torch.nn.utils, "clip_grad", None)
@@ -82,7 +82,7 @@ class OptimizerProbe:
         for kind, where in places:
             patcher.around_if_there(partial(self._make_timed, kind), *where)
 
-    def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
+    def _wrap_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
 
         torch's own step hooks run inside it, and would leave out 30 us and more of every step.
@@ -95,22 +95,22 @@ class OptimizerProbe:
             return profile_hook_step
 
         patcher.around(make, (optimizer_class, "profile_hook_step"))
-        for cls in heirs(optimizer_class):  # those of which there is an instance already
+        for cls in subclasses(optimizer_class):  # those of which there is an instance already
             step = vars(cls).get("step")
             if getattr(step, "hooked", False):
                 type.__setattr__(cls, "step", step_around(step, self._around))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
     def _tell_parameters(self, *args: Any, **_: Any) -> None:
-        for tell in self._session.at_parameters if args else ():
-            tell(args[0])
+        if args:
+            self._session.on_parameters(args[0])
 
     def _make_run(self) -> Run:
         """Returns what makes a step, and records it."""
         session, limit, running = self._session, self._session.limit, self._running
         emit, now, numbers = session.emit, session.phase_now, self._numbers
         calling, calls_closure, record = self._calling, self._calls_closure, self._record_step
-        countdown, before_step = session.countdown, limit.before_step
+        on_step, before_step = session.on_step, limit.before_step
 
         def run(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             is_limited = False
@@ -138,11 +138,8 @@ class OptimizerProbe:
                 record(args[0], start, end)
             else:
                 emit(_STEP, start, end, number)
-            countdown[0] -= 1
-            if not countdown[0]:
-                session.at_countdown()
-            for tell in session.step_watches:
-                tell(args[0])
+            for watcher in on_step.watchers:
+                watcher(args[0])
             if is_limited:
                 limit.stepped(id(args[0]))
             return result
@@ -188,11 +185,10 @@ class OptimizerProbe:
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
         """Records an optimizer's first step, which gets its number here."""
         self._session.emit(_STEP, start, end, self._number(optimizer, self._numbers))
-        for tell in self._session.at_first_step:
-            tell(optimizer)
+        self._session.on_first_step(optimizer)
 
     def _unwrap_steps(self, optimizer_class: Any) -> None:
-        for cls in heirs(optimizer_class):
+        for cls in subclasses(optimizer_class):
             step = vars(cls).get("step")
             hooked = hooked_in(step, self._around)
             if hooked is not None:
@@ -229,11 +225,11 @@ class OptimizerProbe:
         self._session.emit(_SCALER_STEP, start, end, number)
 
     def _make_timed(self, kind: Kind, original: Wrapped) -> Wrapped:
+        is_compiling = self._session.is_compiling
         emit, now, event = self._session.emit, self._session.phase_now, int(kind)
-        compiler = self._session.compiler
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if COMPILER in modules and compiler.is_compiling():
+            if COMPILER in modules and is_compiling():
                 return original(*args, **kwargs)
             start = now()
             try:

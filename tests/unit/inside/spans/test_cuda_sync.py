@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +51,6 @@ class FakeTorch(SimpleNamespace):
     ("begun_with", "capturing", "seen", "waited"),
     [
         ((), False, [], []),  # a device that the script has not begun with is left alone
-        (("cuda",), False, [], [("cuda", None)]),
         (("xpu",), False, [], [("xpu", None)]),
         (("npu",), False, [], [("accelerator", None)]),
         (("cuda",), False, [1, 0], [("cuda", 0), ("cuda", 1)]),
@@ -70,16 +68,6 @@ def test_what_the_script_has_begun_with_is_waited_for(
     fake.cuda.synchronize = lambda: pytest.fail("a wrapper was called")
     assert accelerator.synchronize() is bool(waited)
     assert fake.waited == waited
-
-
-def test_a_forked_child_has_no_device_of_its_parents() -> None:
-    accelerator = Accelerator(FakeTorch())  # type: ignore[arg-type]
-    accelerator.saw("mps", 0)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(len(accelerator.kinds_in_use()))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert accelerator.kinds_in_use() == ["mps"]
 
 
 class Device:

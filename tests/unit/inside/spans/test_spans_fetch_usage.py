@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,25 +177,6 @@ def test_a_script_that_closes_all_files_and_may_open_its_own(
             assert os.read(ours, 5) == b"1 2 3"
             os.close(ours)
     assert [site for _, _, site, _, _ in log] == [NOT_TOLD if is_theirs else 0]
-
-
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
-def test_a_thread_with_the_number_of_one_that_ended_has_its_own_file(log: Log) -> None:
-    """Python gives numbers out again."""
-    files: list[Any] = []
-    thread = threading.Thread(
-        target=lambda: files.append(fetch_usage._KeptFile("/proc/thread-self/schedstat"))
-    )
-    thread.start()
-    of_kernel = Path(f"/proc/self/task/{thread.native_id}")
-    thread.join()
-    while of_kernel.exists():  # the kernel's thread ends a little later than Python's
-        pass
-    [file] = files
-    open_before = os.listdir("/proc/self/fd")
-    own_ns = [int(file.read().split()[0]) for _ in range(2)]
-    assert own_ns[0] > SECOND_NS // 100  # this one has imported torch
-    assert os.listdir("/proc/self/fd") == open_before
 
 
 def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,46 +145,6 @@ def test_a_loader_is_named_by_the_line_that_builds_it_else_iterates_it(recorder:
     lines.append(line_here(-1))
     events = recorder.read().of(Kind.LOADER_NEXT)
     assert list(dict.fromkeys(site_of(recorder, event) for event in events)) == lines
-
-
-class Loud(Numbers):
-    """Whoever asks for its length draws a number, and is seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def __len__(self) -> int:
-        self.asked += 1
-        torch.rand(1)
-        return super().__len__()
-
-
-class Batches:
-    def __init__(self) -> None:
-        self.drawn: list[float] = []
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(torch.randperm(6).view(3, 2).tolist())
-
-    def __len__(self) -> int:
-        self.drawn.append(torch.rand(1).item())
-        return 3
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_length_that_draws_numbers_is_not_asked_for(same_with_us: Compare, workers: int) -> None:
-    def epochs() -> Any:
-        dataset, batches = Loud(), Batches()
-        loaders = [
-            DataLoader(dataset, batch_size=2, shuffle=True, num_workers=workers),
-            DataLoader(dataset, batch_size=3, num_workers=workers),
-            DataLoader(Numbers(), batch_sampler=batches, num_workers=workers),
-        ]
-        seen = [[batch.tolist() for batch in loader] for loader in loaders for _ in range(2)]
-        return seen, dataset.asked, batches.drawn
-
-    assert same_with_us(epochs)[0] == "returned"
 
 
 class Sized(Stream):

@@ -187,9 +187,8 @@ class Reads:
 @pytest.mark.parametrize(
     ("reads", "marked"),
     [
-        # Fast reads right after one another.
+        # Fast reads right after one another; those that come later, or wait, have marks.
         ([(15_000, 20_000)] * 200, ([True] + [False] * 64) * 3 + [True] + [False] * 4),
-        # The device may have been given something in between.
         ([(60_000, 20_000)] * 10, [True] * 10),
         ([(15_000, 70_000)] * 10, [True] * 10),
         # A line whose reads wait, behind fast ones: the first of each line, what waits, and what

@@ -58,15 +58,11 @@ def test_direction_bytes_and_line(recorder: Recorder) -> None:
 def test_what_stays_on_its_device_is_no_transfer(recorder: Recorder) -> None:
     recorder.start(transfer_probe())
     x = torch.zeros(3)
-    x.to("cpu")
-    x.to(torch.float16)
-    x.cpu()
-    x.to("meta")
+    for where in ("cpu", torch.float16, "meta"):
+        x.to(where)  # type: ignore[call-overload]
     torch.zeros(3, device="meta").to("meta", torch.int8)
     torch.zeros(3).copy_(x)
-    y = FakeTensor(x)
-    y.to(GPU)
-    y.to(torch.float16)
+    FakeTensor(x).to(GPU)
     assert recorder.read().of(Kind.TRANSFER) == []
 
 
