@@ -1,24 +1,22 @@
-"""Gives the loaders of a trial other arguments as their first iterator is created.
+"""The loaders of a trial: with other arguments, with copies that do not wait, and alone.
 
-DataLoader refuses such changes once it is built, and Lightning replaces its `__init__`: so the
-attributes are set on the complete object, and torch's checks of them together are made here.
-
-An iterator with persistent workers draws no seed for them in later epochs. Where a trial has made
-workers persistent the seed is drawn, so that shuffling stays as in the baseline.
+Lightning replaces `DataLoader.__init__`: so the attributes are set on the complete object, and
+torch's checks of them together are made here.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.patching.function_modes import FunctionModes
-from trainprof.inside.patching.patcher import Patcher, Wrapped, heirs, hide_our_frame, loaded
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame, loaded, subclasses
 from trainprof.inside.session import Session
+from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
 
 WORKERS: Final = "num_workers"
@@ -29,7 +27,7 @@ _DEFAULT_PREFETCH: Final = 2
 
 
 class LoaderOverridesProbe:
-    """Hooks `__iter__` and `_get_iterator` of DataLoader and its subclasses.
+    """Sets arguments of loaders as their first iterator is created.
 
     `asked` has arguments by name; a mapping has the value of each site.
     """
@@ -68,7 +66,7 @@ class LoaderOverridesProbe:
                 if callable(vars(cls).get(name)):
                     patcher.around_if_there(make, (cls, name))
 
-        for cls in (base, *heirs(base)):
+        for cls in (base, *subclasses(base)):
             wrap(cls)
         wrap_later = patcher.guarded(wrap)
 
@@ -79,8 +77,6 @@ class LoaderOverridesProbe:
         patcher.add(base, "__init_subclass__", classmethod(__init_subclass__))
 
     def _override(self, loader: Any, frame: FrameType | None) -> None:
-        if is_loader_worker():
-            return
         key = id(loader)
         self._done[key] = None
         self._session.keep_track(loader, self._done, key)
@@ -108,7 +104,10 @@ class LoaderOverridesProbe:
                 self._notes.apply(name, self._asked[name])
 
     def _keep_drawing(self, loader: Any) -> None:
-        """Lets a loader's iterator, once it exists, draw a seed whenever it is reset."""
+        """Has the iterator of one whose workers a trial made persistent draw a seed at each reset.
+
+        torch draws none for such workers in later epochs, and shuffling would differ.
+        """
         iterator = vars(loader).get("_iterator")
         if iterator is None:
             return
@@ -186,14 +185,7 @@ def _has_accelerator(torch: ModuleType) -> bool:
 
 
 class NonBlockingProbe:
-    """Makes copies of pinned tensors to a device non-blocking, where a trial pins memory.
-
-    Pinned memory alone gains little: the host still waits for each copy that is not `non_blocking`.
-    Wraps `to` and `cuda` around the transfer probe, which records the copy as it was made.
-
-    Attributes:
-        plain_types: As of TransferProbe.
-    """
+    """Makes copies of pinned tensors to a device non-blocking, where a trial pins memory."""
 
     name = "trial_copies"
 
@@ -258,3 +250,82 @@ def without_waiting(
     if place is None:
         return args, {**kwargs, "non_blocking": True}
     return (*args[:place], True, *args[place + 1 :]), kwargs
+
+
+class LoaderAloneProbe:
+    """Draws batches back to back without training, and ends the run: how fast a loader can go.
+
+    A `next` with gradients off is left alone: that is evaluation. `batches` is how many to draw,
+    over several epochs if needed; None for one epoch.
+    """
+
+    name = "trial_alone"
+
+    def __init__(
+        self, loader: LoaderProbe, sites: TrialSites, notes: TrialNotes, batches: int | None
+    ) -> None:
+        self._loader, self._sites, self._notes = loader, sites, notes
+        self._batches = batches
+        # By the id of an iterator; kept, for a script may let go of one that it iterates.
+        self._loaders: dict[int, Any] = {}
+        self._is_waiting = True
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        dataloader = loaded("torch.utils.data.dataloader")
+        self._base = dataloader._BaseDataLoaderIter
+        self._session, self._iterate = session, dataloader.DataLoader.__iter__
+        self._loader.on_new_iterator.append(patcher.guarded(self._entered))
+        is_learning, loaders = torch.is_grad_enabled, self._loaders
+
+        def make(original: Wrapped) -> Wrapped:
+            def __next__(iterator: Any) -> Any:
+                try:
+                    if self._is_waiting and id(iterator) in loaders and is_learning():
+                        self._is_waiting = False
+                        if self._may_end_the_run():
+                            self._draw(original, iterator)
+                        loaders.clear()
+                    return original(iterator)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+
+            return __next__
+
+        patcher.around(make, (self._base, "__next__"))
+
+    def _entered(self, iterator: Any, loader: Any) -> None:
+        if not self._is_waiting:
+            return
+        if self._sites.site_of(self._session, loader, sys._getframe(4)) is not None:
+            key = id(iterator)
+            self._loaders[key] = loader
+            self._session.keep_track(iterator, self._loaders, key)
+
+    def _may_end_the_run(self) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            return True
+        self._notes.refuse("data", "the loader is not iterated on the main thread")
+        # What would follow is the baseline, which other trials measure.
+        self._session.limit.end_trial_soon()
+        return False
+
+    def _draw(self, take: Wrapped, iterator: Any) -> None:
+        loader = self._loaders[id(iterator)]
+        self._notes.apply("data", "alone")
+        drawn = in_epoch = 0
+        while self._batches is None or drawn < self._batches:
+            try:
+                take(iterator)
+            except StopIteration:
+                if self._batches is None or in_epoch == 0:
+                    break
+                iterator, in_epoch = self._next_epoch(loader), 0
+                continue
+            drawn, in_epoch = drawn + 1, in_epoch + 1
+        self._session.limit.end_trial()
+
+    def _next_epoch(self, loader: Any) -> Any:
+        fresh = iter(loader)
+        # What a class makes of its batches (a generator) is not the loader's own work.
+        return fresh if isinstance(fresh, self._base) else self._iterate(loader)
