@@ -22,26 +22,19 @@ from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import least_gain
 from trainprof.findings.run_context import RunContext
 
-QUICK_ROWS = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0003, "cores": 2}
+HANDED_OVER = Interval.exactly(0.0015)
+ROWS = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0003, "cores": 2}
+NO_SOONER = Interval(0.0003, 0.0004, 0.0006)
 
 
 @pytest.mark.parametrize(
     "planted",
     [
-        pytest.param(Planted(workers=2, fetch_s=0.01, compute_s=0.03), id="workers keep up"),
-        pytest.param(Planted(fetch_s=0.0004, compute_s=0.03), id="data in memory, no workers"),
-        pytest.param(
-            Planted(workers=2, fetch_s=0.004, compute_s=0.03, slow_every=40),
-            id="slow samples that the buffer hides",
-        ),
-        pytest.param(
-            Planted(workers=2, fetch_s=0.001, compute_s=0.004, receive_s=Interval.exactly(0.0015)),
-            id="a plain batch takes its time to be taken over",
-        ),
-        pytest.param(
-            Planted(**QUICK_ROWS, receive_s=Interval(0.0003, 0.0004, 0.0006)),
-            id="batches that no worker could hand over sooner",
-        ),
+        Planted(workers=2, fetch_s=0.01, compute_s=0.03),  # workers keep up
+        Planted(fetch_s=0.0004, compute_s=0.03),  # data in memory, no workers
+        Planted(workers=2, fetch_s=0.004, compute_s=0.03, slow_every=40),  # a buffer hides those
+        Planted(workers=2, fetch_s=0.001, compute_s=0.004, receive_s=HANDED_OVER),
+        Planted(**ROWS, receive_s=NO_SOONER),  # no worker could hand them over sooner
     ],
 )
 def test_healthy_runs_have_no_finding(planted: Planted) -> None:
@@ -55,11 +48,9 @@ def test_a_rule_that_fails_ends_no_other() -> None:
         raise ZeroDivisionError("no loader")
 
     broken = [replace(RULES[0], find=find), *RULES[1:]]
-    findings = diagnose(
-        context, broken, failed=lambda rule, error: failed.append((rule, str(error)))
-    ).findings
-    assert [x.id for x in findings] == ["worker_restart"]
-    assert failed == [(RULES[0].id, "no loader")]
+    diagnosis = diagnose(context, broken, failed=lambda *failure: failed.append(failure))
+    assert [x.id for x in diagnosis.findings] == ["worker_restart"]
+    assert [(rule, str(error)) for rule, error in failed] == [(RULES[0].id, "no loader")]
     with pytest.raises(ZeroDivisionError):
         diagnose(context, broken)
 

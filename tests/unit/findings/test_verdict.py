@@ -27,9 +27,7 @@ SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"
     [
         (0.3, {"loader": 0.6}, "data", "highly"),
         (0.4, {"loader": 0.15, "host": 0.12}, "data", "moderately"),
-        (0.8, {"loader": 0.15}, "compute", "moderately"),
         ((0.8, 0.85), {"loader": 0.1}, "compute", "moderately"),
-        (0.85, {"loader": 0.04}, "compute", "not"),
         (0.95, {"loader": 0.05}, "compute", "not"),
         (0.6, {"copy": 0.3}, "transfer", "highly"),
         (0.6, {"sync": 0.3}, "sync", "highly"),
