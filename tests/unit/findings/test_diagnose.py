@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +133,14 @@ def test_each_rule_explains_itself(rule: Any) -> None:
     assert rule.thresholds
     assert all(threshold.source for threshold in rule.thresholds.values())
     assert f"{rule.id}.{next(iter(rule.thresholds))}" in threshold_names()
+
+
+def test_no_page_has_sentences_of_a_test_that_is_gone() -> None:
+    here = Path(__file__).parent
+    tests = "\n".join(path.read_text() for path in here.rglob("test_*.py"))
+    for page in (here.parents[1] / "golden" / "findings").iterdir():
+        names = re.findall(r"^== (\w+)", page.read_text(), re.MULTILINE)
+        assert [name for name in names if name not in tests] == [], page
 
 
 def test_findings_are_ranked_by_what_they_recover() -> None:

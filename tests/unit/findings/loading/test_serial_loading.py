@@ -12,6 +12,7 @@ from support.findings import Row, high_of, hot_line, is_silent, only, reports, r
 
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.loader import LoaderCall
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
@@ -32,6 +33,12 @@ def kept(count: int, context: Planted | RunContext, **fields: Any) -> Row:
 
 def serial(passes: int = 2, **loader: Any) -> Planted:
     return Planted(**WAITING, passes=passes).having(**loader)
+
+
+def of_class(takes: list[str], *constructors: str) -> Planted:
+    """A class of the user's that may not take all that torch's does."""
+    call = LoaderCall(ends_at=None, takes=takes, constructors=[*constructors])
+    return serial(kind="MyLoader", call=call)
 
 
 def stream(shards: int) -> Planted:
@@ -62,6 +69,10 @@ def left_early(left: int) -> Planted:
     return Planted(**how, passes=10, left=left)
 
 
+def cold(epochs: int) -> Planted:
+    return Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=epochs)
+
+
 def seen(planted: Planted) -> RunContext:
     """A sample of the wait met the loop alone: the batches are a library's dataset's."""
     return with_summary(case_of(planted), part_lines=[hot_line("data_wait", site="train.py:50")])
@@ -72,6 +83,7 @@ def one_function(share: float) -> Planted:
     return unsure(0.008, 0.012, hot_lines=lines)
 
 
+COMPUTING = Planted(**WAITING, running=0.6)
 LIBRARYS = unsure(0.012, 0.03)
 ROWS = unsure(0.012, 0.03, dataset="Dataset")
 TENSORS = unsure(0.012, 0.03, holds_tensors=True)
@@ -83,12 +95,17 @@ test_serial_loading = reports(
     {
         # What sleep waits for may give no more to more workers.
         "its own": kept(3, serial(), low=1.0, high=(4.0, 6.0), is_at_most=True, severity="high"),
-        "computing": kept(
-            3, Planted(**WAITING, running=0.6), low=(2.5, 4.0), high=(4.0, 6.0), is_at_most=False
-        ),
+        "computing": kept(3, COMPUTING, low=(2.5, 4.0), high=(4.0, 6.0), is_at_most=False),
         "beside evaluation": kept(3, case_of(serial(), parts={"evaluation": 4.0}), is_only=False),
         "of a Trainer": kept(3, serial(built_by="transformers"), built_by="transformers"),
         "of timm": kept(3, serial(built_by="timm"), built_by="timm"),
+        # What a class does not take is given where its constructor calls its base's.
+        "a class that takes all": kept(3, of_class(["ds", "num_workers", "persistent_workers"])),
+        "a class that passes all on": kept(3, of_class(["ds", "*", "**"], "data.py:12")),
+        "a class that takes neither": kept(3, of_class(["ds"], "train.py:30", "data.py:12")),
+        "a class that takes one": kept(3, of_class(["ds", "num_workers"], "data.py:12")),
+        "a class of no constructor": kept(3, of_class(["ds"])),
+        "a class of timm": kept(3, of_class(["ds"]).having(built_by="timm")),
         "epochs that overlap": workers(3, serial(overlaps=True)),
         "changed between epochs": workers(3, serial(**LEVEL)),
         "built for each epoch": workers(3, serial(passes=10, built=10)),
@@ -99,23 +116,16 @@ test_serial_loading = reports(
         "epochs that are left": workers(2, left_early(1000)),
         "one shard": kept(1, stream(1)),
         "two shards": kept(2, stream(2)),
-        "cheaper samples": row(
-            small(hot_lines=[LINE]),
-            *("data.py:12",),
-            # Without them a step takes 15.5 ms instead of 22.
-            likely=22 / 15.5,
-            **CHEAPER,
-        ),
+        # Without them a step takes 15.5 ms instead of 22.
+        "cheaper samples": row(small(hot_lines=[LINE]), "data.py:12", likely=22 / 15.5, **CHEAPER),
         # As with data that costs nothing, and not without that line alone.
         "one function is nearly all": row(one_function(0.95), likely=2.2, rel=0.05, **CHEAPER),
         "one function is half": row(one_function(0.5), modelled_workers=(1, 9)),
         "a library's dataset": row(seen(LIBRARYS), **CHEAPER),
         "rows of a library's": row(seen(ROWS), **CHEAPER),
-        "threads that wait for one another": row(crowded(2.0), low=(0.0, 1.0)),
+        "threads that wait for one another": row(crowded(2.0), low=(0.0, 0.99)),
         "one thread": row(crowded(1.0), low=(1.0, 9.0)),
-        "cold for four of five epochs": row(
-            Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=4)
-        ),
+        "cold for four of five epochs": row(cold(4)),
     },
 )
 test_no_workers = is_silent(
@@ -123,7 +133,7 @@ test_no_workers = is_silent(
     {
         "nobody's line is known": small(),
         "tensors": seen(TENSORS),
-        "cold for the first epoch": Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=1),
+        "cold for the first epoch": cold(1),
     },
 )
 

@@ -10,6 +10,7 @@ import torch
 from support import summaries
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
+from trainprof.analysis.summary.loader import LoaderCall
 from trainprof.findings.loading.batch_preparation import call_for_whole_batches
 
 GENERATOR = torch.Generator()
@@ -55,6 +56,12 @@ def test_torch_takes_the_call_for_whole_batches(
     scope = {**vars(torch.utils.data), "dataset": TENSORS, "sampler": range(8), "own": GENERATOR}
     changed = eval(f"dict({asked.replace('...', 'own')})", scope)
     assert batches_of(**left, **changed) == batches_of(batch_size=4, **given)
+
+
+def test_a_class_that_takes_no_sampler(says: Callable[..., None]) -> None:
+    """It is given where its constructor calls its base's."""
+    call = LoaderCall(ends_at=None, takes=["ds", "*"], constructors=["data.py:12"])
+    says(advice("sampler=sampler, batch_size=None", kind="MyLoader", call=call, num_workers=2))
 
 
 PAIRS: Any = [(torch.full((2,), float(number)), number) for number in range(10)]
