@@ -13,7 +13,7 @@ from support.loaders import Numbers
 from support.session import Recorder
 from torch.utils.data import DataLoader, Subset
 
-from trainprof.inside.loading.dataset_tracking import MOST_FINGERPRINTS, DatasetNumbers, LowestFree
+from trainprof.inside.loading.dataset_tracking import MOST_FINGERPRINTS, DatasetNumbers
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 
@@ -37,7 +37,7 @@ SAME = Numbers()
         ([[1, 2], [3, 4]], [None, None]),  # which cannot be watched
     ],
 )
-def test_datasets_of_a_line_that_live_side_by_side(
+def test_datasets_of_a_line(
     recorder: Recorder, datasets: list[Any], numbers: list[int | None]
 ) -> None:
     recorder.start(LoaderProbe())
@@ -80,7 +80,7 @@ def new_list(epoch: int) -> list[int]:
         new_list,
     ],
 )
-def test_a_dataset_made_again_each_epoch_has_another_number_in_the_run(
+def test_a_dataset_rebuilt_each_epoch_is_another(
     make: Callable[[int], Any], recorder: Recorder
 ) -> None:
     assert run_numbers(recorder, make) == [1, 2, 3, 4]
@@ -92,18 +92,6 @@ def test_a_dataset_made_again_each_epoch_has_another_number_in_the_run(
 def test_a_dataset_that_stays_keeps_its_number(same: Any, recorder: Recorder) -> None:
     make = (lambda _: Table("a")) if same is None else lambda _: same
     assert run_numbers(recorder, make) == [1] * 4
-
-
-def test_the_lowest_free_number_is_taken() -> None:
-    free, taken = LowestFree(), dict[int, None]()
-    for number in range(1, 1000):
-        assert free.take(7, taken) == number
-        taken[number] = None
-    assert free.take(8, ()) == 1
-    del taken[2]
-    assert free.take(7, taken) == 2
-    taken[2] = None
-    assert free.take(7, taken) == 1000
 
 
 class Tracker:

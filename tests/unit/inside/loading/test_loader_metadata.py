@@ -265,7 +265,7 @@ class Listed(list[Any]):
         ([StackDataset(TENSORS), Unasked()], None, False),  # not known of the user's own methods
     ],
 )
-def test_what_takes_no_list_of_indices_and_could_be_put_into_tensors(
+def test_what_refuses_lists_or_stacks(
     datasets: list[Any], refuses: bool | None, stackable: bool
 ) -> None:
     assert [is_stackable(dataset) for dataset in datasets] == [stackable] * len(datasets)

@@ -331,9 +331,7 @@ NOT_READING = (
 
 
 @pytest.mark.parametrize("line", [None, *READING, *NOT_READING])
-def test_lines_of_the_user_that_read_gradients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None
-) -> None:
+def test_lines_that_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None) -> None:
     path = tmp_path / "script.py"
     if line is not None:  # else the file is gone
         path.write_text(f"import torch\n{line}\n")

@@ -199,9 +199,7 @@ def test_functions_that_steps_call(
 
 
 @pytest.mark.parametrize("make", [ByHand, Adam, Own, Together, Watched])
-def test_an_optimizer_that_the_user_wrote(
-    recorder: Recorder, noted: Noted, make: Callable[..., Any]
-) -> None:
+def test_an_optimizer_by_hand(recorder: Recorder, noted: Noted, make: Callable[..., Any]) -> None:
     update(make)
     begins = inspect.getsourcelines(ByHand.step)[1]
     records = noted("own_optimizer")
@@ -210,9 +208,7 @@ def test_an_optimizer_that_the_user_wrote(
     assert seen == ([("ByHand", 3, begins)] if make is ByHand else [])
 
 
-def test_each_optimizer_has_its_number_and_many_do_not_fill_the_log(
-    recorder: Recorder, noted: Noted
-) -> None:
+def test_the_first_optimizers_have_notes_with_numbers(recorder: Recorder, noted: Noted) -> None:
     for count in range(1, 21):
         update(Adam, count)
     numbers = [event.site for event in recorder.read().of(Kind.OPTIMIZER_STEP)]

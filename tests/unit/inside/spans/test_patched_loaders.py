@@ -147,9 +147,7 @@ def script(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("text", [*PATCHED.values(), *ONE_OF_SEVERAL.values()])
-def test_a_patched_script_gives_its_loader_workers(
-    text: str, recorder: Recorder, tmp_path: Path
-) -> None:
+def test_a_patched_script_has_workers(text: str, recorder: Recorder, tmp_path: Path) -> None:
     path = script(tmp_path, text)
     loader, names = recorded(recorder, path)
     before = settings(names)
@@ -177,9 +175,7 @@ def test_what_takes_a_decision_is_left_alone(text: str, recorder: Recorder, tmp_
     assert "<" not in reason
 
 
-def test_what_is_for_workers_alone_is_not_left_without_them(
-    recorder: Recorder, tmp_path: Path
-) -> None:
+def test_arguments_for_workers_keep_their_workers(recorder: Recorder, tmp_path: Path) -> None:
     text = "loader = DataLoader(DS, num_workers=1, prefetch_factor=4)"
     loader, _ = recorded(recorder, script(tmp_path, text))
     assert patched(loader, tmp_path, change={"num_workers": 0}) != ""

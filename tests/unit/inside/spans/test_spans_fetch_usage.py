@@ -139,9 +139,7 @@ def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
 @pytest.mark.parametrize(
     "text", ["nr_throttled 3\nthrottled_usec {}\n", "throttled_time {}000\nwait_sum 3\n"]
 )
-def test_a_stop_by_the_quota_is_recorded_where_the_thread_waited(
-    kernel: Kernel, log: Log, text: str
-) -> None:
+def test_a_stop_by_the_quota(kernel: Kernel, log: Log, text: str) -> None:
     meter = UsageMeter(log.emit, str(kernel.cpu_stat))
 
     def stopped(us: int, delay_us: int) -> None:
@@ -157,7 +155,7 @@ def test_a_stop_by_the_quota_is_recorded_where_the_thread_waited(
 
 
 @pytest.mark.parametrize("is_theirs", [False, True])
-def test_a_script_that_closes_all_files_and_may_open_its_own(
+def test_a_script_closes_all_files(
     kernel: Kernel, log: Log, tmp_path: Path, is_theirs: bool
 ) -> None:
     """A file that took our number says nothing and is left alone; else ours is opened again."""
@@ -185,7 +183,7 @@ def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("period", [1, 2, 5, 7, 16, 25, 64, 100])
-def test_of_short_fetches_as_many_are_measured_at_any_place_in_a_period(
+def test_short_fetches_are_sampled_evenly_in_any_period(
     kernel: Kernel, log: Log, period: int
 ) -> None:
     rounds = 4096

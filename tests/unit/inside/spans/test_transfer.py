@@ -137,7 +137,7 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_memory_is_not_asked_about_where_torchs_profiler_would_show_it(
+def test_a_profiler_sees_no_question(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, pinned: bool
 ) -> None:
     asked = []
@@ -182,9 +182,7 @@ def test_a_model_is_placed_not_transferred(recorder: Recorder) -> None:
     assert event.line == f"test_transfer.py:{line}"
 
 
-def test_torchs_profiler_and_a_dispatch_mode_see_no_call_of_ours(
-    same_with_us: Callable[..., Any],
-) -> None:
+def test_profiler_and_dispatch_mode_see_none_of_ours(same_with_us: Callable[..., Any]) -> None:
     class Spy(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
