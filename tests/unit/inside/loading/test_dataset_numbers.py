@@ -108,11 +108,11 @@ def test_rows_selected_for_each_task_take_numbers_that_are_free_again() -> None:
     numbers = DatasetNumbers(Tracker())
     living = [Table(str(n)) for n in range(5 * MOST_FINGERPRINTS)]
     for _ in range(2):
-        given = [numbers.of_line(1, table) for table in living]
+        given = [numbers.line_number(1, table) for table in living]
         assert given == list(range(1, len(living) + 1))
     for _ in range(2):
-        folds = [numbers.of_line(2, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
+        folds = [numbers.line_number(2, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
         assert folds == list(range(1, MOST_FINGERPRINTS + 1))
-    later = [numbers.of_line(1, Table(f"task {n}")) for n in range(20 * MOST_FINGERPRINTS)]
+    later = [numbers.line_number(1, Table(f"task {n}")) for n in range(20 * MOST_FINGERPRINTS)]
     assert not {*later} & {*given}
     assert max(number for number in later if number) <= 2 * len(living)

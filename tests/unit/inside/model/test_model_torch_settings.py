@@ -76,11 +76,6 @@ class Together(ByHand):
             torch._foreach_add_(group["params"], grads, alpha=-group["lr"])
 
 
-class Watched(ByHand):
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-
-
 class Marked(torch.Tensor):
     """A tensor that would notice being asked."""
 
@@ -111,7 +106,6 @@ def test_an_optimizer_that_loops_over_its_parameters(
         (AdamW, {}, "meta", [], ["AdamW"]),
         (AdamW, {"foreach": False}, "meta", ["AdamW"], ["AdamW"]),
         (AdamW, {"fused": True}, "cpu", [], []),
-        (AdamW, {"foreach": True}, "cpu", [], []),  # torch refuses both
         (Rprop, {}, "cpu", [], []),  # torch cannot fuse it
         (Own, {}, "cpu", [], []),
     ],
@@ -198,7 +192,7 @@ def test_functions_that_steps_call(
     assert [record["has_hooks"] for record in noted("looped_optimizer")] == [has_hooks]
 
 
-@pytest.mark.parametrize("make", [ByHand, Adam, Own, Together, Watched])
+@pytest.mark.parametrize("make", [ByHand, Adam, Own, Together])
 def test_an_optimizer_by_hand(recorder: Recorder, noted: Noted, make: Callable[..., Any]) -> None:
     update(make)
     begins = inspect.getsourcelines(ByHand.step)[1]
@@ -307,7 +301,6 @@ net.double()
     [
         (DOUBLES, [3, 2, 4], False),  # three at most
         ("y = torch.linalg.solve(a, b)", [], True),
-        ("y = torch.linalg.cholesky(a)", [], True),
         ("y = a.logdet()", [], True),
         ("y = torch.lgamma(a)", [], True),
         ("import gpytorch", [], True),

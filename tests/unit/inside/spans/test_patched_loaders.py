@@ -60,7 +60,6 @@ PATCHED = {
     ),
     "module": "loader = torch.utils.data.DataLoader(DS, 2)",
     "conditional": "loader = DataLoader(DS, 2) if DS else DataLoader(DS, 4)",
-    "accents": 'größe = "ü"; loader = DataLoader(DS, 2)  # ä',
     "local heir": (
         "def make():\n    class Own(DataLoader):\n        pass\n"
         "    return Own(DS, 2)\nloader = make()"
@@ -83,11 +82,6 @@ UNPATCHED = {
     ),
     "mapping": "loader = DataLoader(DS, **CONFIG)",
     "expression": "n = 0\nloader = DataLoader(DS, num_workers=n)",
-    "heir with two ways": (
-        "class Own(DataLoader):\n    def __init__(self, size):\n        if size:\n"
-        "            super().__init__(DS, size)\n        else:\n            super().__init__(DS)\n"
-        "loader = Own(2)"
-    ),
     "heir whose own arguments are not all": (
         "class Own(DataLoader):\n    def __init__(self, size, **more):\n"
         "        super().__init__(DS, **more)\nloader = Own(2, num_workers=len(CONFIG) - 1)"

@@ -176,11 +176,9 @@ def test_two_loaders_of_one_line_are_two_and_one_rebuilt_is_one(watched: Recorde
     assert len({event.site for event in watched.read().of(Kind.LOADER_NEXT)}) == 2
     del loader, loaders
     for _ in range(3):
-        for _ in DataLoader(Numbers(2)):
-            pass
-    again = [e for e in watched.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
-    assert len(again) == 6
-    assert len({event.site for event in again}) == 1
+        list(DataLoader(Numbers(2)))
+    again = [e.site for e in watched.read().of(Kind.LOADER_NEXT) if e.text["dataset_length"] == 2]
+    assert (len(again), len(set(again))) == (6, 1)
 
 
 def installed(file: str, source: str) -> dict[str, Any]:

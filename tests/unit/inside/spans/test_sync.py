@@ -51,19 +51,6 @@ def test_torchs_own_calls_on_host_tensors_are_left_out(recorder: Recorder) -> No
     assert recorder.read().of(Kind.SYNC) == []
 
 
-def test_a_device_that_is_added_later(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: False)
-    recorder.start(SyncProbe())
-    torch.tensor(3).item()
-    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: True)
-    with pytest.raises(RuntimeError):
-        torch.ones(1, device="meta").item()  # stands for that device
-    torch.tensor(3).item()
-    on_host = SyncFlag.ITEM | SyncFlag.ON_CPU
-    flags = [event.flags for event in recorder.read().of(Kind.SYNC)]
-    assert flags == [on_host, SyncFlag.ITEM, on_host]
-
-
 READS = 50_000
 
 
