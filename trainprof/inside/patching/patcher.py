@@ -268,6 +268,21 @@ class Patcher:
         let_dynamo_skip(call, and_all_below=True)
         return call
 
+    def clock(self, now: Callable[[], int], at_reading: Callable[[int], None]) -> Callable[[], int]:
+        """Returns a clock each reading of which `at_reading` gets, guarded."""
+
+        def read() -> int:
+            at = now()
+            if not self.is_silent:
+                try:
+                    at_reading(at)
+                except Exception as error:
+                    self.fail(error)
+            return at
+
+        let_dynamo_skip(read, and_all_below=True)
+        return read
+
     def fail(self, error: BaseException) -> None:
         """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing.
 
