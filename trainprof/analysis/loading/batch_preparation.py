@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.loading.fetches import Details, FetchTable, Float64, Int32, innermost_around
+from trainprof.analysis.loading.workers import WorkerStream
 from trainprof.analysis.machine.processes import Samples, Tick, resources_of
+from trainprof.analysis.stacks.samples import LineNames, StackSamples
 from trainprof.analysis.statistics.time_weighted import Line
 from trainprof.analysis.summary.distribution import statistics_s
-from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.timeline.events import Bool, Int64, joined_tables
+from trainprof.analysis.summary.loader import Fetch, WorkerThreads
+from trainprof.analysis.timeline.events import Bool, Int64, joined_tables, rows_of
 from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind, SlowSampleFlag
 
@@ -76,16 +78,40 @@ class SlowSamples:
         return joined_tables(SlowSamples, tables)
 
 
-def fetch_of(
-    table: FetchTable,
-    p: LoaderIterations,
-    slow: SlowSamples,
-    samples: Mapping[int, Samples],
-    *,
-    origin_ns: int,
-    slow_samples: int = DEFAULT_SLOW_SAMPLES,
-) -> Fetch | None:
+@dataclass(frozen=True, slots=True)
+class BatchPreparation:
+    """What is known of how batches were prepared and delivered, for all loaders.
+
+    Attributes:
+        details: Of the process that trains.
+        samples: Of the process that trains and of workers, by pid.
+        slow_samples: How many of them to list.
+        stack_samples: Of threads that fetch, with the names of lines, by pid and thread.
+        copying: Loaders whose fetches copy between devices, or whose batches are on one.
+    """
+
+    fetches: FetchTable
+    slow: SlowSamples
+    details: Details
+    samples: Mapping[int, Samples]
+    origin_ns: int
+    slow_samples: int
+    stack_samples: Mapping[tuple[int, int], tuple[StackSamples, LineNames]]
+    copying: frozenset[int]
+    threads: Mapping[int, WorkerThreads | None]
+    streams: Mapping[int, WorkerStream]
+
+    def within(self, p: LoaderIterations, chosen: Bool) -> BatchPreparation:
+        """Returns it with no fetches but those of the chosen epochs over one loader."""
+        fetches, slow = self.fetches, self.slow
+        mine = (fetches.loader == p.loader) & p.among(chosen, fetches.start_ns)
+        slow_here = (slow.loader == p.loader) & p.among(chosen, slow.start_ns)
+        return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
+
+
+def fetch_of(making: BatchPreparation, p: LoaderIterations) -> Fetch | None:
     """Sums up the fetches of one loader, None where none was seen."""
+    table, samples = making.fetches, making.samples
     is_mine = table.loader == p.loader
     if not is_mine.any():
         return None
@@ -102,7 +128,7 @@ def fetch_of(
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
         collate_s=int(mine.collate_ns.sum()) / 1e9,
         typical_sample_s=float(np.median(per_sample)) / 1e9,
-        slow_samples=_slowest(slow, p.loader, slow_samples, origin_ns),
+        slow_samples=_slowest(making, p.loader),
         per_worker=sorted(
             workers, key=lambda row: (row["worker"] is not None, row["worker"], row["pid"])
         ),
@@ -114,9 +140,10 @@ def _standard_error(sizes: Float64) -> float | None:
     return float(sizes.std(ddof=1)) / len(sizes) ** 0.5 if len(sizes) > 1 else None
 
 
-def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:
+def _slowest(making: BatchPreparation, loader: int) -> list[dict[str, Any]]:
+    slow = making.slow
     rows = np.flatnonzero(slow.loader == loader)
-    rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][:count]
+    rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][: making.slow_samples]
     slowest = []
     for row in rows.tolist():
         number, value = int(slow.worker[row]), int(slow.value[row])
@@ -128,7 +155,7 @@ def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list
                 "place_in_batch": None if is_index else value,
                 "seconds": float(slow.took_ns[row] / 1e9),
                 "kept_off_s": None if np.isnan(slow.kept_off_ns[row]) else kept_off_s,
-                "at_s": float((slow.start_ns[row] - origin_ns) / 1e9),
+                "at_s": float((slow.start_ns[row] - making.origin_ns) / 1e9),
                 "worker": number - 1 if number else None,
                 "pid": int(slow.pid[row]),
             }

@@ -11,12 +11,13 @@ import numpy as np
 
 from trainprof.analysis.loading.batch_preparation import (
     DEFAULT_SLOW_SAMPLES,
+    BatchPreparation,
     SlowSamples,
     StateSamples,
     with_sampled_reading,
 )
 from trainprof.analysis.loading.fetches import Details, FetchTable, copying_loaders, fetch_table
-from trainprof.analysis.loading.loaders import BatchMaking, loaders_in_loop, loaders_of
+from trainprof.analysis.loading.loaders import loaders_in_loop, loaders_of
 from trainprof.analysis.loading.recreated_loaders import renumbered
 from trainprof.analysis.loading.workers import (
     WorkerStream,
@@ -131,7 +132,7 @@ class _Recorded:
         self.slow.append(SlowSamples.of_process(details, table))
 
 
-def _batch_making(run: Analysed) -> BatchMaking:
+def _batch_making(run: Analysed) -> BatchPreparation:
     first_of, process, events = run.timeline.first_of, run.process, run.timeline.all_events
     own, recorded, pid = _in_window(process.details, run), _Recorded(), process.pid or 0
     if first_of:
@@ -157,7 +158,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
     )
     in_workers = fetches.pid[fetches.worker > 0]
     asked = integer(run.recording.section("options").get("slow_samples"))
-    return BatchMaking(
+    return BatchPreparation(
         fetches=fetches,
         slow=joined_tables(SlowSamples, recorded.slow),
         details=own,
@@ -165,7 +166,7 @@ def _batch_making(run: Analysed) -> BatchMaking:
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
         stack_samples=recorded.stacks,
-        copying=frozenset(recorded.copying),
+        copying=frozenset(recorded.copying) | run.metadata.loaders_of_device_batches(),
         threads=recorded.threads,
         streams=recorded.streams,
     )
@@ -192,7 +193,7 @@ def _add_worker(recorded: _Recorded, log: ProcessLog, workers: WorkerTable, run:
         recorded.stacks[pid, thread] = thread_samples(details, thread), line_names(log, cwd)
 
 
-def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
+def _pipeline_inputs(run: Analysed, making: BatchPreparation, loader: int) -> PipelineInputs | None:
     """None where lines were timed or devices waited for: parts are slowed, and not alike."""
     host = run.recording.section("host")
     cores = run.host.cores.usable or number(host.get("cores"), 0.0)
