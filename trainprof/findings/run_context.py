@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
-from trainprof.analysis.loading.loader_figures import cost_s, starts_s, total_s
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
@@ -20,6 +19,7 @@ from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s, starts_s, total_s
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.events import Int64

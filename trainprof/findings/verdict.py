@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.summary.device import AFTER_WARMUP
@@ -17,6 +16,7 @@ from trainprof.analysis.summary.levels import (
     percent_apart,
 )
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s
 from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS

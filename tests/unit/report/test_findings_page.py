@@ -27,8 +27,12 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_named
 from trainprof.report import markdown
 from trainprof.report.page.finding_page import render_rule, render_why
-from trainprof.report.page.findings import findings_section, next_commands
-from trainprof.report.text.gain_words import speedup_in_short, speedup_words
+from trainprof.report.page.findings import (
+    findings_section,
+    next_commands,
+    speedup_in_short,
+    speedup_words,
+)
 from trainprof.report.text.layout import Page
 
 PAGE, VERBOSE = Page(), Page(verbose=True)

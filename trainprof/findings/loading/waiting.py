@@ -8,12 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_figures import (
-    are_begun_parts,
-    starts_s,
-    unusual_samples,
-    worker_totals,
-)
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
@@ -27,6 +21,12 @@ from trainprof.analysis.pipeline.bounds import (
 from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import BLOCKED, RECEIVE, SAMPLER, Fetch, Loader
 from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
+from trainprof.analysis.summary.loader_figures import (
+    are_begun_parts,
+    starts_s,
+    unusual_samples,
+    worker_totals,
+)
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"
