@@ -43,6 +43,7 @@ def test_a_merged_finding_is_explained_by_the_one_it_went_into(was, now, saved, 
     assert capsys.readouterr().out.startswith(f"{was} went into {now}.\n\n{now}\n")
     path = saved / "summary.json"
     summary = json.loads(path.read_text())
+    del summary["rules"]  # runs of those versions know no rules
     summary["findings"][0]["id"] = was
     path.write_text(json.dumps(summary))
     for words in ([], ["--why", was], ["--why", now]):
