@@ -51,7 +51,6 @@ class Plan:
         fewest_alone: Batches that the loader has to yield alone, to tell its pace.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that could be fused, and are not.
-        notes: What is left out and why.
     """
 
     sites: tuple[str, ...]

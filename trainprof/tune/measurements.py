@@ -68,10 +68,8 @@ class Measurements:
 
     Attributes:
         runs: In order of time, the warm-up first.
-        plan: None until there is a baseline.
         predicted, cautions: By the name of a trial.
         trial_steps: After which trials are stopped, None: never.
-        best: What is recommended, None: the baseline.
         unfinished: Names of what was still to be tried.
         first_counts: The first run counts as the baseline.
         needed_budget_s: That lets one change be tried; None where one was, or none was to be.

@@ -113,9 +113,8 @@ class Search:
             `steps_budget_s`, where another budget was given at first.
         directory: Of the `tune` run, as one would type it.
         is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
-        tell: Called before and after each run.
+        tell, keep: Called before and after each run, and after it with all that is known.
         announce: Called with a sentence on what fits into the budget.
-        keep: Called after each run with all that is known.
     """
 
     runner: TrialRunner
