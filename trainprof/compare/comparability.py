@@ -8,14 +8,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import ComparedRun
-from trainprof.compare.stream_batches import are_as_many, are_other_sizes, exceed
 
 # Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
@@ -39,6 +38,15 @@ _SAME_SAMPLES: Final = 0.02
 # Of a training set that lies in memory nothing like this is read.
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
+# Mean sizes that differ by more than this share are other sizes.
+_OTHER_SIZE: Final = 0.1
+# And by this many standard errors: chance does that in one of a hundred cases.
+_CERTAIN: Final = 2.6
+# Last batches that are not full make no more of a difference.
+_SAME_EPOCH: Final = 0.02
+# Beyond a last batch of each worker, epochs of a stream differ by less where files or samples are
+# shared unevenly. Workers that each yield all of it make an epoch at least twice as long.
+_OTHER_EPOCH: Final = 0.1
 _FILES_NAMED: Final = 3
 # By the manifest's sections: settings that the command names, and what may be imported.
 _FILES: Final = (("settings", SETTING, ""), ("sources", REMARK, " beside the script"))
@@ -279,59 +287,71 @@ def _have_short_ends(runs: Runs) -> bool:
 
 
 def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
-    """Streams that make batches of their own, or whose workers each have one that is not full."""
-    sizes = _other_batches(base, other)
-    if sizes is None:
-        return []
-    changed = " -> ".join(f"{size / 1024:,.4g} KiB" for size in sizes)
-    text = f"a batch is {changed} on average, and its samples are not counted"
-    return [Difference(BATCH_BYTES, WORK, text, is_between=True)]
-
-
-def _epochs(base: Runs, other: Runs) -> list[Difference]:
-    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs."""
-    batches = _other_epochs(base, other)
-    if batches is None:
-        return []
-    changed = _changed("batches an epoch", WORK, *(f"{mean:,.4g}" for mean in batches))
-    return [replace(changed, text=f"{changed.text}: workers share the stream differently")]
-
-
-def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns the bytes of both sides' mean batches, where a step is other work by that.
+    """Streams that make batches of their own, or whose workers each have one that is not full.
 
     None where samples are counted, and where batches may hold other numbers, but as many samples:
     passes have as many of them, or there is one batch size and no pass that ended.
     """
     runs = [*base, *other]
-    if any(run.summary.training.samples for run in runs):
-        return None
-    in_base, in_other = _batch_bytes(base), _batch_bytes(other)
-    if in_base is None or in_other is None:
-        return None
-    means, errors = zip(in_base, in_other, strict=True)
-    if not are_other_sizes(means, errors):
-        return None
+    sizes = [_batch_bytes(base), _batch_bytes(other)]
+    if any(run.summary.training.samples for run in runs) or None in sizes:
+        return []
+    means, errors = zip(*filter(None, sizes), strict=True)
+    if not _are_other_sizes(means, errors):
+        return []
     passes = [[_ended(run) for run in side] for side in (base, other)]
     if all(ended for side in passes for ended in side):
-        return None if are_as_many(*passes) else means
-    has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
-    return None if has_size else means
+        is_alike = _are_as_many(*passes)
+    else:
+        is_alike = any(feeder.batch_size for run in runs if (feeder := run.feeder()))
+    changed = " -> ".join(f"{mean / 1024:,.4g} KiB" for mean in means)
+    text = f"a batch is {changed} on average, and its samples are not counted"
+    return [] if is_alike else [Difference(BATCH_BYTES, WORK, text, is_between=True)]
 
 
-def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns how many batches an epoch of a stream has on both sides, where it is other data."""
+def _epochs(base: Runs, other: Runs) -> list[Difference]:
+    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs.
+
+    None where the sides have equal numbers of workers, or no run ended an epoch.
+    """
     loaders = [[run.feeder() for run in side] for side in (base, other)]
     streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
     ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
     workers = [{x.num_workers or 0 for x in side} for side in streams]
     if not all(ended) or workers[0] == workers[1]:
-        return None
+        return []
     most = max(workers[0] | workers[1])
-    if not exceed(ended[0], ended[1], most) and not exceed(ended[1], ended[0], most):
-        return None
-    means = [fmean(map(fmean, side)) for side in ended]
-    return means[0], means[1]
+    if not _exceed(ended[0], ended[1], most) and not _exceed(ended[1], ended[0], most):
+        return []
+    changed = " -> ".join(f"{fmean(map(fmean, side)):,.4g}" for side in ended)
+    text = f"batches an epoch {changed}: workers share the stream differently"
+    return [Difference("batches an epoch", WORK, text, is_between=True)]
+
+
+def _are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
+    """Whether batches are of another size, and not by chance."""
+    apart = abs(means[0] - means[1])
+    is_chance = apart <= _CERTAIN * math.hypot(*errors)
+    return not is_chance and apart > _OTHER_SIZE * max(means)
+
+
+def _are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    """Whether the epochs that all runs ended, one at least, have as many batches on both sides."""
+    common = min(map(len, (*base, *other)))
+    means = [fmean(fmean(batches[:common]) for batches in side) for side in (base, other)]
+    return max(means) <= (1 + _SAME_EPOCH) * min(means)
+
+
+def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
+    """Whether all epochs have more batches than usual, by more than `workers` sharing explains."""
+    long = [epochs for epochs in long if epochs]
+    if not long or not usual:
+        return False
+    return all(
+        min(epochs[k] for epochs in long)
+        > (1 + _OTHER_EPOCH) * max(epochs[k] for epochs in usual) + workers
+        for k in range(min(map(len, (*long, *usual))))
+    )
 
 
 def _ended(run: ComparedRun) -> list[int]:

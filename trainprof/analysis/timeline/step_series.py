@@ -8,7 +8,6 @@ import numpy as np
 
 from trainprof.analysis.device.activity import Overlap
 from trainprof.analysis.device.devices import device_overlap
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
@@ -27,7 +26,6 @@ class StepSeries:
     Attributes:
         steps: The number of all, warm-up and starts of epochs too.
         parts_s: Ledger key to each steady step's time under it.
-        steps_of_epochs: Steps of each epoch, the last one maybe cut short.
         starts_s: What loaders took at each epoch's border beyond steady steps.
     """
 
@@ -70,8 +68,7 @@ def series_of(steps: StepTable) -> StepSeries:
 def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
     """Sums up, by epoch, a part of steps that are not steady beyond that of steady ones.
 
-    Those fed from a full buffer wait less. What follows an evaluation within an epoch is no start
-    of it.
+    What follows an evaluation within an epoch is no start of it.
     """
     steady = steps.steady.mask
     borders = np.cumsum(steps.border)
@@ -89,14 +86,7 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
     events = process.events
     if len(events) == 0:
         return None
-    timeline = build_timeline(
-        events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=int(events.start[0]),
-        end=int(events.end.max()),
-    )
+    timeline = build_timeline(process, int(events.start[0]), int(events.end.max()))
     has_device = process.metadata.device() is not None
     device = device_overlap(process.details, timeline) if has_device else None
     # As the summary has them: waits for a device apart.

@@ -14,7 +14,7 @@ from trainprof.analysis.loading.recreated_loaders import (
     rebuilt_loaders,
     renumbered,
 )
-from trainprof.analysis.run.metadata import Metadata
+from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.timeline.evaluation import evaluated, evaluated_stretches
 from trainprof.analysis.timeline.event_rewrites import on_calling_threads, with_unlearnt_as_forwards
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, nest
@@ -58,10 +58,7 @@ class Timeline:
     """What the training thread did, in order.
 
     Attributes:
-        thread: Its number.
-        events, nesting: Its own.
         all_events: Of every thread.
-        loaders: The iterations over each.
         on_thread: Per entry of `loaders`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
         step_starts: The end of the step before; of the first, the loop's start.
@@ -99,18 +96,10 @@ class Timeline:
         return [p for p, is_here in pairs if is_here]
 
 
-def build_timeline(
-    events: Events,
-    metadata: Metadata,
-    built: BuiltLoaders,
-    *,
-    main_thread: int | None,
-    start: int,
-    end: int,
-) -> Timeline:
+def build_timeline(process: TrainingProcess, start: int, end: int) -> Timeline:
     """Works out the training thread's timeline; `start` and `end` are the process's."""
-    events = with_first_batches(on_calling_threads(events))
-    thread = training_thread(events, main_thread)
+    events = with_first_batches(on_calling_threads(process.events))
+    thread = training_thread(events, process.main_thread)
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
@@ -119,7 +108,7 @@ def build_timeline(
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
     computed = with_unlearnt_as_forwards(own, nesting)
     loaders = decide_stages(find_iterations(events), computed, nesting, update_ends)
-    first_of = rebuilt_loaders(loaders, metadata)
+    first_of = rebuilt_loaders(loaders, process.metadata)
     if first_of:
         loaders = joined_iterations(loaders, first_of)
         events = replace(events, site=renumbered(events.site, first_of))
@@ -127,7 +116,8 @@ def build_timeline(
         computed = replace(computed, site=own.site)
     loaders_here = set(own.site[own.is_kind(*LOADER_CALLS)].tolist())
     here = [p for p in loaders if p.loader in loaders_here]
-    segments = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
+    built = BuiltLoaders.of(process.details).joined(first_of)
+    segments = evaluated(here, computed, nesting, update_ends, built)
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
     ignore = within(segments, own.start)
@@ -197,13 +187,10 @@ def _window(
 
 
 def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64) -> int:
-    """Returns when the first step begins where no loader feeds it, ns.
+    """Returns when the first step begins where no loader feeds it, by events outside evaluation.
 
     Modules are called for other things before: for the size of an output, to transform all files.
     None of that comes again between later updates.
-
-    Args:
-        outside: Events that do not belong to evaluation.
     """
     computing = np.flatnonzero(events.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside)
     starts = events.start[computing]
@@ -279,11 +266,9 @@ def update_mask(events: Events, nesting: Nesting) -> Bool:
 def step_boundaries(
     events: Events, nesting: Nesting, *, ignore: Bool, batch_ends: Int64
 ) -> Boundaries:
-    """Finds the ends of the training thread's steps (HOOKS.md section 5).
+    """Finds the ends of the training thread's steps (HOOKS.md section 5) but evaluation's.
 
-    Args:
-        ignore: Events that belong to evaluation.
-        batch_ends: Ends of the training loaders' `next` calls, the last resort.
+    The last resort are `batch_ends`, of the training loaders' `next` calls.
     """
     updates = np.flatnonzero(update_mask(events, nesting) & ~ignore)
     if len(updates):
