@@ -215,9 +215,9 @@ def held_up_runs(runs: Sequence[Measured]) -> list[str]:
             paces.setdefault(run.trial.name, {})[run.directory] = run.pace.mean_s
     return [
         directory
-        for of_trial in paces.values()
-        for directory, mean_s in of_trial.items()
-        if mean_s > _HELD_UP_TIMES * min(of_trial.values())
+        for paces_s in paces.values()
+        for directory, mean_s in paces_s.items()
+        if mean_s > _HELD_UP_TIMES * min(paces_s.values())
     ]
 
 
