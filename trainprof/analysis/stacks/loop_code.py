@@ -1,20 +1,37 @@
-"""The loop's own code: what of it is torch that computes (a loss, averages), or comes only once."""
+"""Which lines training goes to, and what of the loop's own code is torch, or happens only once."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.stacks.hot_lines import is_met_at
-from trainprof.analysis.stacks.samples import MIN_SAMPLES, LineNames, PartsOfLoop, StackSamples
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.distributed.collectives import Collectives, python_ns
+from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.stacks.hot_lines import (
+    WorkerFetches,
+    hottest_lines,
+    is_met_at,
+    lines_of_training,
+)
+from trainprof.analysis.stacks.python_in_model import element_reads, python_in_model
+from trainprof.analysis.stacks.samples import (
+    MIN_SAMPLES,
+    LineNames,
+    PartsOfLoop,
+    StackSamples,
+    concurrent_share,
+    thread_samples,
+)
+from trainprof.analysis.summary.code import ElementReads, HotLine, HottestLine, PythonInModel
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY
+from trainprof.analysis.timeline.timeline_part import TimelinePart
 from trainprof.analysis.timeline.untracked import gaps_at
 from trainprof.record.schema import Kind, SyncFlag
 
@@ -36,12 +53,12 @@ _PHASE_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TorchInLoop:
-    """What looks tell of the time between the parts of a step.
+    """What samples show of the time between the parts of a step.
 
     Attributes:
         lines: Of the parts, those of the loop's own code with what of it is torch's.
         loss_by_place: Torch that is the model's own work, as a loss by hand is: seconds by place,
-            as a ledger's `other_by_place` has them; None of too few looks that tell.
+            as a ledger's `other_by_place` has them; None with too few samples.
     """
 
     lines: list[HotLine]
@@ -56,12 +73,11 @@ def torch_in_loop(
     lines: Sequence[HotLine],
     counted_until: Mapping[int, int],
 ) -> TorchInLoop:
-    """Returns which of the loop's own code met at work is torch's operators.
+    """Returns which samples of the loop's own code met torch's operators at work.
 
-    A look met one where the thread had a core while nobody held the interpreter, in code of the
-    user's, torch's or a library's that uses torch, and where no array or list had been made of
-    tensors in that gap. Between two operators others are met: a line that most looks met so is
-    torch's as a whole.
+    Such a sample met the thread on a core while nobody held the GIL, in code of the user's, torch's
+    or a library's that uses torch, and no array or list had been made of tensors in that gap.
+    Between two operators others are met: a line where most samples met torch is torch's as a whole.
 
     Args:
         seconds: Of each part inside the loop, by ledger key.
@@ -100,14 +116,13 @@ def torch_in_loop(
 def _by_line(
     is_torch: Bool, samples: StackSamples, names: LineNames, until_ns: int
 ) -> tuple[Bool, Bool]:
-    """Returns which looks met a line at which most of them met torch, and where that is known.
+    """Returns which samples met a line at which most of them met torch, and where that is known.
 
-    Of reads that were counted no longer a look tells nothing: the line's earlier ones do. Where it
+    Once reads are counted no longer a sample shows nothing: the line's earlier ones do. Where it
     has none, only that it computes otherwise can be known.
 
     Args:
-        is_torch: Which looks met torch as far as reads were counted, shape (n,).
-        samples: Those.
+        is_torch: Which samples met torch as far as reads were counted, shape (n,).
         until_ns: When reads of some kind were counted no longer.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
@@ -121,7 +136,7 @@ def _by_line(
 
 
 def _is_mostly(is_torch: Bool, mask: Bool, place: Int64) -> Bool:
-    """Returns at which places most looks of a mask met torch, shape (n_places,)."""
+    """Returns at which places most samples of a mask met torch, shape (n_places,)."""
     met, torch = (np.bincount(place, weights=weights) for weights in (mask, is_torch & mask))
     mostly: Bool = torch > _MOSTLY * met
     return mostly
@@ -132,7 +147,7 @@ def _share(mask: Bool) -> float | None:
 
 
 def _was_handed_over(parts: PartsOfLoop, since: Int64, until: Int64) -> Bool:
-    """Returns within which spans of time tensors were read so that Python or NumPy has them."""
+    """Returns in which spans of time tensors were read so that Python or NumPy has them."""
     events = parts.events
     is_read = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)
     kind = events.flags & ~np.uint8(SyncFlag.ON_CPU)
@@ -149,7 +164,7 @@ def _count(times: Int64, since: Int64, until: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class PythonOnce:
-    """What lies between the parts of a step and does not come again.
+    """What lies between the parts of a step and happens once.
 
     Attributes:
         seconds: Of the training phase.
@@ -163,7 +178,7 @@ class PythonOnce:
 def python_once(
     parts: PartsOfLoop, compiling: Coverage, own_ns: Int64, step_ends: Int64, warmup: int
 ) -> PythonOnce:
-    """Returns what of the loop's own code comes but once.
+    """Returns what of the loop's own code happens once.
 
     Args:
         own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
@@ -201,9 +216,9 @@ def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
 
 
 def _first_steps(own_ns: Int64, warmup: int) -> int:
-    """Returns in how many steps something may be set up: in all that lead up, unless they train.
+    """Returns in how many steps something may be set up: in all of warm-up, unless they train.
 
-    A first stage of training leads up to steady steps as well, and its code comes in each of them.
+    A first stage of training leads up to steady steps as well, with its code in each of them.
     """
     if warmup <= _SET_UP_STEPS:
         return warmup
@@ -222,3 +237,68 @@ def _beyond_later(own_ns: Int64, first_steps: int) -> int:
     until, width = np.append(0, np.cumsum(later)), min(first_steps, len(later))
     most = (until[width:] - until[:-width]).max()
     return max(int(own_ns[:first_steps].sum() - most), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StacksPart:
+    """What stack samples show of training, as RunSummary has it.
+
+    Attributes:
+        loss_s: Of the code between the parts of a step that is repeated, what is a loss.
+    """
+
+    part_lines: list[HotLine]
+    hot_lines: list[HottestLine]
+    python_in_model: PythonInModel | None
+    element_reads: ElementReads | None
+    loss_by_place: dict[str, float] | None
+    loss_s: float
+    once_s: float
+    beside_share: float | None
+
+
+def stacks_part(
+    run: Analysed,
+    time: TimelinePart,
+    collectives: Collectives,
+    compiling: Coverage,
+    *,
+    is_compiled: bool,
+    detects_anomalies: bool,
+    step_s: Mapping[str, float],
+    fetches: Sequence[WorkerFetches],
+) -> StacksPart:
+    """Returns which lines training goes to.
+
+    Args:
+        step_s: Mean of a steady step per ledger key.
+        fetches: Of loaders that feed training.
+    """
+    timeline, metadata, steps = run.timeline, run.metadata, time.steps
+    sites, until, spent_s = run.sites(), metadata.reads_counted_until(), time.spent_s
+    samples, names = (
+        thread_samples(run.process.details, timeline.thread),
+        LineNames(metadata.texts, sites),
+    )
+    parts = PartsOfLoop(timeline.events, timeline.nesting, time.attribution, timeline.window)
+    own_ns = python_ns(steps.per_step, collectives)
+    once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
+    lasting = spent_s | {"other": max(spent_s["other"] - once.seconds, 0.0)}
+    lines = lines_of_training(samples, parts, lasting, names, steps=len(steps), once=once.spans)
+    by_torch = torch_in_loop(samples, parts, spent_s, names, lines, until)
+    in_model = reads = None
+    settled_ns = time.settled_ns
+    if not (is_compiled or detects_anomalies):
+        in_model = python_in_model(samples, parts, spent_s, names, settled_ns=settled_ns)
+    if not is_compiled:
+        reads = element_reads(parts, spent_s, sites, until, settled_ns=settled_ns)
+    return StacksPart(
+        part_lines=by_torch.lines,
+        hot_lines=hottest_lines(samples, parts, step_s, names, fetches, settled_ns=settled_ns),
+        python_in_model=in_model,
+        element_reads=reads,
+        loss_by_place=by_torch.loss_by_place,
+        loss_s=min(fsum((by_torch.loss_by_place or {}).values()), lasting["other"]),
+        once_s=once.seconds,
+        beside_share=concurrent_share(samples, parts),
+    )

@@ -49,7 +49,7 @@ def python_in_model(
     *,
     settled_ns: int,
 ) -> PythonInModel | None:
-    """Returns what the looks tell; None where too few of them were kept waiting.
+    """Returns what the samples show; None where too few of them were kept waiting.
 
     And where another thread of the process runs Python code now and then.
 
@@ -88,7 +88,7 @@ def _lines(
 ) -> tuple[list[HotLine], HotLine | None]:
     """Returns the lines where such code was, and otherwise what came behind it.
 
-    A look that waited for less than the interpreter's switch interval saw where the code let go for
+    A sample that waited for less than the GIL's switch interval saw where the code released it for
     long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
     """
     is_held = _is_other_code(samples)
@@ -105,10 +105,10 @@ def _lines(
 
 
 def _is_other_code(samples: StackSamples) -> Bool:
-    """Whether looks met other code than torch's operators.
+    """Returns which samples met other code than torch's operators.
 
-    Python that lets nobody else run, or arrays (SciPy's, say), which let others run meanwhile, in
-    such a library's own code: in the user's they look like an operator of torch's.
+    Python that holds the GIL, or arrays (SciPy's, say) in such a library's own code: in the user's
+    they look like an operator of torch's.
     """
     is_other: Bool = (samples.held_ns >= HELD_NS) | samples.of_arrays
     return is_other
@@ -133,8 +133,7 @@ def element_reads(
     """Returns the reads of the part of the model that loses most by them; None where they are few.
 
     Args:
-        parts: Of the training thread's loop.
-        seconds: Of each part inside it, by ledger key.
+        seconds: Of each part, by ledger key.
         counted_until: When reads of a kind were counted no longer, ns.
         settled_ns: When warm-up was over.
     """

@@ -13,6 +13,8 @@ _MODULE: Final = "-m"
 STALE_FROM_S: Final = 3.0
 # What recording takes of a step is told above all else from here on.
 COSTLY_RECORDING: Final = 0.1
+# How a fault begins that ended the recording.
+RECORDING_STOPPED: Final = "recording stopped"
 
 LEDGER_KEYS: Final = (
     "startup",

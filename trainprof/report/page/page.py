@@ -9,7 +9,7 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from trainprof.analysis.run.missing import RECORDING_STOPPED
+from trainprof.analysis.summary.run import RECORDING_STOPPED
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import tune
 from trainprof.report.page import details, sections

@@ -15,14 +15,7 @@ STEPS = 120
 
 
 def trained(directory: Path, *, every: int, takes: int, again: int) -> RunSummary:
-    """Returns the summary of a training that gives memory back every few steps.
-
-    Args:
-        directory: Of the run.
-        every: How many steps.
-        takes: Each call, ns.
-        again: What the forward after it takes longer, ns.
-    """
+    """A training that empties the cache every few steps, after which the forward is slower."""
     run = DeviceRun()
     run.start()
     here = run.run.site(80)
@@ -59,42 +52,6 @@ def test_calls_in_each_step_are_found_and_explain_slow_launches(tmp_path: Path) 
     assert [
         finding.root for finding in summary.passed_over if finding.finding.id == "launch_bound"
     ] == ["exposed_syncs"]
-
-
-@pytest.mark.parametrize(
-    ("every", "calls", "ids"),
-    [
-        (40, 3, {"launch_bound"}),
-        # Each fifth step is slower for them, and all are for what is launched in pieces.
-        (5, 24, {"launch_bound", "exposed_syncs"}),
-    ],
-)
-def test_small_steps_stay_a_finding_where_calls_are_rarer(
-    tmp_path: Path, every: int, calls: int, ids: set[str]
-) -> None:
-    summary = trained(tmp_path, every=every, takes=2 * MS, again=3 * MS)
-    counts = {line.site: line.count for line in summary.emptied_caches}
-    assert counts["train.py:80"] == calls
-    assert {finding.id for finding in summary.findings} == ids
-
-
-def test_only_training_counts(tmp_path: Path) -> None:
-    """What comes after the loop, or in an evaluation, is not told."""
-    run = DeviceRun()
-    run.start()
-    for number in range(STEPS):
-        run.next(50 * US)
-        run.learn(1 * MS, 2 * MS, 1 * MS)
-        if number % 30 == 29:
-            run.evaluate(10, wait=100 * US, work=MS)
-            run.run.leaf(Kind.CACHE_EMPTIED, 50 * MS, site=run.run.site(80))
-    run.stop()
-    run.run.leaf(Kind.CACHE_EMPTIED, 900 * MS, site=run.run.site(99))
-    lines = run.run.summary(tmp_path).emptied_caches
-    assert [(line.site, line.count) for line in lines] == [("train.py:80", 4)]
-    assert [lines[0].seconds, lines[0].idle_s, lines[0].between_s] == pytest.approx(
-        [0.2] * 3, rel=0.1
-    )
 
 
 def test_what_a_call_waits_for_the_device_costs_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.events import FakeRun
 
-from trainprof.analysis.device.host_waits import TOO_FEW_STEPS
+from trainprof.analysis.run.run_part import TOO_FEW_STEPS
 from trainprof.analysis.summary.device import FoundSync, FoundSyncs
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
@@ -55,17 +55,3 @@ def test_why_nothing_was_looked_for(tmp_path: Path) -> None:
     summary = summary_of(run, tmp_path)
     assert summary.found_syncs is None
     assert summary.not_observed["found_syncs"] == "this torch knows no device but the CPU"
-
-
-def test_lines_keep_their_names_where_a_script_starts_itself_again(tmp_path: Path) -> None:
-    """Of two logs of one process the second one's places are renumbered."""
-    first, second = FakeRun(), FakeRun()
-    for line in range(5):
-        first.site(line)
-    first.learn(first.optimizer())
-    second.passes_time(first.now - second.now + 10)
-    second.start = second.now
-    planted(second)
-    first.write(tmp_path, options=ASKED)
-    calls = summary_of(second, tmp_path).found_syncs.calls
-    assert [call.site for call in calls] == ["train.py:50", "train.py:60"]

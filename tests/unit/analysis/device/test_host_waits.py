@@ -41,16 +41,6 @@ def is_slower_than_the_device(run: DeviceRun, waits: bool) -> None:
     run.python(5 * MS)
 
 
-def waits_for_a_copy_as_well(run: DeviceRun, waits: bool) -> None:
-    run.next(50 * US)
-    run.copy(100 * US, blocks=True)
-    run.python(1 * MS)  # on what was copied: nothing is given out before
-    run.learn(1 * MS, 2 * MS, 1 * MS)
-    if waits:
-        run.item()
-    run.python(1 * MS)
-
-
 def has_work_left(run: DeviceRun, waits: bool) -> None:
     """The device is slower, and the value is of work that it does first: nothing is lost."""
     run.next(50 * US)
@@ -63,7 +53,6 @@ LOOPS: list[Step] = [
     goes_on_in_python,
     reads_several,
     is_slower_than_the_device,
-    waits_for_a_copy_as_well,
     has_work_left,
 ]
 
@@ -136,22 +125,6 @@ def test_idle_time_of_two_findings_is_gained_once(tmp_path: Path) -> None:
     assert summary.together <= 1 / device.busy_share[0] + 0.01
 
 
-def test_an_emptied_cache_waits_by_itself(tmp_path: Path) -> None:
-    """Without the sync before it the call would wait for the device as long."""
-
-    def step(run: DeviceRun, _: int) -> None:
-        run.next(50 * US)
-        run.learn(1 * MS, 2 * MS, 1 * MS)
-        run.item()
-        with run.doing("host_s"):
-            run.run.leaf(Kind.CACHE_EMPTIED, 2 * MS, site=run.run.site(80))
-
-    summary = trained(step, STEPS).run.summary(tmp_path)
-    (point,) = summary.sync_points
-    assert point.held_back_s[0] < 0.02 * summary.phases.training_s
-    assert [finding.id for finding in summary.findings] == ["exposed_syncs"]
-
-
 def test_a_gradient_scalers_own_reads_are_none_of_the_scripts(tmp_path: Path) -> None:
     def step(run: DeviceRun, _: int) -> None:
         run.next(50 * US)
@@ -193,19 +166,3 @@ def test_what_torchs_optimizers_ask_for_in_their_step_is_none_of_the_scripts(
     assert (point.held_back_s == [0.0, 0.0]) is is_needed
     ids = [finding.id for finding in summary.findings]
     assert ("exposed_syncs" in ids) is not is_needed
-
-
-def test_what_a_closure_asks_for_in_an_optimizers_step_is_the_scripts(tmp_path: Path) -> None:
-    """As Lightning computes a whole step in there: a check in torch's code that it calls."""
-
-    def step(run: DeviceRun, _: int) -> None:
-        run.next(50 * US)
-        start = run.run.now
-        run.phase(Kind.FORWARD, 200 * US, 1 * MS)
-        run.item(1 * MS, flags=SyncFlag.BY_TORCH)
-        run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
-        run.stream.gets(100 * US)
-        run.run.record(Kind.OPTIMIZER_STEP, start, run.run.now, site=run.optimizer)
-
-    (point,) = trained(step, STEPS).run.summary(tmp_path).sync_points
-    assert point.needed_s == 0.0

@@ -87,13 +87,3 @@ def test_where_others_are_on_the_device_it_tells_nothing_of_the_least(
 )
 def test_nothing_is_known_where_it_may_be_another_gpu(gpus: tuple[Gpu, ...]) -> None:
     assert share(*[40.0] * 20, gpus=gpus) is None
-
-
-def test_a_number_that_is_assumed_is_right_where_it_is_the_only_one_in_use() -> None:
-    assert share(*[40.0] * 20, gpus=(OTHER, ASSUMED)) is not None
-    assert share(*[40.0] * 20, gpus=(replace(GPU, is_number_assumed=True),)) is not None
-
-
-@pytest.mark.parametrize("percents", [[40.0] * 6, [None] * 20, []])
-def test_of_too_little_nothing_is_known(percents: list[float | None]) -> None:
-    assert share(*percents) is None

@@ -50,27 +50,13 @@ SAVES = [1.0 + ms for ms in every(10, 50.0)]
     [
         # A rank that waits longer for its batches.
         (
-            (
-                {"data_wait": 2.0, "other": 1.0},
-                {"data_wait": 12.0, "other": 1.0},
-                {"data_wait": 4.0},
-            ),
+            ({"data_wait": 2.0, "other": 1.0}, {"data_wait": 12.0, "other": 1.0}, {"data_wait": 4}),
             [(1, "data_wait", 1.0, STEPS * 0.008)],
         ),
         # What one rank does alone.
         (
-            (
-                {"data_wait": 2.0, "checkpoint": every(50, 400.0)},
-                {"data_wait": 2.1},
-            ),
+            ({"data_wait": 2.0, "checkpoint": every(50, 400.0)}, {"data_wait": 2.1}),
             [(0, "checkpoint", 0.02, 0.7998)],
-        ),
-        (
-            (
-                {"data_wait": 2.0, "evaluation": every(50, 400.0)},
-                {"data_wait": 2.1},
-            ),
-            [(0, "evaluation", 0.02, 0.7998)],
         ),
         # Ranks that are last in turn.
         (
@@ -94,13 +80,7 @@ SAVES = [1.0 + ms for ms in every(10, 50.0)]
         ),
         # Nobody's fault: a first forward that sets things up, and lengths that differ in turn.
         (({"forward": 10.0}, {"forward": [3000.0] + [10.0] * (STEPS - 1)}), []),
-        (
-            (
-                {"forward": [10.0 + ms for ms in every(2, 20.0)]},
-                {"forward": [10.0, 30.0] * (STEPS // 2)},
-            ),
-            [],
-        ),
+        (({"forward": [30.0, 10.0] * (STEPS // 2)}, {"forward": [10.0, 30.0] * (STEPS // 2)}), []),
         (({"data_wait": 5.0},), []),
         ((), []),
     ],
@@ -126,13 +106,6 @@ def test_python_on_one_rank_counts_where_the_others_wait_in_the_model() -> None:
         for rank in ranks
     ]
     assert stragglers(elsewhere) == stragglers(ranks)
-
-
-def test_what_is_late_elsewhere_as_well_is_counted_once() -> None:
-    """Rank 0 loads 8 ms longer, rank 1 computes 20 ms longer: steps are 12 ms longer for it."""
-    ranks = together({"data_wait": 9.0, "forward": 10.0}, {"data_wait": 1.0, "forward": 30.0})
-    [straggler] = [rank for rank in stragglers(ranks) if rank.phase == "forward"]
-    assert straggler.seconds == pytest.approx((STEPS - 1) * 0.012 * (1 + 5 / 30))
 
 
 def test_what_a_backward_waits_in_is_not_what_it_computes() -> None:
@@ -162,12 +135,6 @@ def test_ranks_that_differ_by_noise_are_equal(key: str, ms: float, noise: float)
     assert stragglers(together(*ranks)) == []
 
 
-def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
-    """Rank 1 has a longer forward, and as much less to do between the parts of a step."""
-    ranks = together({"forward": 10.0, "other": 21.0}, {"forward": 30.0, "other": 1.0})
-    assert "forward" not in [rank.phase for rank in stragglers(ranks)]
-
-
 def test_processes_that_do_not_train_in_step_are_not_compared() -> None:
     slow, quick = together({"data_wait": 20.0}), together({"data_wait": 2.0})
     assert stragglers([*slow, RankSteps(1, quick[0].spent)]) == []
@@ -178,3 +145,9 @@ def test_a_rank_that_ended_early_counts_as_far_as_it_went() -> None:
     cut = RankSteps(1, {key: column[:40] for key, column in second.spent.items()})
     (straggler,) = stragglers([first, cut])
     assert (straggler.rank, straggler.seconds) == (1, pytest.approx(0.4))
+
+
+def test_a_longer_forward_that_nobody_waits_for_is_not_told() -> None:
+    """Rank 1 has a longer forward, and as much less to do between the parts of a step."""
+    ranks = together({"forward": 10.0, "other": 21.0}, {"forward": 30.0, "other": 1.0})
+    assert "forward" not in [rank.phase for rank in stragglers(ranks)]

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.findings import summarize
-from trainprof.findings.diagnose import diagnose
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
@@ -36,21 +34,11 @@ def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
     return run
 
 
-def together(tmp_path: Path, ranks: int, cores: float, **plain: Any) -> RunDirectory:
-    """Ranks that one trainprof recorded."""
-    host = {"name": "here", "usable_cores": cores}
-    for rank in range(ranks):
-        directory = serial(20 + rank, rank, **plain).write(tmp_path, host=host, script_pid=9)
-    return directory
-
-
 def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirectory:
     """Ranks that each had a trainprof of its own, and what that saw of its host."""
     for rank, host in enumerate(hosts):
         own = {"rank": rank, "world_size": len(hosts), "name": "whole", "host": host}
-        directory = serial(20, rank).write(top / "written" / str(rank), **own, **manifest)
-        (top / "ranks").mkdir(parents=True, exist_ok=True)
-        directory.path.rename(top / "ranks" / str(rank))
+        serial(20, rank).write_rank(top, str(rank), **own, **manifest)
     return RunDirectory(top)
 
 
@@ -106,19 +94,3 @@ HERE = {"name": "here", "usable_cores": 8.0}
 )
 def test_ranks_with_a_trainprof_each(tmp_path, hosts, manifest, expected):
     assert shared(each(tmp_path / "whole", hosts, **manifest)) == expected
-
-
-def test_more_ranks_than_cores_have_one_together(tmp_path):
-    # Each waits for the core as long as it has it.
-    inputs = inputs_of(together(tmp_path, 4, 2.0, delay_ms=20))
-    assert (inputs.cores, inputs.ranks, inputs.ranks_per_core) == (1.0, 4, 2.0)
-    assert inputs_of(together(tmp_path / "cut", 2, 0.5)).cores == 0.5
-
-
-def test_ranks_that_outnumber_the_cores_get_no_more_workers():
-    rank = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01, "ranks": 8}
-    changes = [
-        any(finding.change for finding in diagnose(case_of(planted)).findings)
-        for planted in (Planted(**rank, ranks_per_core=n) for n in (1.0, 2.0))
-    ]
-    assert changes == [True, False]

@@ -66,19 +66,6 @@ def test_what_comes_to_an_end_is_no_growth(mib: np.ndarray):
     assert growth(mib * MIB) is None
 
 
-def test_warm_up_does_not_count():
-    assert growth((500 + 60 * np.minimum(T_S, 10)) * MIB, warmup=100) is None
-
-
-def test_few_samples_or_steps_tell_nothing():
-    rss = (500 + 200 * T_S) * MIB
-    assert growth(rss[:8]) is None
-    assert growth(rss, steps=20) is None
-    assert growth(np.full(len(T_S), np.nan)) is None
-    assert memory_growth([], PID, np.arange(100), 0, None, np.array([0])) is None
-    assert memory_growth(ticks(rss), None, np.arange(400) * S // 10, 0, None, np.array([0])) is None
-
-
 def test_the_room_that_is_left():
     sample = {"host_available_bytes": 900}
     assert room_of({}, sample) == 900

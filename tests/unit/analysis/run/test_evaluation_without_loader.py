@@ -52,15 +52,6 @@ def test_validation_on_tensors_that_the_script_holds(tmp_path: Path, mode: int, 
         assert parts["forward"] == STEPS * 200 * US
 
 
-def test_behind_each_epoch(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    for _ in range(4):
-        run.train_pass(loader, optimizer, 6)
-        validates(run, ForwardFlag.TRAINING)
-    assert seconds(run.summary(tmp_path))["evaluation"] == 4 * (FORWARD + LOSS)
-
-
 def samples_or_rollouts(run: FakeRun, optimizer: int, number: int) -> None:
     run.learn(optimizer)
     if number % 4 == 3:
@@ -77,22 +68,10 @@ def teacher(run: FakeRun, optimizer: int, number: int) -> None:
     run.learn(optimizer)
 
 
-def teacher_of_the_next_batch(run: FakeRun, optimizer: int, number: int) -> None:
-    run.learn(optimizer)
-    validates(run, 0, of=7)
-
-
 def fake_for_the_judge(run: FakeRun, optimizer: int, number: int) -> None:
     """The generator's update comes first."""
     run.learn(optimizer)
     validates(run, ForwardFlag.TRAINING)
-    run.learn(optimizer)
-
-
-def judge_trained_twice(run: FakeRun, optimizer: int, number: int) -> None:
-    for _ in range(2):
-        validates(run, ForwardFlag.TRAINING)
-        run.learn(optimizer)
     run.learn(optimizer)
 
 
@@ -109,9 +88,7 @@ def part_by_part(run: FakeRun, optimizer: int, number: int) -> None:
         samples_or_rollouts,
         acts_in_each_step,
         teacher,
-        teacher_of_the_next_batch,
         fake_for_the_judge,
-        judge_trained_twice,
         part_by_part,
     ],
 )
@@ -119,21 +96,6 @@ def test_what_training_may_need_is_no_evaluation(
     tmp_path: Path, step: Callable[[FakeRun, int, int], None]
 ) -> None:
     assert "evaluation" not in trained(tmp_path, step)
-
-
-def test_a_dry_run_and_training_mode_without_a_loader_are_none(tmp_path: Path) -> None:
-    dry, alone = FakeRun(), FakeRun()
-    loader, optimizer = dry.loader(), dry.optimizer()
-    validates(dry, ForwardFlag.TRAINING)
-    for _ in range(3):
-        dry.train_pass(loader, optimizer, 6)
-    optimizer = alone.optimizer()
-    for number in range(STEPS):
-        alone.learn(optimizer)
-        if number % 4 == 3:  # it may be anything
-            validates(alone, ForwardFlag.TRAINING)
-    for name, run in (("dry", dry), ("alone", alone)):
-        assert "evaluation" not in seconds(run.summary(tmp_path / name))
 
 
 def played(
@@ -215,15 +177,3 @@ def test_evaluation_without_a_loader_is_no_rollout(tmp_path: Path, how: dict[str
     summary = played(**{"between": SLOW, **how}).summary(tmp_path)
     assert seconds(summary)["evaluation"] >= CYCLES * (MOVES * ROLLOUT + (MOVES - 1) * between)
     assert summary.evaluation.passes == CYCLES
-
-
-def test_features_that_are_computed_once_are_no_rollouts(tmp_path: Path) -> None:
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for _ in range(MOVES):
-        run.forward(ROLLOUT, flags=0)
-        run.passes_time(SLOW)
-    for _ in range(40):
-        run.learn(optimizer)
-    summary = run.summary(tmp_path)
-    assert seconds(summary)["evaluation"] == MOVES * ROLLOUT + (MOVES - 1) * SLOW

@@ -59,8 +59,3 @@ def test_another_process_under_the_same_pid_is_not_it() -> None:
 def test_what_is_no_pid_is_no_process(pid: object) -> None:
     assert not is_alive(pid, manifest(None), known_ns=None)
     assert is_alive(os.getpid(), manifest(None), known_ns=None)
-
-
-@pytest.mark.parametrize("record", [{}, {"host": None}, {"host": {}}, {"host": {"name": 3}}])
-def test_an_unknown_machine_is_another_one(record: dict[str, object]) -> None:
-    assert not is_alive(os.getpid(), record, known_ns=None)

@@ -31,18 +31,7 @@ def train(
     first_held: int = 0,
     crowded_of: int = 0,
 ) -> RunSummary:
-    """Steps of 20 ms of forward and 10 of backward, sampled once in each of the two.
-
-    Args:
-        python: Share of the forward that is Python code, as samples meet it.
-        held_ns: For how long it holds up a sample.
-        let_go_at: Where such a sample is taken.
-        is_known: The code is still there then.
-        flags: Of each sample.
-        arrays: Flags of those that meet it.
-        first_held: The number of first steps in which samples are held up anyway.
-        crowded_of: One of that many steps has another thread at work; 0: none has.
-    """
+    """Steps of 20 ms of forward, a share of it Python, and 10 of backward, sampled in each."""
     loader, optimizer = run.loader(), run.optimizer()
     here = stack(run, let_go_at, (50, "train"), file=MODEL)
     there = stack(run, COMPUTE, (50, "train"), file=MODEL)
@@ -150,15 +139,7 @@ def train_with_reads(
     in_steps: int = STEPS,
     counted: int | None = None,
 ) -> RunSummary:
-    """Steps with a forward of 10 ms, and as long as its reads take; the last one at another line.
-
-    Args:
-        reads: Of values in each forward.
-        apart_ns: From one to the next.
-        flags: Of them.
-        in_steps: The number of forwards that read any.
-        counted: The number of forwards in which they are counted; None: all.
-    """
+    """Steps with a forward of 10 ms, and as long as its reads take; the last at another line."""
     site, other = (run.text(Topic.SITE, ["model.py", n, "forward"]) for n in (MASK, OTHER))
     loader, optimizer = run.loader(), run.optimizer()
     run.iterate(loader)
