@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
-from trainprof.analysis.loading.stream_batches import are_as_many, are_other_sizes, exceed
 from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import ComparedRun
+from trainprof.compare.stream_batches import are_as_many, are_other_sizes, exceed
 
 # Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
@@ -50,7 +50,7 @@ _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _NAMED: Final = re.compile(r"(--?[A-Za-z][^= ]*)|([+~]{0,2}[A-Za-z_][\w.@/-]*)=")
 
 Runs = Sequence[ComparedRun]
-Fact = Callable[[ComparedRun], Hashable]
+_Property = Callable[[ComparedRun], Hashable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,29 +110,18 @@ def _platform(host: Mapping[str, Any]) -> str | None:
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
-_OF_HOST: Final = {
-    "platform": _platform,
-    "CPU": lambda host: _word(host.get("cpu")),
-    CPU_CORES: _cores,
-}
-
-
-def _of_host(what: str) -> Fact:
-    return lambda run: _OF_HOST[what](run.section("host"))
-
-
 def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a manifest's host is, by the names of facts, as far as it is known."""
-    ground = {what: fact(host) for what, fact in _OF_HOST.items()}
+    """Returns what a manifest's host is, by the names of properties, as far as it is known."""
+    ground = {"platform": _platform(host), "CPU": _word(host.get("cpu")), CPU_CORES: _cores(host)}
     return {what: value for what, value in ground.items() if value is not None}
 
 
 def ground_of(run: ComparedRun) -> dict[str, str]:
-    """Returns the machine and libraries of a run, by the names of facts, as far as known.
+    """Returns the machine and libraries of a run, by the names of properties, as far as known.
 
     To which of the machine's cores a script binds itself is its own affair.
     """
-    ground = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
+    ground = {what: read(run) for what, kind, read in _PROPERTIES if kind == GROUND}
     ground[CPU_CORES] = _cores(run.section("host"))
     of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS)
     return {what: str(x) for what, x in ground.items() if x is not None and what not in of_script}
@@ -147,11 +136,11 @@ def _cores_of_run(run: ComparedRun) -> str | None:
     return _cores(host if bound is None or known is None or bound >= known else {"cores": bound})
 
 
-def _version(package: str) -> Fact:
+def _version(package: str) -> _Property:
     return lambda run: run.summary.run.versions.get(package)
 
 
-FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
+_PROPERTIES: Final[tuple[tuple[str, str, _Property], ...]] = (
     (SCRIPT, GROUND, _script),
     (SCRIPT_TEXT, GROUND, _script_text),
     ("batch size", WORK, lambda run: feeder.batch_size if (feeder := run.feeder()) else None),
@@ -161,7 +150,8 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     (TRAINERS, GROUND, lambda run: 1 + len(run.summary.trained_apart)),
     (DEVICE, GROUND, _device),
     (GPU, GROUND, _gpu),
-    *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
+    ("platform", GROUND, lambda run: _platform(run.section("host"))),
+    ("CPU", GROUND, lambda run: _word(run.section("host").get("cpu"))),
     (CPU_CORES, GROUND, _cores_of_run),
     (TORCH, GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
@@ -174,7 +164,7 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
 
 def differences(base: Runs, other: Runs) -> list[Difference]:
     """Returns what the runs of two sides do not have in common, what matters most first."""
-    compared = [_compared(what, kind, fact, base, other) for what, kind, fact in FACTS]
+    compared = [_compared(*named, base, other) for named in _PROPERTIES]
     listed = [*_arguments(base, other), *_same_script(compared, [*base, *other])]
     if not any(difference.kind == WORK for difference in listed):
         listed += _samples_per_step(base, other) or _uncounted_samples(base, other)
@@ -196,20 +186,20 @@ def _same_script(compared: Sequence[Difference | None], runs: Runs) -> list[Diff
     return list(listed.values())
 
 
-def _compared(what: str, kind: str, fact: Fact, base: Runs, other: Runs) -> Difference | None:
-    """None where nothing differs, and where a side does not know the fact."""
+def _compared(what: str, kind: str, read: _Property, base: Runs, other: Runs) -> Difference | None:
+    """None where nothing differs, and where a side does not know it."""
     sides = [
-        list(dict.fromkeys(value for run in runs if (value := fact(run)) is not None))
+        list(dict.fromkeys(value for run in runs if (value := read(run)) is not None))
         for runs in (base, other)
     ]
     for name, values in zip(("BASE", "OTHER"), sides, strict=True):
         if len(values) > 1 and all(sides):
-            own = "differs" if fact is _script_text else ", ".join(map(str, values))
+            own = "differs" if what == SCRIPT_TEXT else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {own}"
             return Difference(what, GROUND if kind == SETTING else kind, text)
     if not all(sides) or sides[0] == sides[1]:
         return None
-    if fact is _script_text:
+    if what == SCRIPT_TEXT:
         return Difference(what, kind, f"{what} differs", is_between=True)
     return _changed(what, kind, str(sides[0][0]), str(sides[1][0]))
 
@@ -228,15 +218,12 @@ def _arguments(base: Runs, other: Runs) -> list[Difference]:
         return []
     own = {name for side in commands for name in _varied(side)}
     texts = [Counter(text for name, text in side[0] if name not in own) for side in commands]
-    left, added = (
-        " ".join(dict.fromkeys(left_side - two)) for left_side, two in (texts, texts[::-1])
-    )
-    if left and added:
-        return [Difference("arguments", SETTING, f"arguments {left} -> {added}", is_between=True)]
-    if left or added:
-        text = f"arguments: {added} added" if added else f"arguments: {left} left out"
-        return [Difference("arguments", SETTING, text, is_between=True)]
-    return []
+    left, added = (" ".join(dict.fromkeys(one - two)) for one, two in (texts, texts[::-1]))
+    if not left and not added:
+        return []
+    text = f": {added} added" if added else f": {left} left out"
+    text = f" {left} -> {added}" if left and added else text
+    return [Difference("arguments", SETTING, f"arguments{text}", is_between=True)]
 
 
 def _named(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -280,10 +267,7 @@ def _samples_per_step(base: Runs, other: Runs) -> list[Difference]:
 
 
 def _have_short_ends(runs: Runs) -> bool:
-    """Whether last steps of passes that are not full explain it: runs of other lengths end fewer.
-
-    Those may see no more than a sample, and what is accumulated when a pass ends may lead to none.
-    """
+    """Whether last steps of passes that are not full explain it: shorter runs end fewer."""
     bounds = []
     for run in runs:
         training = run.summary.training
@@ -299,8 +283,8 @@ def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
     sizes = _other_batches(base, other)
     if sizes is None:
         return []
-    in_base, in_other = (f"{size / 1024:,.4g} KiB" for size in sizes)
-    text = f"a batch is {in_base} -> {in_other} on average, and its samples are not counted"
+    changed = " -> ".join(f"{size / 1024:,.4g} KiB" for size in sizes)
+    text = f"a batch is {changed} on average, and its samples are not counted"
     return [Difference(BATCH_BYTES, WORK, text, is_between=True)]
 
 
@@ -336,10 +320,7 @@ def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
 
 
 def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns how many batches an epoch of a stream has on both sides, where it is other data.
-
-    None where the sides have equal numbers of workers, or no run ended an epoch.
-    """
+    """Returns how many batches an epoch of a stream has on both sides, where it is other data."""
     loaders = [[run.feeder() for run in side] for side in (base, other)]
     streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
     ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
@@ -373,14 +354,12 @@ def _batch_bytes(side: Sequence[ComparedRun]) -> tuple[float, float] | None:
 
 
 def _loader_settings(base: Runs, other: Runs) -> list[Difference]:
-    changes = (
-        _compared(name, SETTING, _setting(name), base, other)
-        for name in (*_LOADER_FIELDS, *_WORKER_FIELDS)
-    )
+    names = (*_LOADER_FIELDS, *_WORKER_FIELDS)
+    changes = (_compared(name, SETTING, _setting(name), base, other) for name in names)
     return [change for change in changes if change is not None]
 
 
-def _setting(name: str) -> Callable[[ComparedRun], Hashable]:
+def _setting(name: str) -> _Property:
     def value(run: ComparedRun) -> Hashable:
         feeder = run.feeder()
         if feeder is None or (name in _WORKER_FIELDS and not feeder.num_workers):
@@ -399,8 +378,8 @@ def _of_a_run(called: str, run: ComparedRun) -> list[Difference]:
     end = run.summary.run.exit
     ended = _ended_early(end)
     if ended is not None:
-        is_judged = end.reason == "interrupted" or end.after_limit is not None
-        listed.append(Difference("end", REMARK if is_judged else UNFINISHED, f"{called} {ended}"))
+        is_wanted = end.reason == "interrupted" or end.after_limit is not None
+        listed.append(Difference("end", REMARK if is_wanted else UNFINISHED, f"{called} {ended}"))
     return listed
 
 

@@ -1,8 +1,4 @@
-"""What the whole machine does: raw counters, as the kernel tells them.
-
-CPU times are ns, sizes bytes, all counters since boot: differences are taken in the analysis. What
-a machine does not tell is left out of the sample.
-"""
+"""What the whole machine does: raw counters since boot, as the kernel tells them, or not at all."""
 
 from __future__ import annotations
 
@@ -54,8 +50,8 @@ class HostReader:
         sample.update(memory(self._read("meminfo")))
         sample.update(disk(self._read("diskstats")))
         sample.update(network(self._read("net/dev")))
-        load = load_average(self._read("loadavg"))
-        if load is not None:
+        load = [float(word) for word in self._read("loadavg").split()[:3]]
+        if load:
             sample["load"] = load
         pressure = self._pressure()
         if pressure:
@@ -80,7 +76,7 @@ class HostReader:
 def cpu_times(stat: bytes, tick_ns: int) -> Sample:
     """Returns `cpu` {mode_ns}, `cores_busy_ns` and `context_switches` of a /proc/stat text.
 
-    `cores_busy_ns` is by core number, None for a core that is offline; `tick_ns` is its time unit.
+    `cores_busy_ns` is by core number, None for a core that is offline.
     """
     sample: Sample = {}
     cores: dict[int, int] = {}
@@ -88,10 +84,8 @@ def cpu_times(stat: bytes, tick_ns: int) -> Sample:
         if not line.startswith(b"cpu"):
             break
         label, *ticks = line.split()
-        modes = {
-            f"{mode}_ns": int(count) * tick_ns
-            for mode, count in zip(CPU_MODES, ticks, strict=False)
-        }
+        counts = zip(CPU_MODES, ticks, strict=False)
+        modes = {f"{mode}_ns": int(count) * tick_ns for mode, count in counts}
         if label == b"cpu":
             sample["cpu"] = modes
         else:
@@ -105,7 +99,7 @@ def cpu_times(stat: bytes, tick_ns: int) -> Sample:
 
 
 def busy_ns(modes: dict[str, int]) -> int:
-    """Returns the time in all modes but idle and waiting for I/O; stolen time counts as busy."""
+    """Returns the time in all modes but idle and waiting for I/O; stolen time counts."""
     return sum(ns for mode, ns in modes.items() if mode.removesuffix("_ns") not in IDLE_MODES)
 
 
@@ -130,16 +124,15 @@ def memory(meminfo: bytes) -> Sample:
         label: labelled_int(meminfo, label + b":")
         for label in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")
     }
-    sample: Sample = {}
-    if read[b"MemTotal"] is not None:
-        sample["memory_total_bytes"] = read[b"MemTotal"] * 1024
-    if read[b"MemAvailable"] is not None:
-        sample["memory_available_bytes"] = read[b"MemAvailable"] * 1024
     total_kb, free_kb = read[b"SwapTotal"], read[b"SwapFree"]
-    if total_kb is not None and free_kb is not None:
-        sample["swap_total_bytes"] = total_kb * 1024
-        sample["swap_used_bytes"] = (total_kb - free_kb) * 1024
-    return sample
+    swap_kb = None if total_kb is None or free_kb is None else total_kb - free_kb
+    sizes_kb = {
+        "memory_total_bytes": read[b"MemTotal"],
+        "memory_available_bytes": read[b"MemAvailable"],
+        "swap_total_bytes": None if swap_kb is None else total_kb,
+        "swap_used_bytes": swap_kb,
+    }
+    return {name: size * 1024 for name, size in sizes_kb.items() if size is not None}
 
 
 def shared_memory(directory: str) -> Sample:
@@ -198,17 +191,9 @@ def network(net_dev: bytes) -> Sample:
 
 
 def _is_own_traffic(name: str, listed: dict[str, Any]) -> bool:
-    """Says whether no other listed interface carries the same bytes (eth0.100 lies on eth0)."""
+    # eth0.100 lies on eth0
     carrier, dot, _ = name.partition(".")
     return not _VIRTUAL_INTERFACE.match(name) and not (dot and carrier in listed)
-
-
-def load_average(loadavg: bytes) -> list[float] | None:
-    """Returns the load over 1, 5 and 15 minutes, or None where the text does not tell."""
-    try:
-        return [float(word) for word in loadavg.split()[:3]] or None
-    except ValueError:
-        return None
 
 
 def stall(pressure: bytes) -> dict[str, int]:

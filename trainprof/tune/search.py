@@ -42,7 +42,7 @@ from trainprof.tune.choice import (
     winners,
 )
 from trainprof.tune.loader_candidates import KEPT, PREFETCHING, WORKERS
-from trainprof.tune.measurements import Measurements, Progress
+from trainprof.tune.measurements import Measurements, Progress, cold_runs
 from trainprof.tune.trial import (
     WARM_UP,
     Limits,
@@ -114,10 +114,8 @@ class Search:
         directory: Of the `tune` run, as one would type it.
         is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
         tell: Called before and after each run.
-        announce: Called with a sentence on what fits into the budget, before the first run and
-            after the baseline.
+        announce: Called with a sentence on what fits into the budget.
         keep: Called after each run with all that is known.
-        known: That is what was measured.
     """
 
     runner: TrialRunner
@@ -145,10 +143,7 @@ class Search:
         self._left_out: list[str] = []
 
     def run(self) -> Measurements:
-        """Returns what was measured; also when it was interrupted or the budget is spent.
-
-        Raises CannotTune if the baseline does not train for long enough to be measured.
-        """
+        """Returns what was measured; CannotTune if the baseline cannot be."""
         known = self.known
         try:
             base = self._planned_from(self._begin())
@@ -188,19 +183,18 @@ class Search:
 
     def _begin(self) -> Measured:
         """Returns the first baseline: the second run, or the first where no more of them fit."""
-        asked = self.trial_steps
         if not self.is_known(Trial(WARM_UP), 1):
             longest = duration(longest_trial_s(self.budget_s))
             self.announce(
                 f"plan: the first run shows how many trials fit into {duration(self.budget_s)}, "
                 f"each ended at a step after about {longest}"
             )
-        first = limits_of_warm_up(self.budget_s, self._steps_budget_s, asked)
+        first = limits_of_warm_up(self.budget_s, self._steps_budget_s, self.trial_steps)
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
         is_known = self.is_known(baseline(), 1)
-        steps = asked or self._steps_of_trials(warm_up)
+        steps = self.trial_steps or self._steps_of_trials(warm_up)
         self.known.trial_steps = steps
         takes_s = trial_s(warm_up, steps)
         needed_s = 0.0 if takes_s is None else 2 * takes_s
@@ -244,10 +238,7 @@ class Search:
         return steps_beyond_a_pass(steps, of_a_pass, warm_up, self._steps_budget_s)
 
     def _planned_from(self, base: Measured) -> Measured:
-        """Plans, and returns the baseline to plan from: one that the model of loaders meets.
-
-        A run that something held up may be none, and then nothing of loading would be tried.
-        """
+        """Plans, and returns the baseline to plan from: one that the model of loaders meets."""
         self.known.plan = plan = self.plan_of(base, None)
         if not plan.sites or plan.ceiling is not None:
             return base
@@ -311,10 +302,7 @@ class Search:
         self._expect([])
 
     def _with_kept_workers(self, plan: Plan) -> Plan:
-        """Tries workers that live on, where those that were fastest are started again for a pass.
-
-        The script as it is may have none, or have trained within its first pass alone.
-        """
+        """Tries workers that live on, where the fastest are started again for each pass."""
         winner = next(
             (candidate for candidate in winners(self.known, plan) if candidate.subject == WORKERS),
             None,
@@ -371,11 +359,8 @@ class Search:
                 self._measure(trial)
 
     def _goes_on(self) -> bool:
-        """Whether something is to be repeated behind the last baseline, which may bring it up.
-
-        Where nothing was run anew yet, an earlier start ended here: what it left undecided gets as
-        many runs again.
-        """
+        """Whether something is to be repeated behind the last baseline, which may bring it up."""
+        # An earlier start ended here: what it left undecided gets as many runs again.
         if not self._to_repeat() and not self._has_run:
             self._made.clear()
         return bool(self._to_repeat())
@@ -394,7 +379,7 @@ class Search:
 
     def _measure_warm(self, trial: Trial) -> None:
         measured = self._measure(trial)
-        if measured.is_ok and self.known.was_cold(measured):
+        if measured.is_ok and measured.directory in cold_runs(self.known.runs):
             # What it read from disk other trials had in memory, and it has by now.
             self._measure(trial)
 

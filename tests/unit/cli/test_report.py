@@ -108,11 +108,6 @@ def test_a_threshold_that_means_nothing(saved, rule, capsys):
     assert "'--rule'" in capsys.readouterr().err
 
 
-def test_without_a_run_one_is_asked_for(capsys):
-    assert report() == 2
-    assert "name a run" in capsys.readouterr().err
-
-
 def test_a_patch_of_the_users_file_writes_nothing(saved, capsys):
     assert report(str(saved), "--suggest-patch") == 0
     text = capsys.readouterr().out
@@ -176,22 +171,17 @@ def make_run(path, manifest='{"schema_version": 1}'):
 def test_a_run_is_a_directory_a_name_or_latest():
     run = make_run("trainprof-runs/train-1")
     Path("trainprof-runs/latest").symlink_to("train-1")
+    Path("train-1").mkdir()  # no run, and hides none
     for name in ("trainprof-runs/train-1", "trainprof-runs/train-1/", "train-1", "latest"):
         assert find_run(name).path == run
     assert find_run(str(run)).path == run
-
-
-def test_a_directory_that_is_no_run_does_not_hide_a_runs_name():
-    run = make_run("trainprof-runs/train")
-    Path("train").mkdir()
-    assert find_run("train").path == run
-
-
-def test_an_unknown_run_names_those_there_are():
-    make_run("trainprof-runs/train-1")
+    Path("cut/events").mkdir(parents=True)
+    make_run("trainprof-runs/many/ranks/0")
+    assert find_run("cut").path == Path("cut").resolve()
+    assert find_run("many").path == Path("trainprof-runs/many").resolve()
     with pytest.raises(RunNotFound) as caught:
         find_run("train-2")
-    assert "train-1" in (caught.value.hint or "")
+    assert "many, train-1" in (caught.value.hint or "")
 
 
 def test_what_is_no_run_directory_is_refused():
@@ -201,26 +191,10 @@ def test_what_is_no_run_directory_is_refused():
     Path("file").write_text("")
     with pytest.raises(RunNotFound):
         find_run("file")
-
-
-def test_a_run_without_manifest_is_taken_by_its_events():
-    Path("cut/events").mkdir(parents=True)
-    assert find_run("cut").path == Path("cut").resolve()
-
-
-def test_a_damaged_manifest_is_left_to_the_analysis_a_newer_one_refused():
-    for number, text in enumerate(("", "{", "[]", "[" * 100_000, '{"schema_version": "x"}')):
-        find_run(str(make_run(f"damaged{number}", text)))
     with pytest.raises(RunDamaged, match="format 99"):
         find_run(str(make_run("newer", '{"schema_version": 99}')))
-
-
-def test_the_ranks_of_a_run_are_a_run():
-    make_run("trainprof-runs/many/ranks/0")
-    assert find_run("many").path == Path("trainprof-runs/many").resolve()
-    with pytest.raises(RunNotFound) as caught:
-        find_run("other")
-    assert "many" in (caught.value.hint or "")
+    for number, text in enumerate(("", "{", "[]", "[" * 100_000, '{"schema_version": "x"}')):
+        find_run(str(make_run(f"damaged{number}", text)))  # left to the analysis
 
 
 SITES = {3: "src/train.py:84", 4: "src/val.py:9", 7: "other/train.py:84", 8: "src/val.py:9"}
@@ -237,33 +211,26 @@ def with_loaders(sites=SITES):
 )
 def test_a_loader_is_meant_by_its_id_or_its_place(name, index):
     assert find_loader(with_loaders(), name) == index
+    alone = with_loaders({3: "src/train.py:84", 4: "src/pretrain.py:84"})
+    assert find_loader(alone, "train.py:84") == 0
 
 
-def test_the_end_of_a_place_will_do_where_only_one_has_it():
-    assert (
-        find_loader(with_loaders({3: "src/train.py:84", 4: "src/pretrain.py:84"}), "train.py:84")
-        == 0
-    )
+ALL = "loaders: 3 (src/train.py:84), 4 (src/val.py:9), 7 (other/train.py:84), 8 (src/val.py:9)"
 
 
-@pytest.mark.parametrize(("name", "ids"), [("train.py:84", "3, 7"), ("src/val.py:9", "4, 8")])
-def test_a_place_of_several_asks_for_an_id(name, ids):
-    with pytest.raises(LoaderNotFound, match="several loaders") as caught:
-        find_loader(with_loaders(), name)
-    assert caught.value.hint == f"name one by id: {ids}"
-
-
-@pytest.mark.parametrize("name", ["5", "train.py", "", "rain.py:84", "-1"])
-def test_an_unknown_loader_names_those_there_are(name):
+@pytest.mark.parametrize(
+    ("name", "sites", "hint"),
+    [
+        ("train.py:84", SITES, "name one by id: 3, 7"),
+        ("src/val.py:9", SITES, "name one by id: 4, 8"),
+        *((name, SITES, ALL) for name in ("5", "train.py", "", "rain.py:84", "-1")),
+        ("3", {}, "no DataLoader was seen in it"),
+    ],
+)
+def test_what_is_no_loader_or_several_names_those_there_are(name, sites, hint):
     with pytest.raises(LoaderNotFound) as caught:
-        find_loader(with_loaders(), name)
-    assert "3 (src/train.py:84), 4 (src/val.py:9)" in (caught.value.hint or "")
-
-
-def test_a_run_without_loaders_says_so():
-    with pytest.raises(LoaderNotFound) as caught:
-        find_loader(with_loaders({}), "3")
-    assert caught.value.hint == "no DataLoader was seen in it"
+        find_loader(with_loaders(sites), name)
+    assert caught.value.hint == hint
 
 
 @pytest.fixture
@@ -274,28 +241,17 @@ def starved(tmp_path):
     return str(tmp_path)
 
 
-def test_one_loader_is_shown_in_full(starved, capsys):
-    assert run_command(["report", starved, "--loader", "cache.py:52"]) == 0
-    text = capsys.readouterr().out
-    assert "Loader 0 at cache.py:52: 4 workers, 412 ms a batch each\n" in text
-    assert "Where the time went" not in text
-
-
-def test_one_loader_in_other_formats(starved, capsys):
-    assert run_command(["report", starved, "--loader", "0", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["site"] == "cache.py:52"
-    assert run_command(["report", starved, "--loader", "0", "--format", "markdown"]) == 0
-    assert "| dataset\\[307\\] | 830 ms |" in capsys.readouterr().out
-
-
-def test_an_unknown_loader_is_one_line_and_a_hint(starved, capsys):
-    assert run_command(["report", starved, "--loader", "train.py:1\n\x1b[31m"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    message, hint = err.splitlines()
-    assert message.startswith("trainprof: no loader 'train.py:1")
-    assert hint == "hint: loaders: 0 (cache.py:52)"
-    assert "\x1b" not in err
+def test_one_loader_is_shown_in_full_in_each_format(starved, capsys):
+    shown = {
+        "terminal": "Loader 0 at cache.py:52: 4 workers, 412 ms a batch each\n",
+        "json": '"site": "cache.py:52"',
+        "markdown": "| dataset\\[307\\] | 830 ms |",
+    }
+    for format, part in shown.items():
+        assert run_command(["report", starved, "--loader", "cache.py:52", "--format", format]) == 0
+        text = capsys.readouterr().out
+        assert part in text
+        assert "here the time went" not in text
 
 
 @pytest.mark.parametrize("beside", [["--why", "serial_loading"], ["--suggest-patch"]])

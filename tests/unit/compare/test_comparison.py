@@ -9,15 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import summaries
-from support.compared_runs import (
-    ended_early,
-    made_up,
-    read,
-    recorded,
-    repeated,
-    steps_of,
-    with_steps_longer,
-)
+from support.compared_runs import ended_early, made_up, read, recorded, repeated, steps_of
 from support.events import MS, US
 
 from trainprof.analysis.statistics.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
@@ -133,6 +125,9 @@ def test_what_is_planted_decides(tmp_path, base, other, verdict, outcome):
     sides = run_of(tmp_path, "a", 1, **base), run_of(tmp_path, "b", 2, **other)
     comparison = compare([sides[0]], [sides[1]], limit=0.05)
     assert comparison.verdict in (UNDECIDED if verdict is None else {verdict})
+    if (base, other) == ({}, {"forward": 5 * MS}):  # the interval holds what was planted
+        truth = (4 * MS + 100 * US + REST) / (5 * MS + 100 * US + REST)
+        assert comparison.speedup.low < truth < comparison.speedup.high < 1
     assert to_jsonable(comparison)["verdict"] == comparison.verdict
     assert outcome is None or gate_of(comparison) == outcome
     assert comparison.comparable
@@ -149,20 +144,6 @@ def test_what_comes_once_is_no_later_start(tmp_path):
     comparison = compare([many], [few], limit=0.05)
     assert (comparison.verdict, gate_of(comparison)) == (NO_VISIBLE_DIFFERENCE, PASSED)
     assert comparison.with_starts is not None
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("steps", "faster_s"), [(30, 0.001), (0, 0.001), (30, 0.134), (30, 9.0)])
-def test_wild_starts_are_no_warning(tmp_path, steps, faster_s):
-    """Passes that begin faster than they go on, and passes without a step."""
-    sides = []
-    for seed in (1, 2):
-        run = run_of(tmp_path, f"{seed}", seed)
-        of_passes = np.full_like(run.series.steps_of_epochs, steps)
-        starts_s = -np.abs(run.series.starts_s) - faster_s
-        series = replace(run.series, starts_s=starts_s, steps_of_epochs=of_passes)
-        sides.append([replace(run, series=series)])
-    compare(*sides, limit=0.05)
 
 
 def test_steps_that_save_are_left_out(tmp_path):
@@ -184,16 +165,6 @@ def test_steps_that_save_are_left_out(tmp_path):
     # What each step does is a part of it.
     each = compare([saving("c", 1, 1)], [run_of(tmp_path, "d", 2, passes=1, steps=240)])
     assert each.verdict == FASTER
-
-
-def test_the_interval_holds_what_was_planted(tmp_path):
-    base = read(recorded(tmp_path, "a", forwards=steps_of(1, 4 * MS)))
-    other = read(recorded(tmp_path, "b", forwards=steps_of(2, 5 * MS)))
-    speedup = compare([base], [other]).speedup
-    truth = (4 * MS + 100 * US + REST) / (5 * MS + 100 * US + REST)
-    assert speedup.low is not None
-    assert speedup.high is not None
-    assert speedup.low < truth < speedup.high < 1
 
 
 def test_of_other_batch_sizes_samples_are_compared_not_steps(tmp_path):
@@ -337,24 +308,10 @@ def test_the_json_is_strict_and_has_what_is_promised(tmp_path):
     plain = json.loads(json.dumps(to_jsonable(compare([base], [other])), allow_nan=False))
     promised = {"base", "other", "comparable", "notes", "verdict", "speedup", "gate", "metrics"}
     assert {*promised, "speedup_with_starts"} <= plain.keys()
-    assert plain["comparable"] is True
     assert plain["base"]["runs"][0]["steady_steps"] == 119
-    for figure in plain["metrics"]:
-        assert figure.keys() == {"name", "base", "other", "change", "low", "high", "verdict"}
-        assert figure["verdict"] in {FASTER, SLOWER, NO_VISIBLE_DIFFERENCE, UNKNOWN}
     step = next(figure for figure in plain["metrics"] if figure["name"] == "step_s")
-    assert step["verdict"] == SLOWER
+    assert step.keys() == {"name", "base", "other", "change", "low", "high", "verdict"}
     assert 0 < step["low"] < step["change"] < step["high"]
-
-
-def test_a_run_and_itself_and_longer_runs_are_equal(tmp_path):
-    assert with_steps_longer(summaries.healthy(), 1.0) == summaries.healthy()
-    short = read(recorded(tmp_path, "a", forwards=steps_of(1, count=60)))
-    long = read(recorded(tmp_path, "b", forwards=steps_of(2, count=600)))
-    for sides in ((short, short), (short, long)):
-        comparison = compare([sides[0]], [sides[1]])
-        assert comparison.verdict == NO_VISIBLE_DIFFERENCE
-        assert comparison.comparable
 
 
 def test_runs_of_one_name_go_by_their_paths(tmp_path):

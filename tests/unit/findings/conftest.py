@@ -14,6 +14,7 @@ from trainprof.findings import diagnose as diagnosing
 from trainprof.findings.catalogue import rule_named
 from trainprof.findings.diagnose import Diagnosis
 from trainprof.report.page.finding_page import render_why
+from trainprof.report.text.layout import Page
 
 # As Python writes numbers, lists and what is not there.
 _NOT_FOR_PEOPLE = re.compile(r"\de[+-]\d|[\[{]'|\bNone\b|\bnan\b")
@@ -41,6 +42,6 @@ def _write(finding: Finding, **found: object) -> None:
     rule = rule_named(finding.id)
     assert rule is not None, finding.id
     summary = replace(summaries.healthy(), **found)  # type: ignore[arg-type]
-    page = render_why(summary, rule, width=80, color=False)
+    page = render_why(summary, rule, Page())
     numbers = page.partition("Measured")[2].partition("\nVerify")[0]
     assert not _NOT_FOR_PEOPLE.search(numbers), page

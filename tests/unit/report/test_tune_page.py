@@ -32,16 +32,17 @@ from trainprof.analysis.summary.tune import (
 )
 from trainprof.report import tune
 from trainprof.report.page import page as terminal
+from trainprof.report.text.layout import Page
 from trainprof.tune.results import summary_of_tune
 
 Gallery = Callable[[str, Mapping[str, Any]], None]
 
 
-def tuned(planted: Planted, budget_s: float = 600.0, **changes: object) -> RunSummary:
-    plan = plan_of(workers(2), threads(1))
+def tuned(planted: Planted, **changes: Any) -> RunSummary:
+    plan, budget_s = plan_of(workers(2), threads(1)), 600.0
     search = search_of(FakeRunner(planted), lambda base, free_s: plan, budget_s=budget_s)
     measurements = search.run()
-    measurements.runs = [replace(run, **changes) for run in measurements.runs]  # type: ignore[arg-type]
+    measurements.runs = [replace(run, **changes) for run in measurements.runs]
     return summary_of_tune(
         base_summary(), measurements, name="tune-x", directory="runs/tune-x", budget_s=budget_s
     )
@@ -52,7 +53,7 @@ GPU = Device(0, "cuda:0", None, None, {}, None, None, 0)
 
 
 def page(summary: RunSummary, width: int = 80) -> str:
-    return terminal.render(summary, width=width, color=False)
+    return terminal.render(summary, Page(width))
 
 
 def ended(how: str, *, failing: int = 0, tried: int = 2, **of_trials: Any) -> RunSummary:
@@ -120,17 +121,11 @@ def test_what_is_said_of_the_search(gallery):
     )
 
 
-@pytest.mark.parametrize(
-    ("interval", "shown"),
-    [
-        ((2.71, 2.97), "2.71-2.97x"),
-        ((0.4, 38.0), "too noisy"),
-        ((5.1, 88.0), "over 5.10x"),
-        ((None, None), "-"),
-    ],
-)
-def test_an_interval_that_is_too_wide_says_as_much(interval, shown):
-    assert tune.between(*interval) == shown
+def test_an_interval_that_is_too_wide_says_as_much():
+    assert tune.between(2.71, 2.97) == "2.71-2.97x"
+    assert tune.between(0.4, 38.0) == "too noisy"
+    assert tune.between(5.1, 88.0) == "over 5.10x"
+    assert tune.between(None, None) == "-"
 
 
 def test_a_row_says_how_a_trial_ended():
@@ -140,12 +135,6 @@ def test_a_row_says_how_a_trial_ended():
     words = {row.name: tune.result_word(row) for row in tuned(planted).trials}
     assert words["torch_threads=1"] == "slower (cut)"
     assert (words["num_workers=2"], words[CEILING], words[BASELINE]) == ("faster", FAILED, "")
-
-
-def test_a_search_that_ran_out_of_time_says_how_to_go_on():
-    text = page(tuned(replace(FASTER, steps=2000), budget_s=40.0))
-    again = "trainprof tune --resume runs/tune-x train.py configs/example_config.py"
-    assert again in " ".join(text.replace("\\\n", " ").split())
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

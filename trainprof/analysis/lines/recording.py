@@ -19,7 +19,7 @@ from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.process_name import process_names
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, faults_of, read_recording
-from trainprof.analysis.summary.run import RECORDING_STOPPED
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
 

@@ -22,7 +22,7 @@ _SHORTEST_PART: Final = 8
 def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
     """Returns of the slowest samples those of UNUSUAL_FROM x the typical one, slowest first.
 
-    One that the machine kept from its cores is as slow as another would have been then.
+    Time in which the machine kept a sample from its cores does not count.
     """
     typical = known(fetch.typical_sample_s)
     if typical is None or typical <= 0:
@@ -36,10 +36,7 @@ def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
 
 
 def are_begun_parts(slow: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether slow samples are the first of parts of the data of one length, read one by one.
-
-    Then the next would be slow in their place.
-    """
+    """Whether slow samples are the first of parts of the data of one length, read one by one."""
     indices = [int(index) for sample in slow if (index := known(sample.get("index"))) is not None]
     apart = math.gcd(*indices)
     return len(set(indices)) >= _FEWEST_PARTS and apart >= _SHORTEST_PART
@@ -68,15 +65,8 @@ def total_s(statistics: Statistics | None) -> float:
 
 Row = Mapping[str, Any]
 
-_SUMS: Final = (
-    "n",
-    "seconds",
-    "running_s",
-    "runnable_s",
-    "throttled_s",
-    "reading_s",
-    "asleep_s",
-)
+_PARTS: Final = ("running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s")
+_SUMS: Final = ("n", "seconds", *_PARTS)
 _HIGHEST: Final = ("rss_bytes",)
 _MEANS: Final = ("read_bytes_per_s", "read_calls_per_s")
 
@@ -88,8 +78,7 @@ class WorkerTotals:
     Attributes:
         number: From 0; None for the process that trains.
         busy_share: Of the time in which it could have been asked for something.
-        figures: Sums, highest values and means of what `Fetch.per_worker` tells, by its names;
-            None where no process's is known.
+        figures: Sums, highest values and means by the names of `Fetch.per_worker`.
     """
 
     number: int | None
@@ -98,17 +87,12 @@ class WorkerTotals:
 
     @property
     def mean_s(self) -> float | None:
-        """Of a fetch; None without any."""
         n, seconds = self.figures["n"], self.figures["seconds"]
         return seconds / n if n and seconds is not None else None
 
 
 def worker_totals(per_worker: Sequence[Any]) -> list[WorkerTotals]:
-    """Joins the rows of each worker, in order of number.
-
-    Args:
-        per_worker: As in `Fetch`; of a summary that somebody edited it may hold anything.
-    """
+    """Joins the rows of each worker, in order of number; an edited summary may hold anything."""
     groups: dict[int | None, list[Row]] = {}
     for row in per_worker:
         if isinstance(row, Mapping):
@@ -122,11 +106,7 @@ def _joined(number: int | None, rows: list[Row]) -> WorkerTotals:
     figures: dict[str, float | None] = {}
     for names, join in ((_SUMS, sum), (_HIGHEST, max), (_MEANS, fmean)):
         figures |= {name: _over(rows, name, join) for name in names}
-    return WorkerTotals(
-        number=number,
-        busy_share=_busy_share(rows),
-        figures=figures,
-    )
+    return WorkerTotals(number, _busy_share(rows), figures)
 
 
 def _over(rows: list[Row], name: str, join: Callable[[Iterable[float]], float]) -> float | None:

@@ -20,7 +20,6 @@ from trainprof.analysis.distributed.collectives import (
 )
 from trainprof.analysis.lines.times import line_cost
 from trainprof.analysis.loading.loader_figures import cost_s
-from trainprof.analysis.loading.loader_steps import shares_of_steps
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
 from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
 from trainprof.analysis.machine.system import system_of
@@ -56,7 +55,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
 from trainprof.analysis.timeline.ledger import update_seconds
-from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, integer
 from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line
-from trainprof.analysis.summary.run import RECORDING_STOPPED
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.analysis.timeline.event_rewrites import with_closures
 from trainprof.analysis.timeline.events import MAX_PID, ProcessLog, load_process
 from trainprof.record.files import open_run_file, read_run_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainprof.analysis.machine.free_cores import SharedCpu, shared_cpu
 from trainprof.analysis.summary.device import Energy, Gpu
 from trainprof.record.names import MASK
 
@@ -13,8 +14,6 @@ _MODULE: Final = "-m"
 STALE_FROM_S: Final = 3.0
 # What recording takes of a step is told above all else from here on.
 COSTLY_RECORDING: Final = 0.1
-# How a fault begins that ended the recording.
-RECORDING_STOPPED: Final = "recording stopped"
 
 LEDGER_KEYS: Final = (
     "startup",
@@ -381,6 +380,11 @@ class System:
     last_sample: dict[str, Any] | None
     energy: Energy | None = None
     gpus_not_observed: str | None = None
+
+    @property
+    def shared_cpu(self) -> SharedCpu | None:
+        """Who shared the CPU with the run; None where that is not known."""
+        return shared_cpu(self.cpu)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ from trainprof.analysis.summary.run import (
 from trainprof.analysis.summary.tune import Recommended, TrialSummary, Tuning
 
 SUMMARY_SCHEMA_VERSION: Final = 1
+# A fault begins so where a process went on without being recorded.
+RECORDING_STOPPED: Final = "recording stopped"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_steps import NEARLY_ALL
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
@@ -24,6 +23,7 @@ from trainprof.analysis.pipeline.bounds import (
     predict,
     running_of,
 )
+from trainprof.analysis.timeline.step_table import NEARLY_ALL
 from trainprof.findings.gain import of_faster_steps
 from trainprof.findings.loading.waiting import most_workers
 from trainprof.findings.run_context import Feeder, RunContext, times_of_part

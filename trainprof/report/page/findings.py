@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
@@ -16,11 +16,15 @@ from trainprof.analysis.summary.finding import (
     WITHOUT_CHANGE,
     Finding,
     PassedOver,
-    RuleTraits,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, MODERATE_SHARE, MOST_NOISE, pair
+from trainprof.analysis.summary.levels import (
+    LEAST_GAIN,
+    MIN_STEADY_STEPS,
+    MODERATE_SHARE,
+    MOST_NOISE,
+    pair,
+)
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.report.text.gain_words import (
     known_range,
     speedup_in_short,
@@ -35,8 +39,8 @@ from trainprof.report.text.units import counted, percent
 FINDINGS_SHOWN: Final = 5
 _MORE: Final = "--verbose"
 _TITLE: Final = "What to change"
-# Times as fast: what may give so much is told however long the page gets, as a warning is.
-_TOLD_FROM: Final = 1.1
+# Times as fast: what may give so much is shown however long the page gets, as a warning is.
+_SHOWN_FROM: Final = 1.1
 # Of a change: on a short page; --why tells all of them.
 _CAUTIONS_SHOWN: Final = 2
 _INDENT: Final = 2
@@ -48,7 +52,7 @@ _MUCH_OF_A_STEP: Final = 0.25
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 # Of a step, or of a device's time: forwards that are computed again are told from here on.
 _RECOMPUTED_FROM: Final = 0.05
-_BETWEEN: Final = ("other",)
+_BETWEEN: Final = "other"
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
 _FORWARD: Final = "forward"
 _BACKWARD: Final = "backward"
@@ -57,10 +61,8 @@ _PARTS: Final = {
     _FORWARD: ("forward", "loss"),
     _BACKWARD: ("backward", "recompute"),
     "optimizer": ("optimizer", "zero_grad"),
-    _PYTHON: _BETWEEN,
+    _PYTHON: (_BETWEEN,),
 }
-_TIMING: Final = "time each line:"
-_TRYING: Final = "measure that:"
 
 
 def findings_section(summary: RunSummary, page: Page, room: int | None = None) -> list[Text]:
@@ -70,7 +72,8 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     warning with their change and gain.
     """
     if not summary.findings:
-        return _nothing(summary, page)
+        words = nothing_words(summary, page).removeprefix(_TITLE)
+        return page.headed(_TITLE, words, indent=0) if words else []
     shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
     blocks = _blocks(shown, page, whole_of(summary), room)
     lines = [line for block in blocks for line in block]
@@ -92,9 +95,7 @@ def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) 
         return blocks
     brief = [_shorter(number, finding, page) for number, finding in enumerate(shown, 1)]
     chosen = [blocks[0], *brief[1:]]
-    kept = max(
-        [1, *(number for number, finding in enumerate(shown, 1) if _is_worth_lines(finding))]
-    )
+    kept = max(number for number, x in enumerate(shown, 1) if number == 1 or _is_worth_lines(x))
     used = sum(map(len, chosen[:kept]))
     while kept < len(chosen) and used + len(chosen[kept]) <= room:
         used += len(chosen[kept])
@@ -110,8 +111,7 @@ def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) 
 
 def _is_worth_lines(finding: Finding) -> bool:
     speedup = known_range(finding.predicted_speedup)
-    is_much = speedup is not None and speedup[1] >= _TOLD_FROM
-    return is_much or finding.severity != "note"
+    return finding.severity != "note" or (speedup is not None and speedup[1] >= _SHOWN_FROM)
 
 
 def why_passed_over(passed: PassedOver) -> str:
@@ -146,18 +146,18 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
 
 def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     lines = _opening(number, finding, page)
-    lines += _labelled("Change", finding.advice, page)
+    lines += page.headed("Change", f": {finding.advice}")
     gives = speedup_words(finding, whole)
     if gives:
-        lines += _labelled("Gives", f"{gives}.", page)
+        lines += page.headed("Gives", f": {gives}.")
     for sentence in finding.also:
-        lines += page.paragraph(_sentence(sentence), indent=_INDENT)
+        lines += page.paragraph(f"{sentence[:1].upper()}{sentence[1:]}.", indent=_INDENT)
     return [*lines, *_minds(finding, page)]
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding)]))
-    change = _labelled("Change", f"{words}.", page)
+    change = page.headed("Change", f": {words}.")
     return [*_opening(number, finding, page), *change, *_minds(finding, page)]
 
 
@@ -166,41 +166,20 @@ def _minds(finding: Finding, page: Page) -> list[Text]:
     if not page.verbose and len(cautions) > _CAUTIONS_SHOWN:
         hidden = len(cautions) - _CAUTIONS_SHOWN
         cautions = [*cautions[:_CAUTIONS_SHOWN], f"{hidden} more: --why {finding.id}"]
-    return _labelled("Mind", f"{'; '.join(cautions)}.", page) if cautions else []
+    return page.headed("Mind", f": {'; '.join(cautions)}.") if cautions else []
 
 
 def _opening(number: int, finding: Finding, page: Page) -> list[Text]:
     at = f" at {page.site(finding.site)}" if finding.site else ""
-    name = f"{number} {finding.id}"
-    lines = page.paragraph(f"{name}{at}: {finding.title}.", indent=_INDENT)
-    if lines:
-        lines[0] = lines[0][_INDENT:]
-        lines[0].stylize(_STYLES.get(finding.severity, "bold"), 0, len(name))
-    return lines
-
-
-def _labelled(label: str, words: str, page: Page) -> list[Text]:
-    lines = page.paragraph(f"{label}: {words}", indent=_INDENT)
-    if lines:
-        lines[0].stylize("bold", _INDENT, _INDENT + len(label))
-    return lines
-
-
-def _nothing(summary: RunSummary, page: Page) -> list[Text]:
-    words = nothing_words(summary, page)
-    lines = page.paragraph(words) if words else []
-    if lines:
-        lines[0].stylize("bold", 0, len(_TITLE))
-    return lines
+    style = _STYLES.get(finding.severity, "bold")
+    lines = page.headed(f"{number} {finding.id}", f"{at}: {finding.title}.", style=style)
+    return [lines[0][_INDENT:], *lines[1:]]
 
 
 def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
-    """Returns that no cause was found, and what no rule judges; "" where it is unknown.
-
-    `more`: how to see what is left out.
-    """
+    """Returns that no cause was found, and what no rule judges; "" where it is unknown."""
     bar = summary.findings_from
-    if bar is None or not is_judged(summary):
+    if bar is None or not _is_judged(summary):
         return ""
     words = f"{_TITLE}: no cause was found that would gain over {percent(bar)}"
     if bar > LEAST_GAIN:
@@ -210,15 +189,10 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     words += f".{_in_noise(summary, page, more)}"
     if page.verbose:
         words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
-    return words + not_judged(summary)
+    return words + _not_judged(summary)
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
-def is_judged(summary: RunSummary) -> bool:
-    """Whether anybody could tell what is worth changing."""
+def _is_judged(summary: RunSummary) -> bool:
     is_known = summary.findings_from is not None and summary.verdict.bottleneck != "unknown"
     return is_known and summary.training.steady_steps >= MIN_STEADY_STEPS
 
@@ -231,7 +205,9 @@ def beside_findings(summary: RunSummary) -> str:
     step_s = summary.training.per_step_s or {}
     whole_s, traits = sum(step_s.values()), [finding.traits for finding in summary.findings]
     recomputed = _recomputed(summary).strip()
-    if summary.run.is_on_device or whole_s <= 0 or _may_be_any_part(traits):
+    # What takes longer because of a finding may be any part of a step.
+    are_all_judged = any(rule.slows_everything or rule.of_all_parts for rule in traits)
+    if summary.run.is_on_device or whole_s <= 0 or are_all_judged:
         return recomputed
     keys = {key for rule in traits for key in rule.keys}
     left = {
@@ -252,12 +228,7 @@ def beside_findings(summary: RunSummary) -> str:
     return f"Not judged: {'; '.join(large)}. {recomputed}".rstrip() if large else recomputed
 
 
-def _may_be_any_part(traits: Iterable[RuleTraits]) -> bool:
-    """Whether what takes longer because of a finding may be any part of a step."""
-    return any(rule.slows_everything or rule.of_all_parts for rule in traits)
-
-
-def not_judged(summary: RunSummary) -> str:
+def _not_judged(summary: RunSummary) -> str:
     """Returns what no rule looks into, of the step of a run without findings, as sentences."""
     step_s = summary.training.per_step_s or {}
     whole_s = sum(step_s.values())
@@ -266,7 +237,7 @@ def not_judged(summary: RunSummary) -> str:
     if whole_s <= 0:
         return ""
     computing, between = (
-        sum(step_s.get(name, 0.0) for name in names) / whole_s for names in (_COMPUTING, _BETWEEN)
+        sum(step_s.get(key, 0.0) for key in keys) / whole_s for keys in (_COMPUTING, [_BETWEEN])
     )
     # What a loss without a module takes is computing, too.
     loss = min(_loss_s(summary) / whole_s, between)
@@ -325,17 +296,14 @@ def _not_judged_of_device(summary: RunSummary) -> str:
 
 
 def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Returns label, opening and command of what the page's advice is followed up by.
-
-    None of a run that nobody could start again by what is known of it.
-    """
+    """Returns label, opening and command of what the page's advice is followed up by."""
     commands, command = [], shlex.join(summary.run.words_again)
     if not command:
         return []
     if summary.lines is None and _sends_to_lines(summary):
-        commands.append(("Lines", _TIMING, f"trainprof lines {command}"))
+        commands.append(("Lines", "time each line:", f"trainprof lines {command}"))
     if any(finding.is_tried_by_tune for finding in summary.findings):
-        commands.append(("Verify", _TRYING, f"trainprof tune {command}"))
+        commands.append(("Verify", "measure that:", f"trainprof tune {command}"))
     return commands
 
 
@@ -345,11 +313,9 @@ def next_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _sends_to_lines(summary: RunSummary) -> bool:
-    if summary.findings or not is_judged(summary):
-        return any(map(_is_of_lines, summary.findings))
-    return not summary.run.is_on_device and bool(not_judged(summary))
-
-
-def _is_of_lines(finding: Finding) -> bool:
-    lines = finding.traits.lines
-    return lines == ALWAYS or (lines == WITHOUT_CHANGE and not finding.change)
+    if summary.findings or not _is_judged(summary):
+        return any(
+            x.traits.lines == ALWAYS or (x.traits.lines == WITHOUT_CHANGE and not x.change)
+            for x in summary.findings
+        )
+    return not summary.run.is_on_device and bool(_not_judged(summary))

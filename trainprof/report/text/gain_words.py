@@ -19,8 +19,6 @@ from trainprof.report.text.units import seconds
 
 # From here on what is at most gained is told beside what is likely.
 _APART_TIMES: Final = 1.03
-_ALL_OF_IT: Final = "all of it went"
-_FASTER_REST: Final = " (what remains may speed up, too)"
 _NOT_MEASURED: Final = "not measured"
 _BY_MODEL: Final = "a model, not measured"
 _BY_TUNE: Final = ": trainprof tune does"
@@ -47,7 +45,8 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         words += f", most likely {times_words(likely)} x"
     if run is not None:
         words += f", {whole} {_range(run)}"
-    return f"{words} ({_by_model(finding, steps)})"
+    by_whom = _by_whom(finding) if finding.change else ""
+    return f"{words} ({_BY_MODEL}{by_whom}{'; it may as well lose' if steps[0] < 1 else ''})"
 
 
 def speedup_in_short(finding: Finding) -> str:
@@ -70,17 +69,9 @@ def speedup_in_short(finding: Finding) -> str:
 
 
 def together_words(summary: RunSummary) -> str:
-    """Returns what all changes would give at most; "" where that is not known, or one is as good.
-
-    What comes but once is no part of it.
-    """
-    lasting = [finding for finding in summary.findings if not comes_once(finding)]
-    known = [
-        steps
-        for finding in lasting
-        if (steps := known_range(finding.predicted_speedup)) is not None
-    ]
-    alone = max((steps[1] for steps in known), default=0.0)
+    """Returns what all changes would give at most; "" where it is not known, or one is as good."""
+    lasting = (known_range(x.predicted_speedup) for x in summary.findings if not comes_once(x))
+    alone = max((steps[1] for steps in lasting if steps), default=0.0)
     times = summary.together
     if times is None or not math.isfinite(times) or times < (1 + LEAST_GAIN) * alone:
         return ""
@@ -111,9 +102,11 @@ def _at_most(finding: Finding, most: float, run: float | None, whole: str) -> st
     if likely is None or finding.traits.gain == ESTIMATE:
         words = f"{what} {_likely_words(likely, most)} as fast"
     else:
-        words = f"{what} about {times_words(likely, most)} x as fast if {_if(finding)}"
+        condition = finding.traits.gain_if or "all of it went"
+        words = f"{what} about {times_words(likely, most)} x as fast if {condition}"
     if is_apart:
-        words += f", up to about {times_words(most)} x{'' if is_loose else _FASTER_REST}"
+        rest = "" if is_loose else " (what remains may speed up, too)"
+        words += f", up to about {times_words(most)} x{rest}"
     if run is not None:
         words += f"; {whole} {'up to ' if is_apart and is_loose else ''}{times_words(run)} x"
     return f"{words}; {_NOT_MEASURED}{_BY_TUNE if finding.is_tried_by_tune else ''}"
@@ -131,11 +124,6 @@ def _once(finding: Finding) -> str:
     return "" if saved_s is None else f"up to {seconds(saved_s)}, once a run"
 
 
-def _by_model(finding: Finding, steps: list[float]) -> str:
-    lose = "; it may as well lose" if steps[0] < 1 else ""
-    return f"{_BY_MODEL}{_by_whom(finding) if finding.change else ''}{lose}"
-
-
 def _by_whom(finding: Finding) -> str:
     """Returns what measures the gain of a change."""
     return _BY_TUNE if finding.is_tried_by_tune else _BY_COMPARE
@@ -145,15 +133,11 @@ def _is_modelled(finding: Finding) -> bool:
     return "num_workers" in finding.change or MODELLED_WORKERS in finding.evidence
 
 
-def _if(finding: Finding) -> str:
-    return finding.traits.gain_if or _ALL_OF_IT
-
-
 def _likely(finding: Finding) -> float | None:
     likely = finding.evidence.get(LIKELY)
-    if not isinstance(likely, (int, float)) or not math.isfinite(likely):
-        return None
-    return float(likely)
+    if isinstance(likely, (int, float)) and math.isfinite(likely):
+        return float(likely)
+    return None
 
 
 def _what(finding: Finding) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
@@ -13,8 +13,8 @@ from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page, bar
 from trainprof.report.text.units import (
+    LONG_UNITS,
     NOT_MEASURED,
-    Scale,
     is_known,
     rounded_parts,
     run_scale,
@@ -72,13 +72,9 @@ _SHORTEST_BAR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One row as printed.
+    """One row as printed: `seconds` and `on_device` in the table's `run_unit`; `share` for the bar.
 
-    Attributes:
-        keys: Ledger keys that it holds; () for what no key accounts for and for the total.
-        share: Of the wall time, for the bar; `percent` in words.
-        seconds, on_device: Of host and device in the table's `run_unit`.
-        per_step: Mean of a steady step in the table's `step_unit`; "" where it has none.
+    `keys`: () for what no key accounts for and for the total.
     """
 
     keys: tuple[str, ...]
@@ -92,10 +88,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTable:
-    """Rows, longest first, and their total; `step_unit` None where steps were not measured.
-
-    There is no total of what devices took. The times of several `ranks` are their mean.
-    """
+    """Rows, longest first, and their total; `step_unit` None where steps were not measured."""
 
     rows: list[LedgerRow]
     total: LedgerRow
@@ -107,10 +100,7 @@ class LedgerTable:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """What of a run went to keys of the ledger: seconds, of a mean steady step, of the device.
-
-    `keys`: several where they cannot be told apart; () of what no key accounts for.
-    """
+    """What of a run went to keys of the ledger; several where they cannot be told apart."""
 
     keys: tuple[str, ...]
     label: str
@@ -119,12 +109,8 @@ class LedgerPart:
     device_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A part as it is shown, and the parts that are folded into it; itself where none are."""
-
-    part: LedgerPart
-    holds: list[LedgerPart]
+# A part as it is shown, and the parts that are folded into it; itself where none are.
+_Row = tuple[LedgerPart, list[LedgerPart]]
 
 
 def waits_are_merged(summary: RunSummary) -> bool:
@@ -157,11 +143,10 @@ def ledger_table(
     whole = sum(part.seconds for part in parts)
     if whole <= 0:
         return None
-    rows = [_Row(part, [part]) for part in parts]
+    rows: list[_Row] = [(part, [part]) for part in parts]
     if fold:
         rows = _folded(parts, whole, max_rows, spoken_of)
-    table = _written(rows, parts, has_steps=bool(summary.training.per_step_s))
-    return replace(table, ranks=max(len(summary.ranks), 1))
+    return _written(rows, parts, summary)
 
 
 def rows_that_matter(summary: RunSummary) -> int:
@@ -225,20 +210,18 @@ def _folded(
         kept = [part for part in kept if part in asked or part in others]
     rest = [part for part in some if part not in kept]
     if len(rest) < 2:
-        return [_Row(part, [part]) for part in some]
+        return [(part, [part]) for part in some]
     are_smaller = max(part.seconds for part in rest) <= min(part.seconds for part in kept)
-    folded = LedgerPart(
-        tuple(key for part in rest for key in part.keys),
-        f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})",
-        sum(part.seconds for part in rest),
-        sum(part.per_step_s for part in rest),
-        sum(part.device_s for part in rest),
-    )
-    return [*(_Row(part, [part]) for part in kept), _Row(folded, rest)]
+    times = zip(*((part.seconds, part.per_step_s, part.device_s) for part in rest), strict=True)
+    keys = tuple(key for part in rest for key in part.keys)
+    label = f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})"
+    folded = LedgerPart(keys, label, *map(sum, times))
+    return [*((part, [part]) for part in kept), (folded, rest)]
 
 
-def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> LedgerTable:
+def _written(shown: list[_Row], parts: list[LedgerPart], summary: RunSummary) -> LedgerTable:
     """Returns the table. Rounded is before folding: a part has the same figures on any page."""
+    has_steps = bool(summary.training.per_step_s)
     whole = sum(part.seconds for part in parts)
     run, step = run_scale(whole), step_scale(sum(part.per_step_s for part in parts))
     seconds = _rounded(shown, parts, lambda part: part.seconds / run.factor, run.decimals)
@@ -250,18 +233,21 @@ def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> 
             part.label,
             part.seconds / whole,
             run.written(seconds[index]),
-            _percent(tenths[index]),
+            f"{tenths[index] / 10:.1f} %",
             step.written(steps[index]) if has_steps and part.per_step_s else "",
             run.written(round(part.device_s / run.factor * 10**run.decimals))
             if part.device_s
             else "",
         )
-        for index, part in enumerate(row.part for row in shown)
+        for index, (part, _) in enumerate(shown)
     ]
-    total_step = _total(step, steps) if has_steps else NOT_MEASURED
-    total = LedgerRow((), "total", 1.0, _total(run, seconds), _percent(sum(tenths)), total_step)
-    has_device = any(row.on_device for row in rows)
-    return LedgerTable(rows, total, run.unit, step.unit if has_steps else None, has_device)
+    total_step, total_s = step.written(sum(steps)), run.written(sum(seconds))
+    all_percent = f"{sum(tenths) / 10:.1f} %"
+    total_step = total_step if has_steps else NOT_MEASURED
+    total = LedgerRow((), "total", 1.0, total_s, all_percent, total_step)
+    units = run.unit, step.unit if has_steps else None
+    has_device, ranks = any(row.on_device for row in rows), max(len(summary.ranks), 1)
+    return LedgerTable(rows, total, *units, has_device, ranks)
 
 
 def _rounded(
@@ -269,15 +255,7 @@ def _rounded(
 ) -> list[int]:
     """Returns what each row shows of a figure, in units of 10 ** -decimals."""
     each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))
-    return [sum(each[part] for part in row.holds) for row in shown]
-
-
-def _total(scale: Scale, whole: list[int]) -> str:
-    return scale.written(sum(whole))
-
-
-def _percent(tenths: int) -> str:
-    return f"{tenths / 10:.1f} %"
+    return [sum(each[part] for part in held) for _, held in shown]
 
 
 def _known(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -320,7 +298,7 @@ def ledger_lines(
 def _widths(table: LedgerTable, page: Page) -> _Widths:
     rows = [*table.rows, table.total]
     label = max(page.text(row.label).cell_len for row in rows)
-    seconds = max(len(_run_title(table)), *(len(row.seconds) for row in rows))
+    seconds = max(len(LONG_UNITS[table.run_unit]), *(len(row.seconds) for row in rows))
     step = max(len(_step_title(table)), *(len(row.per_step) for row in rows))
     room = page.width - len(_INDENT) - label - len(_GAP) - seconds - len(_GAP) - _PERCENT_CELLS
     if table.step_unit is None or room < len(_GAP) + step:
@@ -336,13 +314,11 @@ def _widths(table: LedgerTable, page: Page) -> _Widths:
 
 def _heading(table: LedgerTable, widths: _Widths, page: Page) -> Text:
     title_cells = len(_INDENT) + widths.label + (len(_GAP) + widths.bar if widths.bar else 0)
-    title = _TITLE
-    of_ranks = f"{title}, mean of {table.ranks} ranks"
-    if table.ranks > 1 and len(of_ranks) <= title_cells:
-        title = of_ranks
+    of_ranks = f"{_TITLE}, mean of {table.ranks} ranks"
+    title = of_ranks if table.ranks > 1 and len(of_ranks) <= title_cells else _TITLE
     return page.text(
         title.ljust(title_cells)
-        + _numbers(_run_title(table), "% wall", _step_title(table), _DEVICE_TITLE, widths),
+        + _numbers(LONG_UNITS[table.run_unit], "% wall", _step_title(table), _DEVICE_TITLE, widths),
         "bold",
     )
 
@@ -361,10 +337,6 @@ def _numbers(seconds: str, percent: str, per_step: str, device: str, widths: _Wi
     numbers = f"{_GAP}{seconds:>{widths.seconds}}{_GAP}{percent:>{_PERCENT_CELLS}}"
     numbers += f"{_GAP}{per_step:>{widths.step}}" if widths.step else ""
     return numbers + (f"{_GAP}{device:>{widths.device}}" if widths.device else "")
-
-
-def _run_title(table: LedgerTable) -> str:
-    return {"s": "seconds", "min": "minutes", "h": "hours"}.get(table.run_unit, table.run_unit)
 
 
 def _step_title(table: LedgerTable) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from trainprof.analysis.loading.loader_figures import worker_totals
-from trainprof.analysis.run.metadata import known
+from trainprof.analysis.summary.levels import known
 from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run import Statistics
 from trainprof.report.text.batch_time import BatchGroup, code_parts, making_parts, waiting_parts
@@ -47,18 +47,16 @@ def facts(loader: Loader) -> list[str]:
     }
     needs_workers = ("started by", "prefetch factor", "persistent workers")
     shown = {
-        name: value
+        name: _plain(value)
         for name, value in settings.items()
         if loader.num_workers or name not in needs_workers
     }
-    thread = "" if loader.thread == "training" else f"consumed by thread {loader.thread}"
     return [
         loader.kind,
         f"built by {loader.built_by}" if loader.built_by else "",
         f"used for {loader.role}",
-        *(f"{name} {_plain(value)}" for name, value in shown.items() if value is not None),
-        _missing(name for name, value in shown.items() if value is None),
-        thread,
+        *known_first(shown),
+        "" if loader.thread == "training" else f"consumed by thread {loader.thread}",
     ]
 
 
@@ -168,14 +166,9 @@ def slow_sample_columns(fetch: Fetch) -> list[Column]:
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: NOT_MEASURED}[value]
     return count(value) if isinstance(value, int) else str(value)
-
-
-def _missing(names: Iterable[str]) -> str:
-    fragments = ", ".join(names)
-    return f"{NOT_MEASURED}: {fragments}" if fragments else ""
 
 
 def _or_none(written: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import Any, Final
 
 from trainprof.analysis.loading.loader_figures import cost_s, unusual_samples, worker_totals
-from trainprof.analysis.run.metadata import known, number_at
+from trainprof.analysis.summary.levels import known, number_at
 from trainprof.analysis.summary.loader import (
     BLOCKED,
     COMPUTE,
@@ -21,7 +20,6 @@ from trainprof.analysis.summary.loader import (
     Loader,
     LoaderBound,
 )
-from trainprof.analysis.summary.run import Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.batch_time import making_parts, named, was_read
 from trainprof.report.text.units import (
@@ -32,6 +30,7 @@ from trainprof.report.text.units import (
     percent,
     seconds,
     share_of,
+    signal_name,
 )
 
 # A loader that costs less of training is left in peace: XProf's "moderately input bound".
@@ -48,7 +47,7 @@ UNKNOWN_LIMIT: Final = (
     "not known (the pipeline model does not apply: too few batches, or another pace than its own)"
 )
 # Of a batch's making, from which on it is worth a sentence.
-THROTTLED_FROM_SHARE: Final = 0.05
+_THROTTLED_FROM_SHARE: Final = 0.05
 
 
 def needs_words(loader: Loader, summary: RunSummary) -> bool:
@@ -63,13 +62,11 @@ def needs_words(loader: Loader, summary: RunSummary) -> bool:
 
 def makers(loader: Loader) -> str:
     """Returns who makes batches and how long one takes: "4 workers, 3.00 ms a batch each"."""
-    workers = loader.num_workers
-    took = _mean(loader.fetch.wall_s if loader.fetch else None)
-    who = (
-        "" if workers is None else f"{counted(workers, 'worker')}, " if workers else "no workers, "
-    )
-    each = " each" if workers is not None and workers > 1 and took != NOT_MEASURED else ""
-    return f"{who}{took} a batch{each}" if took != NOT_MEASURED else f"{who}a batch {NOT_MEASURED}"
+    workers, wall_s = loader.num_workers, loader.fetch.wall_s if loader.fetch else None
+    took = seconds(wall_s.mean if wall_s else None)
+    who = "no workers, " if workers == 0 else f"{counted(workers, 'worker')}, " if workers else ""
+    each = " each" if (workers or 0) > 1 else ""
+    return f"{who}a batch {took}" if took == NOT_MEASURED else f"{who}{took} a batch{each}"
 
 
 def busy_words(loader: Loader) -> str:
@@ -93,10 +90,6 @@ def keeps_up(loader: Loader) -> str:
     """Returns what to say of workers that training hardly waits for, "" without any."""
     words = ready_words(loader)
     return f"keeps up: {words}" if loader.num_workers and words else ""
-
-
-def _mean(statistics: Statistics | None) -> str:
-    return NOT_MEASURED if statistics is None else seconds(statistics.mean)
 
 
 def limit_words(loader: Loader, summary: RunSummary) -> str:
@@ -146,15 +139,10 @@ def _of_computing(loader: Loader, bound: LoaderBound) -> str:
     return f"{words}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
 
 
-def deaths(loader: Loader) -> list[str]:
-    """Returns a sentence for each worker that died."""
-    return [_lost(worker) for worker in loader.lost_workers if isinstance(worker, Mapping)]
-
-
 def faults(loader: Loader) -> list[str]:
     """Returns a sentence for each thing that is wrong whatever it costs."""
-    sentences = [_repeating(loader), _sharing_files(loader)]
-    return [*deaths(loader), *(sentence for sentence in sentences if sentence)]
+    died = [_died(worker) for worker in loader.lost_workers if isinstance(worker, Mapping)]
+    return [*died, *filter(None, (_repeating(loader), _sharing_files(loader)))]
 
 
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
@@ -163,7 +151,7 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     if fetch is None:
         return []
     throttled = _throttled(fetch) if needs_words(loader, summary) else ""
-    return [sentence for sentence in (throttled, _unusual(fetch)) if sentence]
+    return [*filter(None, (throttled, _unusual(fetch)))]
 
 
 def sample_name(sample: Mapping[str, Any]) -> str:
@@ -177,15 +165,12 @@ def sample_name(sample: Mapping[str, Any]) -> str:
 def ended_by(worker: Mapping[str, Any]) -> str:
     """Returns how a worker ended: "was killed by SIGKILL", "ended with status 1"."""
     number, status = known(worker.get("signal")), known(worker.get("status"))
-    if number is None:
-        return "died" if status is None else f"ended with status {status:.0f}"
-    try:
-        return f"was killed by {signal.Signals(int(number)).name}"
-    except ValueError:
-        return f"was killed by signal {number:.0f}"
+    if number is not None:
+        return f"was killed by {signal_name(int(number))}"
+    return "died" if status is None else f"ended with status {status:.0f}"
 
 
-def _lost(worker: Mapping[str, Any]) -> str:
+def _died(worker: Mapping[str, Any]) -> str:
     number, pid, at_s = (known(worker.get(key)) for key in ("worker", "pid", "at_s"))
     who = "a worker" if number is None else f"worker {number:.0f}"
     which = "" if pid is None else f" (pid {pid:.0f})"
@@ -217,11 +202,10 @@ def _sharing_files(loader: Loader) -> str:
 
 def _throttled(fetch: Fetch) -> str:
     part = named(making_parts(fetch), "throttled")
-    if part is None or part.share < THROTTLED_FROM_SHARE:
+    if part is None or part.share < _THROTTLED_FROM_SHARE:
         return ""
-    return (
-        f"the container's CPU quota stops the making of batches {percent(part.share)} of the time"
-    )
+    stopped = f"stops the making of batches {percent(part.share)} of the time"
+    return f"the container's CPU quota {stopped}"
 
 
 def _unusual(fetch: Fetch) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.loading.worker_threads import told_threads
+from trainprof.analysis.loading.workers import recorded_threads
 from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.loader import WorkerThreads
@@ -39,8 +38,8 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
         ([{"worker_threads": {"torch": 8, "set_at": "7"}}], WorkerThreads(8)),
     ],
 )
-def test_what_a_worker_told(notes: list[Any], expected: WorkerThreads | None) -> None:
-    assert told_threads(notes, SITES) == expected
+def test_what_a_worker_recorded(notes: list[Any], expected: WorkerThreads | None) -> None:
+    assert recorded_threads(notes, SITES) == expected
 
 
 def worker(pid: int, threads: int | None, loader: int) -> FakeRun:
@@ -62,9 +61,7 @@ def worker(pid: int, threads: int | None, loader: int) -> FakeRun:
         ((None,), None),
     ],
 )
-def test_the_workers_of_a_loader(
-    tmp_path: Path, of_workers: tuple[int | None, ...], expected: int | None
-) -> None:
+def test_the_workers_of_a_loader(tmp_path, of_workers, expected):
     run = FakeRun()
     loader, optimizer = run.loader(num_workers=2), run.optimizer()
     other = run.loader(60)

@@ -33,9 +33,7 @@ MS = 1e-3
 BATCHES = 120
 
 
-def planted(
-    *, fetch: float, running: float | None, compute: float, workers: int = 0, **more: object
-) -> PipelineInputs:
+def planted(*, fetch, running, compute, workers=0, **more) -> PipelineInputs:
     """A loader in which every batch costs the same, in ms, on a machine with 8 cores."""
     return PipelineInputs(
         setting=Setting(workers),
@@ -126,20 +124,6 @@ def test_more_workers_help_until_computing_is_the_slowest(workers, step):
     assert prediction.speedup_over(48 * MS).mid == pytest.approx(48 / step)
 
 
-def test_two_workers_on_one_core_gain_nothing():
-    inputs = planted(fetch=40, running=40, compute=0, workers=1, cores=1.0)
-    assert ms(predict(inputs).step_s) == pytest.approx(40, rel=0.01)
-    assert ms(with_workers(inputs, 2).step_s) == pytest.approx(40, rel=0.01)
-
-
-def test_deeper_prefetch_hides_a_slow_batch_now_and_then():
-    inputs = planted(fetch=12, running=0, compute=8, workers=2)
-    inputs.fetch_s[::20] = 50 * MS
-    shallow = with_workers(inputs, 2, prefetch=1)
-    deep = with_workers(inputs, 2, prefetch=8)
-    assert ms(deep.wait_s) < 0.5 * ms(shallow.wait_s)
-
-
 def test_persistent_workers_save_their_start_in_every_later_pass():
     inputs = planted(fetch=10, running=0, compute=0, workers=2)
     inputs = replace(
@@ -210,9 +194,7 @@ def test_large_batches_may_take_longer_to_collate_into_shared_memory():
 @pytest.mark.parametrize("workers", [2, 4, 6])
 def test_what_a_recording_slowed_itself_is_not_taken_over(workers):
     inputs = with_contention(recording_of(shared_pipeline(workers)))
-    measured = measured_rates(inputs)
-    assert measured is not None
-    assert predict(inputs).step_s.mid == pytest.approx(measured.step_s, rel=0.03)
+    assert predict(inputs).step_s.mid == pytest.approx(measured_rates(inputs).step_s, rel=0.03)
     assert ms(with_workers(inputs, 1).step_s) == pytest.approx(25, rel=0.1)
 
 
@@ -233,11 +215,7 @@ def test_other_processes_keep_taking_their_part_of_the_cores(recorded, asked_for
 @pytest.mark.parametrize("workers", [0, 2])
 def test_delay_at_waking_does_not_tell_of_other_processes(workers):
     inputs = planted(fetch=40, running=1, compute=5, workers=workers, cores=2.0)
-    inputs = replace(
-        inputs,
-        runnable_s=np.full(BATCHES, 3 * MS),
-        wait_s=np.full(BATCHES, 40 * MS),
-    )
+    inputs = replace(inputs, runnable_s=np.full(BATCHES, 3 * MS), wait_s=np.full(BATCHES, 40 * MS))
     assert with_contention(inputs) is inputs
 
 
@@ -247,12 +225,6 @@ def test_fetches_that_were_not_measured_are_like_those_that_were():
     inputs = replace(planted(fetch=40, running=None, compute=5, cores=1.0), running_s=running)
     known = planted(fetch=40, running=10, compute=5, cores=1.0)
     assert with_workers(inputs, 4).step_s == with_workers(known, 4).step_s
-
-
-def test_few_and_uneven_batches_widen():
-    inputs = planted(fetch=40, running=0, compute=5, workers=2)
-    uneven = replace(inputs, fetch_s=np.tile([10 * MS, 70 * MS], BATCHES // 2))
-    assert width(predict(uneven).step_s) > width(predict(inputs).step_s)
 
 
 @given(
@@ -293,7 +265,6 @@ def test_measured_rates_leave_out_how_the_pipeline_fills():
         cores=8.0,
     )
     rates = measured_rates(inputs)
-    assert rates is not None
     assert rates.wait_s == pytest.approx(6 * MS)
     assert rates.step_s == pytest.approx(10 * MS)
     assert measured_rates(replace(inputs, wait_s=None)) is None

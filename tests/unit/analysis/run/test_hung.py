@@ -17,6 +17,7 @@ from trainprof.findings.summarize import summarize
 from trainprof.record.last_stacks import STACKS_SUFFIX
 from trainprof.record.schema import Kind
 from trainprof.report.page import page as terminal
+from trainprof.report.text.layout import Page
 
 S = 1_000_000_000
 USER = ["/work/train.py", 21, "RemoteFiles.read"]
@@ -61,7 +62,7 @@ def test_a_run_that_never_began(tmp_path: Path, golden: Any) -> None:
     run = trained(0, idle_s=58)
     workers = [sample(9 + n, run.now, run.now - (58 - n) * S, worker=n) for n in range(2)]
     summary = ended(run, tmp_path, *workers, main(run.now, run.now - S))
-    page = terminal.render(summary, width=80, color=False)
+    page = terminal.render(summary, Page(80))
     golden("hung_80.txt", page.partition("\n\n")[0] + "\n")
     assert summary.hung.idle_s == pytest.approx(58)
     assert summary.run.exit.reason == "limit"
@@ -148,4 +149,4 @@ def test_damaged_samples_are_left_out(tmp_path: Path, damage: Any) -> None:
     odd = {"at_ns": run.now, "pid": "x", "worker": "y", "rank": {}, "threads": [thread]}
     summary = ended(run, tmp_path, broken, odd)
     assert all(isinstance(place.site, str) for place in (summary.hung or Hung(0, [])).stood)
-    terminal.render(summary, width=80, color=False)
+    terminal.render(summary, Page(80))

@@ -70,16 +70,6 @@ def test_no_time_counts_twice_even_where_spans_overlap_as_they_cannot(spans):
     assert (events.start[top][1:] >= events.end[top][:-1]).all()
 
 
-def test_an_ancestor_of_a_kind_is_found_at_any_distance():
-    run = FakeRun()
-    with run.span(Kind.BACKWARD), run.span(Kind.FORWARD):
-        run.leaf(Kind.GC, 5)
-    run.leaf(Kind.GC, 5)
-    events = run.events()
-    inside = nest(events).inside(events.is_kind(Kind.BACKWARD))
-    assert [Kind(k).name for k in events.kind[inside].tolist()] == ["FORWARD", "GC"]
-
-
 def test_the_outer_of_two_that_begin_together_is_the_one_written_later():
     run = FakeRun()
     with run.span(Kind.LOADER_INIT):

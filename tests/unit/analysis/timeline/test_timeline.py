@@ -8,8 +8,7 @@ from support.events import MS, US, FakeRun, seconds
 from support.loops import Loop
 
 from trainprof.analysis.timeline.events import nest
-from trainprof.analysis.timeline.steps import step_boundaries
-from trainprof.analysis.timeline.timeline import loop_start
+from trainprof.analysis.timeline.timeline import loop_start, step_boundaries
 from trainprof.findings.summarize import context_of
 from trainprof.record.schema import Kind
 

@@ -10,7 +10,7 @@ import pytest
 from support.cases import Planted, case_of
 from support.events import FakeRun
 
-from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, recorded_stream
+from trainprof.analysis.loading.workers import WorkerStream, equal_workers, recorded_stream
 from trainprof.analysis.summary.loader import Fetch
 from trainprof.findings.diagnose import diagnose
 from trainprof.record.schema import Topic

@@ -46,13 +46,6 @@ def labels_of(summary: RunSummary, **options: Any) -> list[str]:
     return [row.label for row in table_of(summary, **options).rows]
 
 
-def test_rows_are_longest_first_and_rest_is_last():
-    rows = table_of(summaries.slow_loader()).rows
-    shares = [row.share for row in rows[:-1]]
-    assert shares == sorted(shares, reverse=True)
-    assert rows[-1].label == "rest (7 smaller)"
-
-
 @pytest.mark.parametrize("most", range(2, 12))
 def test_no_more_rows_than_asked_for(most):
     rows = table_of(summaries.healthy(), max_rows=most).rows
