@@ -16,7 +16,12 @@ from trainprof.analysis.loading.batch_preparation import (
     with_sampled_reading,
 )
 from trainprof.analysis.loading.fetches import Details, FetchTable, copying_loaders, fetch_table
-from trainprof.analysis.loading.loaders import BatchMaking, loaders_in_loop, loaders_of
+from trainprof.analysis.loading.loaders import (
+    BatchMaking,
+    loaders_in_loop,
+    loaders_of,
+    trained_samples,
+)
 from trainprof.analysis.loading.recreated_loaders import renumbered
 from trainprof.analysis.loading.workers import (
     WorkerStream,
@@ -29,7 +34,6 @@ from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, integer, number
-from trainprof.analysis.run.run_part import trained_samples
 from trainprof.analysis.run.training_process import is_of_loader
 from trainprof.analysis.stacks.hot_lines import FetchSamples, fetch_samples
 from trainprof.analysis.stacks.samples import (

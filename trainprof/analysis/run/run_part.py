@@ -9,19 +9,15 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.device.activity import several_devices
-from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.loading.loaders import samples_of
 from trainprof.analysis.pipeline.recorded_epoch import FreeData
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.ending import ending_of_run
-from trainprof.analysis.run.metadata import Metadata, integer
+from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.recording import Recording, inner_runs
 from trainprof.analysis.summary.device import Device, FoundSyncs
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.run import Ledger, Overhead, Run, System, Training
-from trainprof.analysis.timeline.events import Bool
 from trainprof.analysis.timeline.iterations import (
-    LoaderIterations,
     epoch_starts,
     feeding_iterations,
 )
@@ -111,7 +107,7 @@ def training_of(
         samples: As `trained_samples` counts them.
         free: What was free; batches that are not made have no count of samples.
     """
-    iterations = _iterations(timeline, _feeding(timeline))
+    iterations = _iterations(timeline)
     if free is not None or (iterations < len(steps) and not are_all_fed(timeline)):
         samples = None
     steady = steps.steady.mask
@@ -139,29 +135,12 @@ def training_of(
     )
 
 
-def _feeding(timeline: Timeline) -> list[tuple[LoaderIterations, Bool]]:
-    return feeding_iterations(timeline.loaders, timeline.learning(), timeline.steps.ends)
-
-
-def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata) -> int | None:
-    """Returns the samples of all iterations; None where they are unknown of one loader."""
-    total = 0
-    for p, counted in _feeding(timeline):
-        if not counted.any():
-            continue
-        samples = samples_of(p, counted, timeline.all_events, fetches, metadata)
-        if samples is None:
-            return None
-        total += samples
-    return total or None
-
-
-def _iterations(timeline: Timeline, feeding: list[tuple[LoaderIterations, Bool]]) -> int:
+def _iterations(timeline: Timeline) -> int:
     """Batches of the feeding loaders; without one, backwards of a single optimizer, or steps."""
-    events = timeline.events
+    events, steps = timeline.events, len(timeline.steps.ends)
+    feeding = feeding_iterations(timeline.loaders, timeline.learning(), timeline.steps.ends)
     if feeding:
         return sum(int(p.batches[counted].sum()) for p, counted in feeding)
-    steps = len(timeline.steps.ends)
     optimizers = np.unique(events.site[events.is_kind(Kind.OPTIMIZER_STEP)])
     if timeline.steps.source != "optimizer" or len(optimizers) > 1:
         return steps
