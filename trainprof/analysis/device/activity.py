@@ -110,10 +110,10 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies to or from a device that its marks show, one row each.
+    """Copies to or from a device that its marks show: `event` is their index among the thread's
+    events.
 
     Attributes:
-        event: Index among the thread's events.
         spans: Start and end on the device, by the host's clock, shape (n, 2), ns: the device did
             nothing else then. Equal where they are not known.
         is_beside: On a stream of its own.

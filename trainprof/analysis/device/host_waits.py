@@ -117,9 +117,8 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
     """Returns what of the idle time after each wait its lead, or what is left of one, would fill.
 
     Args:
-        waits: Which are syncs, shape (n,); others take the lead away.
-        led_ns: By how much each sync puts the host ahead.
-        took_ns: What others take of the lead.
+        waits: Which are syncs, shape (n,), that lead by `led_ns`; others take `took_ns` of the
+            lead.
         idle_ns: Of the device after each until the next.
         most_ns: That a lead can be.
     """
@@ -206,11 +205,7 @@ def _in_loop(timeline: Timeline) -> Bool:
 def dearest_in_training(
     rows: Sequence[_Row], cost_s: Callable[[_Row], float] | None = None
 ) -> tuple[_Row | None, bool]:
-    """Returns the line that cost training most, and whether others cost it too.
-
-    Args:
-        cost_s: What a line cost; by default the device's idle time during it.
-    """
+    """Returns the line that cost training most, in idle time by default, and whether others did."""
     costs = [(cost_s or idle_during_s)(row) for row in rows]
     if not costs:
         return None, False
@@ -218,10 +213,7 @@ def dearest_in_training(
 
 
 def idle_during_s(row: Transfer | SyncPoint) -> float:
-    """Returns for how long the device surely idled in the calls of a line, in training.
-
-    Of older summaries, which don't split that off, the whole run counts.
-    """
+    """Returns for how long the device surely idled in the calls of a line, in training."""
     inside_s = row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s
     return inside_s or 0.0
 
@@ -304,11 +296,7 @@ def emptied_caches(
     sites: Sites,
     worked: Coverage,
 ) -> list[EmptiedCache]:
-    """Returns the lines of the training loop that emptied one, evaluation left out, slowest first.
-
-    Args:
-        worked: When the device worked, at most.
-    """
+    """Returns the training loop's lines that emptied one, evaluation left out, slowest first."""
     rows = details[(details["kind"] == Kind.CACHE_EMPTIED) & (details["thread"] == timeline.thread)]
     rows = rows[np.argsort(rows["start"], kind="stable")]
     start, end = rows["start"].astype(np.int64), rows["end"].astype(np.int64)

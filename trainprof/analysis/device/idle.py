@@ -154,10 +154,6 @@ def _within_driver(
     """Moves out of `unknown_s` what the driver shows; returns for how much longer it worked.
 
     The driver's figure is of a part of training; before that the marks are all there is.
-
-    Args:
-        low_s: It worked at least.
-        warmup_s: Of warm-up, which is in neither.
     """
     activity, window = overlap.activity, overlap.timeline.window
     begin, end = max(driver.span[0], window.loop_start), min(driver.span[1], window.loop_end)
@@ -188,11 +184,7 @@ def _left_s(
 ) -> dict[str, float]:
     """Returns the training phase's time outside `covered` by ledger key, in seconds.
 
-    Phases are together under `_GIVEN_OUT`, those of an evaluation too; Python between all those is
-    left out.
-
-    Args:
-        covered_ns: How much of that lies in each event's own time, shape (n,).
+    Phases are together under `_GIVEN_OUT`, those of an evaluation too; Python between is left out.
     """
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)

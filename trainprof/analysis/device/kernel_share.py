@@ -38,12 +38,7 @@ _OF_OTHERS_FROM: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class KernelShare:
-    """The share of a part of the run in which a kernel ran on a device, as the driver counts.
-
-    Attributes:
-        span: Start and end of the part, ns.
-        off: By how much `mean` may be off.
-    """
+    """The share of a part of the run in which a kernel ran on a device, as the driver counts."""
 
     span: tuple[int, int]
     mean: float
@@ -58,8 +53,7 @@ class KernelShare:
     def low(self, *, keeps_up: bool) -> float:
         """Returns what it worked for the script, very likely at least.
 
-        Args:
-            keeps_up: It often had nothing left before it got more.
+        Less where it keeps up: it often had nothing left before it got more.
         """
         if not self.is_ours_alone:
             return 0.0
@@ -76,13 +70,10 @@ def kernel_share(
     span: tuple[int, int],
     first_used_ns: int,
 ) -> KernelShare | None:
-    """Returns the driver's figure for a part of the run, None where it rests on too little.
+    """Returns the driver's figure for a span of the run, ns, None where it rests on too little.
 
     Args:
-        gpu_lines: Samples of all GPUs, in order of time.
-        index: Of the device in the script.
-        span: Start and end of the part, ns.
-        first_used_ns: When the script first used it.
+        index: Of the device in the script, which first used it at `first_used_ns`.
     """
     gpu = _of_script(gpus, index)
     if gpu is None:

@@ -35,7 +35,12 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One device's readings in their order; columns of shape (n,), -1 where not recorded."""
+    """One device's readings in their order; columns of shape (n,), -1 where not recorded.
+
+    Attributes:
+        at_ns: When: an end of a phase, to the ns.
+        figures: Bytes or counts by MemoryFigure.
+    """
 
     at_ns: Int64
     thread: Int64
@@ -87,9 +92,7 @@ def with_memory(
 ) -> list[Device] | None:
     """Adds each device's memory; one of which nothing else is known gets a row of its own.
 
-    Args:
-        kind: Of the devices, such as "cuda".
-        is_part: Only a part of the run is shown: readings in the timeline's window count.
+    Of a part of a run, the readings in the timeline's window count.
     """
     rows = {device.index: device for device in devices or ()}
     is_memory = details["kind"] == Kind.DEVICE_MEMORY

@@ -66,7 +66,7 @@ class Collectives:
     Attributes:
         by_line: Most time first.
         per_step: Of each step, ns, shape (n_steps,).
-        in_checkpoints: The same, of those that ranks meet in to save one, which are in neither.
+        in_checkpoints: The same, of those to save a checkpoint, which are in neither.
     """
 
     by_line: list[Collective]
@@ -169,9 +169,7 @@ class Straggler:
 def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
     """Returns which ranks were last, and by what, most seconds first.
 
-    Args:
-        ranks: Of a run in which all take part in each step; [] is returned where they do not, and
-            of few steps.
+    [] where not all take part in each step, and of few steps.
     """
     steps = min(map(len, ranks), default=0)
     if len(ranks) < 2 or steps < _FEWEST_STEPS:
@@ -222,7 +220,9 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
     """
     last, longer = _last([_sum(rank, _COMPUTING, steps) for rank in ranks])
     ahead = np.array([_sum(rank, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for rank in ranks])
-    later = ahead[last, np.arange(steps)] - _most_of_others(ahead, last)
+    others = ahead.copy()
+    others[last, np.arange(steps)] = np.iinfo(np.int64).min
+    later = ahead[last, np.arange(steps)] - others.max(axis=0)
     is_last = (later >= longer / 2) & _is_waited_for(ranks, _MEETING_BEHIND, last, longer)
     longer = _from(least_ns, np.minimum(longer, later), is_last)
     longer[0] = 0  # what a first forward sets up
@@ -242,14 +242,6 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
     with_backward = 1 + min(backward_ns / max(forward_ns, 1.0), _BACKWARD_TIMES)
     seconds = float(longer[is_counted].sum()) * with_backward / 1e9
     return [Straggler(rank.rank, "forward", float(is_counted.mean()), seconds)]
-
-
-def _most_of_others(table: Int64, position: Int64) -> Int64:
-    """Returns of each step the most that any but one rank has."""
-    others = table.copy()
-    others[position, np.arange(table.shape[1])] = np.iinfo(np.int64).min
-    most: Int64 = others.max(axis=0)
-    return most
 
 
 def _is_waited_for(

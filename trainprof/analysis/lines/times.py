@@ -67,7 +67,6 @@ class FunctionTimes:
         why: Why it was timed: "profile", "dataset", ...
         source: Its file as it ran, None where that is lost.
         rows: In order of line, without those that were never reached; of all processes.
-        by_process: The same of each process that reached any.
         unseen: Why there are no rows, in words.
     """
 
@@ -91,7 +90,6 @@ class LineProfile:
 
     Attributes:
         cost: What timing took, None where nothing was timed.
-        cwd: Where the run was started, or None.
         damage: One sentence per thing that is lost.
     """
 
@@ -145,7 +143,6 @@ def line_profile(
     Args:
         sources: By the name of the file in the run's sources/.
         only: "workers" or "main" where the others were not to be timed, or None.
-        damage: What is lost of it.
     """
     functions: dict[tuple[Place, str | None], _Function] = {}
     nameless = 0

@@ -42,11 +42,9 @@ class Cores:
 
 
 def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
-    """Returns the cores of a training process and its loaders' workers: by default its
-    supervisor's.
+    """Returns the cores of a training process and its loaders' workers.
 
-    They may be others: taskset, numactl, a launcher that binds its ranks, a script that binds
-    itself.
+    They may be others than its supervisor's: taskset, numactl, a launcher or script that binds it.
     """
     seen = Cores(
         number(host.get("usable_cores"), 0.0) or None,
@@ -104,8 +102,7 @@ class HostPart:
     """What one training process has of its host.
 
     Attributes:
-        cores: That it may be on.
-        ranks: Of the run, that share them, this one among them; 1 of no ranks.
+        ranks: Of the run, that share its cores, this one among them; 1 of no ranks.
         recorded_on: Numbers of the cores that it and the processes recorded with it may be on; ()
             where they are not known.
         others_percent: Used by ranks on the same cores that had a trainprof of their own, in the

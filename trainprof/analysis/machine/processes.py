@@ -134,48 +134,26 @@ def _rss_bytes(process: Line) -> float | None:
     return None if process.get("state") in ("Z", "X") else number(process.get("rss_bytes")) or None
 
 
-@dataclass(slots=True)
-class _Lifetime:
-    """One process over the run.
-
-    Attributes:
-        since_ns: The sample before its first one, or the run's start: its first gauges hold from
-            there.
-        samples: (time in ns, the process's counters).
-    """
-
-    since_ns: int
-    samples: list[tuple[int, Line]]
-
-    @property
-    def cpu_ns(self) -> float:
-        """Its own CPU time at its last sample."""
-        return _own_cpu_ns(self.samples[-1][1])
-
-
 def processes_of(ticks: list[Tick], window: Window, main_pid: int | None) -> list[dict[str, Any]]:
     """Returns the processes by CPU time, at most MAX_PROCESSES of them and the main one always."""
-    lifetimes = _lifetimes(ticks, window)
-    main = next((key for key in lifetimes if key[0] == main_pid), None)
-    order = sorted(lifetimes, key=lambda key: lifetimes[key].cpu_ns, reverse=True)
-    shown = [key for i, key in enumerate(order) if i < MAX_PROCESSES or key == main]
-    return [_process(lifetimes[key], window, is_main=key == main) for key in shown]
-
-
-def _lifetimes(ticks: list[Tick], window: Window) -> dict[Key, _Lifetime]:
-    lifetimes: dict[Key, _Lifetime] = {}
+    timed: dict[Key, Samples] = {}
+    # The sample before a process's first one, or the run's start: its first gauges hold from there.
+    since_ns: dict[Key, int] = {}
     before_ns = window.start_ns
     for tick in ticks:
         for key, process in tick.processes.items():
-            lifetime = lifetimes.setdefault(key, _Lifetime(before_ns, []))
-            lifetime.samples.append((tick.t_ns, process))
+            since_ns.setdefault(key, before_ns)
+            timed.setdefault(key, []).append((tick.t_ns, process))
         before_ns = tick.t_ns
-    return lifetimes
+    main = next((key for key in timed if key[0] == main_pid), None)
+    order = sorted(timed, key=lambda key: _own_cpu_ns(timed[key][-1][1]), reverse=True)
+    shown = [key for i, key in enumerate(order) if i < MAX_PROCESSES or key == main]
+    return [_process(timed[key], since_ns[key], window, is_main=key == main) for key in shown]
 
 
-def _process(lifetime: _Lifetime, window: Window, *, is_main: bool) -> dict[str, Any]:
-    samples = [process for _, process in lifetime.samples]
-    times_ns = np.array([t_ns for t_ns, _ in lifetime.samples], dtype=np.int64)
+def _process(timed: Samples, since_ns: int, window: Window, *, is_main: bool) -> dict[str, Any]:
+    samples = [process for _, process in timed]
+    times_ns = np.array([t_ns for t_ns, _ in timed], dtype=np.int64)
     cpu_percent = _percent(np.diff(column(map(_own_cpu_ns, samples))), times_ns, window)
     rss = column(map(_rss_bytes, samples))
     threads = [number(process.get("threads")) for process in samples]
@@ -185,7 +163,7 @@ def _process(lifetime: _Lifetime, window: Window, *, is_main: bool) -> dict[str,
         "name": last.get("name"),
         "role": "main" if is_main else "child",
         "cpu_percent": statistics(cpu_percent),
-        "rss_bytes": gauge_statistics(rss, times_ns, window, since_ns=lifetime.since_ns),
+        "rss_bytes": gauge_statistics(rss, times_ns, window, since_ns=since_ns),
         "threads": max((int(count) for count in threads if count is not None), default=None),
         "first_s": (int(times_ns[0]) - window.start_ns) / NS_PER_S,
         "last_s": (int(times_ns[-1]) - window.start_ns) / NS_PER_S,
@@ -302,7 +280,6 @@ def memory_growth(
 
     Args:
         step_ends: Of all steps, ns, in order.
-        warmup: So many of the first steps do not count.
         room_bytes: Of memory, left at the end.
         pass_starts: Of iterations over the training data, ns.
     """

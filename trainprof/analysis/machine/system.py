@@ -258,20 +258,19 @@ def _per_core_percent(host_lines: Sequence[Line], window: Window) -> list[float 
 
 
 def _core_percent(lines: Sequence[Line], core: int) -> float | None:
-    def busy_ns(line: Line) -> float | None:
-        cores = _cores(line)
-        return number(cores[core]) if core < len(cores) else None
-
-    first = next((line for line in lines if busy_ns(line) is not None), None)
-    last = next((line for line in reversed(lines) if busy_ns(line) is not None), None)
-    if first is None or last is None or first is last:
+    known = [
+        (line["t_ns"], busy_ns)
+        for line in lines
+        for busy_ns in map(number, _cores(line)[core : core + 1])
+        if busy_ns is not None
+    ]
+    if len(known) < 2:
         return None
-    used_ns = (busy_ns(last) or 0.0) - (busy_ns(first) or 0.0)
-    span_ns: int = last["t_ns"] - first["t_ns"]
+    span_ns, used_ns = (last - first for first, last in zip(known[0], known[-1], strict=True))
     if used_ns < 0 or span_ns <= 0:
         return None
     # Ticks of 10 ms may add up to a little more than the time.
-    return min(100.0, 100 * used_ns / span_ns)
+    return float(min(100.0, 100 * used_ns / span_ns))
 
 
 def _cores(line: Line) -> list[Any]:

@@ -35,9 +35,9 @@ class LoopedOptimizer:
         site: The user's line that built it, else that of its first step; None: unknown.
         is_plain: Without momentum and weight decay; older runs don't record it.
         is_told_to: By foreach=False, which holds on a device too.
-        spent_s: In its steps, of the training phase.
+        spent_s: In its steps, of the training phase, with `has_hooks` those of registered
+            functions.
         built_by: As OptimizerCall has it.
-        has_hooks: Its steps call registered functions, which are in `spent_s`.
     """
 
     name: str
@@ -69,15 +69,12 @@ class TorchSettings:
     """How torch was set, as the training process recorded it.
 
     Attributes:
-        threads: That torch computes with on the CPU.
-        threads_set_at: The line of the script that sets them.
+        threads: That torch computes with on the CPU; the line that sets them is `threads_set_at`.
         cores_allotted: To the process, by a batch system.
         backward_nodes: Operators per backward pass, the median of a few.
-        detects_anomalies: Backward passes repeatedly looked for NaN.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
-        looped: In the order of their first steps.
+        looped, own: In the order of their first steps.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
-        own: Optimizers of the script's author, likewise.
         optimizers: How many made a step, as far as recorded.
         decomposes_in_float64: The script's text decomposes matrices, where it trains in float64.
         convolves_in_float64: Parameters may be such weights of convolutions.

@@ -85,15 +85,12 @@ class Evidence:
 
     Attributes:
         training: Seconds per ledger key inside the training phase.
-        has_timed_lines: Timing lines slowed the script.
-        was_synchronized: Devices were waited for around each phase.
         transfer_site, sync_site: The lines whose copies and syncs cost the device most.
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The slowest line of "other", where it waits for a thread or process.
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
         compiling_s: Of forward, backward and optimizer, in which torch compiled.
         evaluation_site: The line of the loader that evaluation mostly goes over.
-        evaluation_call: Where evaluation is called.
         evaluation_wait_share: Of the evaluation over that loader, what it waits for it.
         ranks: Whose loaders they are: times are means over so many.
     """
@@ -157,8 +154,7 @@ def places_of_rest(
 
     Args:
         places: Of all of it, as a ledger's `other_by_place` has them.
-        loss_by_place: Of the loss; empty where that is not known.
-        loss_s: What of that counts.
+        loss_by_place: Empty where that is not known; `loss_s` of it counts.
     """
     loss_by_place = loss_by_place or {BEFORE_BACKWARD: loss_s}
     times = loss_s / max(sum(loss_by_place.values()), loss_s, 1e-9)

@@ -76,18 +76,8 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     """
     processes = by_process(recording.logs)
     if not processes:
-        nothing = Metadata({topic: {} for topic in Topic})
-        nobody = TrainingProcess(
-            logs=[],
-            events=no_events(),
-            details=np.empty(0, dtype=RECORD_DTYPE),
-            metadata=nothing,
-            main_thread=None,
-            workers=[],
-            rank=None,
-            world_size=None,
-        )
-        return [nobody]
+        nothing, no_details = Metadata({topic: {} for topic in Topic}), np.empty(0, RECORD_DTYPE)
+        return [TrainingProcess([], no_events(), no_details, nothing, None, [], None, None)]
     script_pid = recording.manifest.get("script_pid")
 
     def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:

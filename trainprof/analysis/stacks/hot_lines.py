@@ -126,7 +126,6 @@ def lines_of_part(
 
     Args:
         asked: How many samples were due: late ones may have been anywhere in it.
-        part, thread: Where that was.
         of_step: What share of a step the part is.
         independent: How many stacks were taken: one stands for all samples due while it waited.
     """
@@ -161,8 +160,6 @@ def lines_of_training(
     """Returns the lines that the parts of the training loop go to, part by part.
 
     Args:
-        seconds: Of each part inside the loop, by ledger key.
-        steps: How many there were.
         once: What of "other" happens once: its lines are those of the rest.
     """
     in_order = np.argsort(samples.wanted_ns, kind="stable")
@@ -245,10 +242,7 @@ def _likely_line(
 
 
 def _where_it_ends(part: str, samples: StackSamples, names: LineNames) -> list[HotLine]:
-    """Returns the function in which most samples that were wanted in a part met its end.
-
-    Python of a few milliseconds at a time is over when a sample can be taken.
-    """
+    """Returns the function in which most samples that were wanted in a part met its end."""
     lines = lines_met(part, names.stacks(samples.stack), len(samples), None)
     if not lines or lines[0].share < _ENDS_SHARE:
         return []
@@ -260,11 +254,7 @@ def fetch_lines(
     loader: int,
     samples_by_thread: Mapping[tuple[int, int], tuple[StackSamples, LineNames]],
 ) -> list[HotLine]:
-    """Returns the lines that the preparation of one loader's batches goes to.
-
-    Args:
-        samples_by_thread: And the names of what was seen, by pid and thread.
-    """
+    """Returns the lines that the preparation of one loader's batches goes to."""
     met = fetch_samples(fetches, loader, samples_by_thread)
     seconds = float(fetches.wall_ns[fetches.loader == loader].sum() / 1e9)
     return lines_met(MAKING, met.stacks, met.asked, seconds)
@@ -272,11 +262,9 @@ def fetch_lines(
 
 @dataclass(frozen=True, slots=True)
 class FetchSamples:
-    """Samples of those that prepare a loader's batches.
+    """Samples of those that prepare a loader's batches: how many were wanted, and those in time.
 
     Attributes:
-        asked: How many were wanted.
-        stacks: Of those that came in time.
         distinct: How many of `stacks` were taken, as `distinct` counts them.
     """
 
@@ -320,7 +308,6 @@ def lines_met(
     Args:
         part: Ledger key, or another name of what was sampled.
         asked: How many samples were wanted; no line is returned where too few were taken.
-        seconds: Of the part, None where that is not known.
     """
     known = stacks.total()
     if asked < MIN_SAMPLES or known < _MIN_KNOWN_SHARE * asked:

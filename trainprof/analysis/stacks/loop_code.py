@@ -40,7 +40,7 @@ _HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
 # Likewise where so many single values were read: that is a loop over numbers.
 _MANY_READS: Final = 8
 _NEVER_NS: Final = 1 << 62
-# Of the looks at a line.
+# Of the samples at a line.
 _MOSTLY: Final = 0.5
 # Of all of it: with less in the first steps they show what the others do.
 _MUCH_OF_IT: Final = 0.1
@@ -51,29 +51,18 @@ _SET_UP_STEPS: Final = 10
 _PHASE_SHARE: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class TorchInLoop:
-    """What samples show of the time between the parts of a step.
-
-    Attributes:
-        lines: Of the parts, those of the loop's own code with what of it is torch's.
-        loss_by_place: Torch that is the model's own work, as a loss by hand is: seconds by place,
-            as a ledger's `other_by_place` has them; None with too few samples.
-    """
-
-    lines: list[HotLine]
-    loss_by_place: dict[str, float] | None
-
-
-def torch_in_loop(
+def _torch_in_loop(
     samples: StackSamples,
     parts: PartsOfLoop,
     seconds: Mapping[str, float],
     names: LineNames,
-    lines: Sequence[HotLine],
-    counted_until: Mapping[int, int],
-) -> TorchInLoop:
-    """Returns which samples of the loop's own code met torch's operators at work.
+    lines: list[HotLine],
+    until_ns: int,
+) -> tuple[list[HotLine], dict[str, float] | None]:
+    """Returns the lines with what of the loop's own code is torch's, and what of it is a loss.
+
+    The loss is the model's own work, written by hand: seconds by place, as a ledger's
+    `other_by_place` has them; None with too few samples.
 
     Such a sample met the thread on a core while nobody held the GIL, in code of the user's, torch's
     or a library's that uses torch, and no array or list had been made of tensors in that gap.
@@ -82,17 +71,16 @@ def torch_in_loop(
     Args:
         seconds: Of each part inside the loop, by ledger key.
         lines: Of the parts, as `lines_of_training` has them.
-        counted_until: When reads of a kind were counted no longer, ns.
+        until_ns: When reads of some kind were counted no longer.
     """
     taken, wanted = parts.at(samples.taken_ns), parts.at(samples.wanted_ns)
     asked = int(np.count_nonzero(wanted == KEY["other"]))
     here = samples.where(taken == KEY["other"])
     if asked < MIN_SAMPLES or not len(here):
-        return TorchInLoop(list(lines), None)
+        return lines, None
     gaps = gaps_at(parts, here.taken_ns)
     is_torch = here.is_operator & (here.held_ns == 0)
     is_torch &= ~_was_handed_over(parts, gaps.start_ns, here.taken_ns)
-    until_ns = min(counted_until.values(), default=_NEVER_NS)
     is_torch, is_known = _by_line(is_torch, here, names, until_ns)
     asked -= int(np.count_nonzero(~is_known))
     is_loss = is_torch & gaps.is_models
@@ -107,10 +95,10 @@ def torch_in_loop(
             )
         shared.append(line)
     if asked < MIN_SAMPLES:
-        return TorchInLoop(shared, None)
+        return shared, None
     each_s = seconds.get("other", 0.0) / max(asked, int(np.count_nonzero(is_loss)))
     places = Counter(gaps.place[is_loss].tolist())
-    return TorchInLoop(shared, {name: count * each_s for name, count in places.items()})
+    return shared, {name: count * each_s for name, count in places.items()}
 
 
 def _by_line(
@@ -120,10 +108,6 @@ def _by_line(
 
     Once reads are counted no longer a sample shows nothing: the line's earlier ones do. Where it
     has none, only that it computes otherwise can be known.
-
-    Args:
-        is_torch: Which samples met torch as far as reads were counted, shape (n,).
-        until_ns: When reads of some kind were counted no longer.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
     lines = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
@@ -162,23 +146,12 @@ def _count(times: Int64, since: Int64, until: Int64) -> Int64:
     return counted
 
 
-@dataclass(frozen=True, slots=True)
-class PythonOnce:
-    """What lies between the parts of a step and happens once.
-
-    Attributes:
-        seconds: Of the training phase.
-        spans: When: compiling, and the first steps where they have much of it.
-    """
-
-    seconds: float
-    spans: Coverage
-
-
-def python_once(
+def _python_once(
     parts: PartsOfLoop, compiling: Coverage, own_ns: Int64, step_ends: Int64, warmup: int
-) -> PythonOnce:
-    """Returns what of the loop's own code happens once.
+) -> tuple[float, Coverage]:
+    """Returns what of the loop's own code happens once, s, and when.
+
+    That is compiling, and the first steps where they have much of it.
 
     Args:
         own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
@@ -196,10 +169,8 @@ def python_once(
     spans = compiling.spans()
     if warming_ns > _MUCH_OF_IT * own_ns.sum():
         spans = np.append(spans, [[window.loop_start, step_ends[first_steps - 1]]], axis=0)
-    return PythonOnce(
-        seconds=(int(compiled_ns.sum()) + warming_ns) / 1e9,
-        spans=Coverage.of(spans, (window.loop_start, window.loop_end)),
-    )
+    once_s = (int(compiled_ns.sum()) + warming_ns) / 1e9
+    return once_s, Coverage.of(spans, (window.loop_start, window.loop_end))
 
 
 def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
@@ -227,10 +198,7 @@ def _first_steps(own_ns: Int64, warmup: int) -> int:
 
 
 def _beyond_later(own_ns: Int64, first_steps: int) -> int:
-    """Returns what the first steps have beyond as many later ones in a row: those with most.
-
-    What comes now and then, or with each epoch, comes in the first step too.
-    """
+    """Returns what the first steps have beyond as many later ones in a row: those with most."""
     later = own_ns[first_steps:]
     if not first_steps or not len(later):
         return 0
@@ -275,30 +243,28 @@ def stacks_part(
         fetches: Of loaders that feed training.
     """
     timeline, metadata, steps = run.timeline, run.metadata, time.steps
-    sites, until, spent_s = run.sites(), metadata.reads_counted_until(), time.spent_s
-    samples, names = (
-        thread_samples(run.process.details, timeline.thread),
-        LineNames(metadata.texts, sites),
-    )
+    sites, spent_s, settled_ns = run.sites(), time.spent_s, time.settled_ns
+    until_ns = min(metadata.reads_counted_until().values(), default=_NEVER_NS)
+    samples = thread_samples(run.process.details, timeline.thread)
+    names = LineNames(metadata.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, time.attribution, timeline.window)
     own_ns = python_ns(steps.per_step, collectives)
-    once = python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
-    lasting = spent_s | {"other": max(spent_s["other"] - once.seconds, 0.0)}
-    lines = lines_of_training(samples, parts, lasting, names, steps=len(steps), once=once.spans)
-    by_torch = torch_in_loop(samples, parts, spent_s, names, lines, until)
+    once_s, once = _python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
+    lasting = spent_s | {"other": max(spent_s["other"] - once_s, 0.0)}
+    lines = lines_of_training(samples, parts, lasting, names, steps=len(steps), once=once)
+    lines, loss = _torch_in_loop(samples, parts, spent_s, names, lines, until_ns)
     in_model = reads = None
-    settled_ns = time.settled_ns
     if not (is_compiled or detects_anomalies):
         in_model = python_in_model(samples, parts, spent_s, names, settled_ns=settled_ns)
     if not is_compiled:
-        reads = element_reads(parts, spent_s, sites, until, settled_ns=settled_ns)
+        reads = element_reads(parts, spent_s, sites, (settled_ns, until_ns))
     return StacksPart(
-        part_lines=by_torch.lines,
+        part_lines=lines,
         hot_lines=hottest_lines(samples, parts, step_s, names, fetches, settled_ns=settled_ns),
         python_in_model=in_model,
         element_reads=reads,
-        loss_by_place=by_torch.loss_by_place,
-        loss_s=min(fsum((by_torch.loss_by_place or {}).values()), lasting["other"]),
-        once_s=once.seconds,
+        loss_by_place=loss,
+        loss_s=min(fsum((loss or {}).values()), lasting["other"]),
+        once_s=once_s,
         beside_share=concurrent_share(samples, parts),
     )

@@ -38,7 +38,6 @@ MANY: Final = 64
 _TINY_NS: Final = 100_000
 # One may fill what all others use.
 _MIN_PASSES: Final = 3
-_NEVER_NS: Final = 1 << 62
 
 
 def python_in_model(
@@ -63,11 +62,8 @@ def python_in_model(
     in_model = np.isin(part, [KEY[name] for name in PARTS])
     if np.count_nonzero(in_model & ~settled.is_alone) > _CROWDED_SHARE * np.count_nonzero(in_model):
         return None
-    settled, part, is_held = (
-        settled.where(settled.is_alone),
-        part[settled.is_alone],
-        is_held[settled.is_alone],
-    )
+    alone = settled.is_alone
+    settled, part, is_held = settled.where(alone), part[alone], is_held[alone]
     of_part: dict[str, float] = {}
     is_counted = np.zeros(len(settled), dtype=bool)
     for name in PARTS:
@@ -123,43 +119,30 @@ def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
 
 
 def element_reads(
-    parts: PartsOfLoop,
-    seconds: Mapping[str, float],
-    sites: Sites,
-    counted_until: Mapping[int, int],
-    *,
-    settled_ns: int,
+    parts: PartsOfLoop, seconds: Mapping[str, float], sites: Sites, span: tuple[int, int]
 ) -> ElementReads | None:
     """Returns the reads of the part of the model that loses most by them; None where they are few.
 
     Args:
         seconds: Of each part, by ledger key.
-        counted_until: When reads of a kind were counted no longer, ns.
-        settled_ns: When warm-up was over.
+        span: From the end of warm-up on, as long as all reads were counted, ns.
     """
-    until_ns = min(counted_until.values(), default=_NEVER_NS)
-    of_parts = (
-        _of_part(name, parts, seconds, sites, settled_ns, until_ns) for name in ("forward", "loss")
-    )
-    return max(
-        (reads for reads in of_parts if reads is not None),
-        key=lambda reads: reads.seconds,
-        default=None,
-    )
+    each = (_reads_in(name, parts, seconds, sites, span) for name in ("forward", "loss"))
+    reads = [part for part in each if part is not None]
+    return max(reads, key=lambda part: part.seconds, default=None)
 
 
-def _of_part(
+def _reads_in(
     name: str,
     parts: PartsOfLoop,
     seconds: Mapping[str, float],
     sites: Sites,
-    from_ns: int,
-    until_ns: int,
+    span: tuple[int, int],
 ) -> ElementReads | None:
     events = parts.events
     is_pass = events.is_kind(Kind.FORWARD) | events.is_kind(Kind.LOSS)
     is_pass &= parts.at(events.start) == KEY[name]
-    is_pass &= (events.start >= from_ns) & (events.end <= until_ns)
+    is_pass &= (events.start >= span[0]) & (events.end <= span[1])
     is_read = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) > 0)
     if not is_pass.any() or np.count_nonzero(is_read) < _MIN_PASSES * MANY:
         return None

@@ -33,7 +33,6 @@ class StackSamples:
     """At one thread, in order; shape (n,).
 
     Attributes:
-        wanted_ns, taken_ns: When each was to be taken, and when it was.
         is_known: Whether the thread was then where it had been at the wanted moment.
         stack: Id of a STACK text, 0 where none of the frames was the user's.
         waits: Whether it waited there for another thread or process.
@@ -107,8 +106,7 @@ class LineNames:
     def stacks(self, ids: Int64, *, of_dataset: bool = False) -> Counter[Stack]:
         """Counts the stacks of these ids of STACK texts; those whose text is lost are empty.
 
-        Args:
-            of_dataset: Only the stacks that make a batch in the user's own code are not empty.
+        With `of_dataset` only those that make a batch in the user's own code are not.
         """
         counted = Counter[Stack]()
         for number, count in Counter(ids.tolist()).items():
