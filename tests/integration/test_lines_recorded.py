@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.session import ROOT, hooked_environment, run_hooked, run_plain
+from support.session import hooked_environment, run_hooked, run_plain
 from support.styles import without_compiler
 
 from trainprof.analysis.timeline.events import ProcessLog, load_process
@@ -28,12 +28,7 @@ Times = tuple[int, int]
 
 @dataclass(frozen=True)
 class TimedLines:
-    """What one process, or all of them together, recorded of lines.
-
-    Attributes:
-        metadata: Of each function, by its qualified name.
-        rows: Line to (hits, ns), by the same.
-    """
+    """What one process, or all of them together, recorded of lines, by qualified name."""
 
     metadata: dict[str, dict[str, Any]]
     rows: dict[str, dict[int, Times]]
@@ -49,7 +44,6 @@ class TimedLines:
 class LinesRun:
     """A run with its processes, the script first."""
 
-    directory: Path
     processes: list[tuple[ProcessLog, TimedLines]]
     stdout: str
 
@@ -57,18 +51,14 @@ class LinesRun:
     def script(self) -> TimedLines:
         return self.processes[0][1]
 
-    @property
-    def children(self) -> list[TimedLines]:
-        return [lines for _, lines in self.processes[1:]]
-
     def together(self) -> TimedLines:
         metadata: dict[str, dict[str, Any]] = {}
         rows: dict[str, dict[int, Times]] = {}
         for _, lines in self.processes:
             metadata |= lines.metadata
-            for name, of_function in lines.rows.items():
+            for name, times in lines.rows.items():
                 total = rows.setdefault(name, {})
-                for line, (hits, ns) in of_function.items():
+                for line, (hits, ns) in times.items():
                     before = total.get(line, (0, 0))
                     total[line] = (before[0] + hits, before[1] + ns)
         return TimedLines(metadata, rows)
@@ -76,11 +66,15 @@ class LinesRun:
     def notes(self, topic: Topic) -> list[Any]:
         return [note for log, _ in self.processes for note in log.texts_of(topic).values()]
 
+    def overheads(self) -> list[float]:
+        notes = self.notes(Topic.ENVIRONMENT)
+        return [note["line_overhead_ns"] for note in notes if "line_overhead_ns" in note]
 
-def read_lines(directory: Path, stdout: str = "") -> LinesRun:
+
+def read_lines(directory: Path, stdout: str) -> LinesRun:
     logs = [load_process(read_log(path)) for path in log_paths(directory / "events")]
     logs.sort(key=lambda log: (log.role != "script", log.header["perf_ns"]))
-    return LinesRun(directory, [(log, _timed(log)) for log in logs], stdout)
+    return LinesRun([(log, _timed(log)) for log in logs], stdout)
 
 
 def _timed(log: ProcessLog) -> TimedLines:
@@ -94,46 +88,36 @@ def _timed(log: ProcessLog) -> TimedLines:
     return TimedLines({x["name"]: x for _, x in sorted(functions.items())}, rows)
 
 
-def time_lines(
+def run_timed(
     tmp_path: Path,
-    script: str,
-    *arguments: str,
+    *words: str,
     functions: Sequence[str] = (),
     only: str | None = None,
-    **more: Any,
+    env: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    options = {"lines": {"functions": list(functions), "only": only}}
+    return run_hooked(words, tmp_path, tmp_path / "run", options=options, env=env or {})
+
+
+def time_lines(
+    tmp_path: Path, script: str, words: Sequence[str] = ("script.py",), **more: Any
 ) -> LinesRun:
     """Runs a script plainly and with its lines timed; both look the same from outside."""
-    name = "script.py"
-    (tmp_path / name).write_text(script)
-    return time_words(tmp_path, [name, *arguments], functions=functions, only=only, **more)
-
-
-def time_words(
-    tmp_path: Path,
-    words: Sequence[str],
-    *,
-    functions: Sequence[str] = (),
-    only: str | None = None,
-    **more: Any,
-) -> LinesRun:
-    plain = run_plain(words, tmp_path, **more)
-    options = {"lines": {"functions": list(functions), "only": only}}
-    ours = run_hooked(words, tmp_path, tmp_path / "run", options=options, **more)
-    assert (ours.stdout, ours.stderr, ours.returncode) == (
-        plain.stdout,
-        plain.stderr,
-        plain.returncode,
-    )
+    (tmp_path / "script.py").write_text(script)
+    plain, ours = run_plain(words, tmp_path), run_timed(tmp_path, *words, **more)
+    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
+    assert ours.returncode == plain.returncode
     return read_lines(tmp_path / "run", ours.stdout)
 
 
-def time_lines_alone(tmp_path: Path, script: str, *arguments: str, **more: Any) -> LinesRun:
-    """Runs a script with its lines timed; its stdout ends with what it timed itself, as JSON."""
-    name = "script.py"
-    (tmp_path / name).write_text(script)
-    options = {"lines": {"functions": [], "only": None, **more.pop("lines", {})}}
-    done = run_hooked([name, *arguments], tmp_path, tmp_path / "run", options=options, **more)
-    assert (done.returncode, done.stderr) == (0, "")
+def time_lines_alone(
+    tmp_path: Path, script: str, *arguments: str, status: int = 0, **more: Any
+) -> LinesRun:
+    """Runs a script with its lines timed only."""
+    (tmp_path / "script.py").write_text(script)
+    done = run_timed(tmp_path, "script.py", *arguments, **more)
+    assert done.returncode == status, done.stderr
+    assert status or done.stderr == ""
     return read_lines(tmp_path / "run", done.stdout)
 
 
@@ -288,26 +272,6 @@ if hasattr(profile, "_profile") and profile._profile is not None:
 decorated(3)
 """
 
-BY_COUNT = """
-def added(i):
-    i += 1
-    return i
-
-def in_a_block(n):
-    return n + 2
-
-profile.add_function(added)
-profile.add_function(in_a_block)
-added(1)
-profile.enable_by_count()
-added(2)
-profile.disable_by_count()
-added(3)
-with profile:
-    in_a_block(1)
-in_a_block(2)
-"""
-
 
 @pytest.mark.proves("Line times", "`from line_profiler import profile`")
 def test_line_profilers_own_decorator_feeds_ours_and_writes_no_files(tmp_path: Path) -> None:
@@ -315,18 +279,6 @@ def test_line_profilers_own_decorator_feeds_ours_and_writes_no_files(tmp_path: P
     assert run.script.hits("decorated") == {7: 4, 8: 3}
     assert run.script.hits("added") == {11: 3}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "script.py"]
-
-
-def test_functions_are_timed_while_enabled_as_by_kernprof(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(BY_COUNT)
-    done = run_hooked(
-        ["script.py"], tmp_path, tmp_path / "run", options={"lines": {"functions": []}}
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
-    run = read_lines(tmp_path / "run")
-    theirs = kernprof_hits(tmp_path, tmp_path / "script.py")
-    assert {name: run.script.hits(name) for name in run.script.metadata} == theirs
-    assert theirs["added"] == {3: 1, 4: 1}
 
 
 # As of plain python in every way that a script can tell.
@@ -411,8 +363,11 @@ outer(0)
 
 
 def test_a_decorated_function_behaves_as_it_does_plainly(tmp_path: Path) -> None:
-    run = time_lines(tmp_path, GUEST)
-    assert run.script.hits("inner") == {70: 2}
+    """What Python warns of when it compiles the files is told once, as always."""
+    (tmp_path / "other.py").write_text("text = '\\d'\n")
+    script = GUEST.replace("import functools", "import other\nimport functools")
+    run = time_lines(tmp_path, f"{script}'\\d'\n", ("-Wdefault", "-B", "script.py"))
+    assert run.script.hits("inner") == {71: 2}
 
 
 TRAINING = without_compiler("""
@@ -505,15 +460,15 @@ def test_without_a_decorator_the_training_loop_and_what_it_calls_is_timed(tmp_pa
 
 
 MODULE_LEVEL = """
-import json.tool
+import json.tool, sys
 import torch
 
-total = 0
+total = 0 if sys.gettrace() else 4
 model = torch.nn.Linear(1, 1)
 for step in range(3):
-    import {late}
-    total += step
-    if total > 1:
+    import wave
+    total += 0 if sys.gettrace() else step
+    if total > 5:
         model(torch.ones(1)).backward()
 print(total)
 """
@@ -521,7 +476,9 @@ print(total)
 
 @pytest.mark.proves("Line times", "a training loop at module level")
 def test_a_loop_at_module_level_is_timed_from_the_scripts_first_line(tmp_path: Path) -> None:
-    run = time_lines(tmp_path, MODULE_LEVEL.format(late="wave"))
+    """A script that asks whether it is debugged gets the same answer."""
+    run = time_lines(tmp_path, MODULE_LEVEL)
+    assert run.stdout == "7\n"
     assert run.script.why() == {"<module>": "module level"}
     expected = {2: 1, 3: 1, 5: 1, 6: 1, 7: 4, 8: 3, 9: 3, 10: 3, 11: 1, 12: 1}
     assert run.script.hits("<module>") == expected
@@ -590,24 +547,19 @@ def test_lines_of_workers(tmp_path: Path, methods: list[str], is_decorated: bool
     assert why["Sleeping.__getitem__"] == ("profile" if is_decorated else "dataset")
     assert ("main" in why) is not is_decorated
     assert run.notes(Topic.PROBE_FAILED) == run.notes(Topic.PROBE_UNAVAILABLE) == []
-    assert all(0 < note["line_overhead_ns"] < 1e5 for note in _overheads(run))
-    assert len(_overheads(run)) == len(workers) + (not is_decorated)
+    assert all(0 < overhead_ns < 1e5 for overhead_ns in run.overheads())
+    assert len(run.overheads()) == len(workers) + (not is_decorated)
 
 
-def _overheads(run: LinesRun) -> list[dict[str, Any]]:
-    return [note for note in run.notes(Topic.ENVIRONMENT) if "line_overhead_ns" in note]
-
-
-@pytest.mark.parametrize("only", ["workers", "main"])
-def test_only_the_processes_asked_for(tmp_path: Path, only: str) -> None:
-    (tmp_path / "script.py").write_text(SLEEPING.format(guard="", profile=""))
-    run = time_lines_alone(
-        tmp_path, SLEEPING.format(guard="", profile=""), "fork", lines={"only": only}
-    )
-    in_workers = sum(sum(lines.hits("Sleeping.__getitem__").values()) for lines in run.children)
-    assert (in_workers, bool(run.script.hits("main"))) == (
-        (160, False) if only == "workers" else (0, True)
-    )
+@pytest.mark.parametrize(
+    ("only", "in_workers", "in_main"), [("workers", 160, False), ("main", 0, True)]
+)
+def test_only_the_processes_asked_for(
+    tmp_path: Path, only: str, in_workers: int, in_main: bool
+) -> None:
+    run = time_lines_alone(tmp_path, SLEEPING.format(guard="", profile=""), "fork", only=only)
+    assert sum(run.together().hits("Sleeping.__getitem__").values()) == in_workers
+    assert bool(run.script.hits("main")) == in_main
 
 
 KILLED = """
@@ -633,14 +585,10 @@ for batch in DataLoader(Slow(), 4, num_workers=1):
 @pytest.mark.proves("Line times", "a worker killed by SIGKILL keeps all but its last second")
 @pytest.mark.parametrize("whom", ["worker", "script"])
 def test_a_killed_process_loses_about_a_second(tmp_path: Path, whom: str) -> None:
-    (tmp_path / "script.py").write_text(KILLED)
-    options = {"lines": {"functions": [], "only": None}}
-    done = run_hooked(["script.py", whom], tmp_path, tmp_path / "run", options=options)
-    assert done.returncode == (1 if whom == "worker" else -signal.SIGKILL)
-    run = read_lines(tmp_path / "run")
-    hits = run.together().hits("Slow.__getitem__")
+    status = 1 if whom == "worker" else -signal.SIGKILL
+    run = time_lines_alone(tmp_path, KILLED, whom, status=status)
     # 250 of 10 ms and more are 2.5 s: what is left of them is not below 1 s.
-    assert 100 < hits[10] <= 251
+    assert 100 < run.together().hits("Slow.__getitem__")[10] <= 251
     assert run.script.hits("<module>")
 
 
@@ -685,21 +633,34 @@ def test_functions_by_name(tmp_path: Path) -> None:
     assert set(run.script.why().values()) == {"-f"}
 
 
+PACKAGE = {
+    "__init__.py": "",
+    "engine.py": """\
+def one_epoch(n):
+    for batch in range(n):
+        update(batch)
+
+def update(batch):
+    batch.bit_length()
+""",
+    "train.py": """\
+from .engine import one_epoch
+from trainer import engine
+def main():
+    for epoch in range(2):
+        one_epoch(3)
+        engine.update(1)
+if __name__ == '__main__':
+    main()
+""",
+}
+
+
 def test_a_module_that_is_run_and_the_modules_that_it_imports(tmp_path: Path) -> None:
-    package = tmp_path / "trainer"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "engine.py").write_text(
-        "def one_epoch(n):\n    for batch in range(n):\n        update(batch)\n\n"
-        "def update(batch):\n    batch.bit_length()\n"
-    )
-    (package / "train.py").write_text(
-        "from .engine import one_epoch\n"
-        "from trainer import engine\n"
-        "def main():\n    for epoch in range(2):\n        one_epoch(3)\n        engine.update(1)\n"
-        "if __name__ == '__main__':\n    main()\n"
-    )
-    run = time_words(tmp_path, ["-m", "trainer.train"])
+    (tmp_path / "trainer").mkdir()
+    for name, text in PACKAGE.items():
+        (tmp_path / "trainer" / name).write_text(text)
+    run = time_lines(tmp_path, "", ("-m", "trainer.train"))
     assert run.script.why() == {
         "main": "training loop",
         "one_epoch": "called by main",
@@ -746,7 +707,7 @@ def test_the_scripts_own_tracer_sees_what_it_sees_plainly(tmp_path: Path) -> Non
     assert run.script.hits("called") == {13: 4}
     [note] = run.notes(Topic.PROBE_UNAVAILABLE)
     assert note["probe"] == "lines"
-    assert _overheads(run) == []
+    assert run.overheads() == []
 
 
 def test_a_tracer_inside_a_decorated_function_is_left_alone(tmp_path: Path) -> None:
@@ -754,21 +715,6 @@ def test_a_tracer_inside_a_decorated_function_is_left_alone(tmp_path: Path) -> N
     run = time_lines(tmp_path, GUARD + inside)
     assert len(run.notes(Topic.PROBE_UNAVAILABLE)) == 1
     assert run.script.hits("main") == {}
-
-
-DECIDES_BY_TRACER = """
-import sys
-workers = 0 if sys.gettrace() else 4
-for epoch in range(2):
-    workers += 0 if sys.gettrace() else 1
-print(workers)
-"""
-
-
-def test_a_script_that_asks_whether_it_is_debugged_gets_the_same_answer(tmp_path: Path) -> None:
-    run = time_lines(tmp_path, DECIDES_BY_TRACER)
-    assert run.stdout == "6\n"
-    assert run.script.hits("<module>")[5] == 2
 
 
 COMPILED = (
@@ -810,8 +756,7 @@ print(graphs)
 
 
 def test_compiled_functions_compile_to_the_same_and_are_called_so(tmp_path: Path) -> None:
-    functions = ["script:named*", "script:main"]
-    run = time_lines(tmp_path, COMPILED, functions=functions)
+    run = time_lines(tmp_path, COMPILED, functions=["script:named*", "script:main"])
     for name in ("named", "named_scripted", "decorated", "decorated_scripted"):
         assert run.script.metadata[name]["kind"] == "compiled"
         assert run.script.hits(name) == {}
@@ -821,108 +766,23 @@ def test_compiled_functions_compile_to_the_same_and_are_called_so(tmp_path: Path
 def test_without_line_profiler_the_script_runs_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     (tmp_path / "place" / "line_profiler.py").write_text("raise ImportError('not here')")
-    (tmp_path / "script.py").write_text("@profile\ndef f(): return 1\nprint(f())\n")
-    path = os.pathsep.join(
-        [hooked_environment(tmp_path / "run")["PYTHONPATH"], str(tmp_path / "place")]
-    )
-    done = run_hooked(
-        ["script.py"],
-        tmp_path,
-        tmp_path / "run",
-        options={"lines": {"functions": []}},
-        env={"PYTHONPATH": path},
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
-    [note] = read_lines(tmp_path / "run").notes(Topic.PROBE_UNAVAILABLE)
+    path = hooked_environment(tmp_path / "run")["PYTHONPATH"]
+    env = {"PYTHONPATH": os.pathsep.join([path, str(tmp_path / "place")])}
+    run = time_lines_alone(tmp_path, "@profile\ndef f(): return 1\nprint(f())\n", env=env)
+    assert run.stdout == "1\n"
+    [note] = run.notes(Topic.PROBE_UNAVAILABLE)
     assert note == {
         "probe": "lines",
         "reason": "the script's Python cannot import line_profiler: not here",
     }
 
 
-def test_a_plain_run_never_imports_line_profiler(tmp_path: Path) -> None:
-    script = (
-        "import sys, torch\n@profile\ndef f(): pass\nf()\nprint('line_profiler' in sys.modules)\n"
-    )
-    (tmp_path / "script.py").write_text(script)
-    done = run_hooked(["script.py"], tmp_path, tmp_path / "run", options={"profile": True})
-    assert (done.stdout, done.stderr) == ("False\n", "")
-
-
 def test_the_text_is_kept_as_it_ran(tmp_path: Path) -> None:
     script = "open(__file__, 'a').write('# changed')\nfor epoch in 'é\u2603':\n    pass\n"
-    (tmp_path / "script.py").write_text(script)
-    done = run_hooked(
-        ["script.py"], tmp_path, tmp_path / "run", options={"lines": {"functions": []}}
-    )
-    assert done.returncode == 0, done.stderr
-    metadata = read_lines(tmp_path / "run").script.metadata["<module>"]
+    run = time_lines_alone(tmp_path, script)
+    metadata = run.script.metadata["<module>"]
     saved = tmp_path / "run" / "sources" / metadata["source"]
     assert (metadata["file"], saved.read_text()) == (str(tmp_path / "script.py"), script)
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     assert stat.S_IMODE(saved.parent.stat().st_mode) == 0o700
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
-
-
-def test_text_in_a_pipe_is_left_to_python(tmp_path: Path) -> None:
-    """A script that can be read only once."""
-    command = f'{sys.executable} <(echo "for epoch in range(2): print(epoch)")'
-    environment = hooked_environment(tmp_path / "run", lines={"functions": [], "only": None})
-    done = subprocess.run(
-        ["bash", "-c", command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("0\n1\n", "")
-
-
-WARNING = """
-import other
-for epoch in range(1):
-    other.f()
-    other.f()
-print("\\d")
-"""
-
-
-def test_what_python_warns_of_is_said_once(tmp_path: Path) -> None:
-    (tmp_path / "other.py").write_text(
-        "import warnings\ntext = '\\d'\ndef f(): warnings.warn('once')\n"
-    )
-    (tmp_path / "script.py").write_text(WARNING)
-    words = ["-Wdefault", "-B", "script.py"]
-    plain = run_plain(words, tmp_path)
-    options = {"lines": {"functions": [], "only": None}}
-    ours = run_hooked(words, tmp_path, tmp_path / "run", options=options)
-    assert (ours.stderr, ours.stdout) == (plain.stderr, plain.stdout)
-    assert plain.stderr.count("invalid escape") == 2
-
-
-def test_a_run_with_its_supervisor(tmp_path: Path) -> None:
-    """Options and manifest, from the command line's side."""
-    (tmp_path / "script.py").write_text("for epoch in range(2):\n    print(epoch)\n")
-    code = (
-        "from pathlib import Path\n"
-        "from trainprof.launch.options import LineOptions, RunOptions\n"
-        "from trainprof.launch.run import run\n"
-        "lines = LineOptions(functions=('script:f',), only='main')\n"
-        "run(RunOptions(('script.py',), output=Path('named'), lines=lines))\n"
-        "run(RunOptions(('script.py',), output=Path('free'), lines=LineOptions()))\n"
-        "run(RunOptions(('script.py',), output=Path('none')))\n"
-    )
-    done = run_plain(["-c", code], tmp_path, env={"PYTHONPATH": str(ROOT)})
-    assert (done.stdout, done.stderr, done.returncode) == ("0\n1\n" * 3, "", 0)
-    asked = {
-        name: json.loads((tmp_path / name / "manifest.json").read_text())["options"]["lines"]
-        for name in ("named", "free", "none")
-    }
-    assert asked == {
-        "named": {"functions": ["script:f"], "only": "main"},
-        "free": {"functions": [], "only": None},
-        "none": None,
-    }
-    assert read_lines(tmp_path / "free").script.hits("<module>") == {1: 3, 2: 2}
-    assert not (tmp_path / "none" / "sources").exists()

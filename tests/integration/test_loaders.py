@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.styles import PREAMBLE, Style, one_after_the_other, prove
+from support.styles import PREAMBLE, Style, prove, styles_in
 
 # What is timed is the loop's own `next`, or where that would change the loop, the fetch in it; the
 # first batch of a pass is apart.
@@ -18,7 +18,6 @@ WAITS = (
 import itertools
 
 WAIT_S = 0.04
-
 
 class Waiting(Dataset):
     def __init__(self, batches=6):
@@ -35,12 +34,10 @@ class Waiting(Dataset):
     def wait(self, index):
         time.sleep(WAIT_S)
 
-
 class Timed(Waiting):
     def wait(self, index):
         with timed("data_wait" if index else "first_batch"):
             time.sleep(WAIT_S)
-
 
 def timed_next(batches):
     iterator = iter(batches)
@@ -55,10 +52,8 @@ def timed_next(batches):
             counts["data_wait"] += 1
         yield batch
 
-
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
 
 def train(x, y):
     optimizer.zero_grad()
@@ -68,35 +63,34 @@ def train(x, y):
 """
 )
 
-WORKERS = """
+LOADERS = """
+# ====
+# ---- workers started by fork | 12 12 2
 if __name__ == "__main__":
-    loader = DataLoader(Waiting(), 4, num_workers=1, multiprocessing_context="{}")
-    for epoch in range({}):
+    loader = DataLoader(Waiting(), 4, num_workers=1, multiprocessing_context="fork")
+    for epoch in range(2):
         for x, y in timed_next(loader):
             train(x, y)
-"""
-# Workers that import torch again are as dear as a script.
-PASSES = {"fork": 2, "spawn": 1, "forkserver": 1}
+# ---- workers started by spawn | 6 6 1
+if __name__ == "__main__":
+    loader = DataLoader(Waiting(), 4, num_workers=1, multiprocessing_context="spawn")
+    for epoch in range(1):
+        for x, y in timed_next(loader):
+            train(x, y)
+# ---- workers started by forkserver | 6 6 1
+if __name__ == "__main__":
+    loader = DataLoader(Waiting(), 4, num_workers=1, multiprocessing_context="forkserver")
+    for epoch in range(1):
+        for x, y in timed_next(loader):
+            train(x, y)
 
-STYLES = {
-    **{
-        f"workers started by {method}": Style(
-            WORKERS.format(method, passes), *(6 * passes, 6 * passes, passes), key="data_wait"
-        )
-        for method, passes in PASSES.items()
-    },
-    "workers that live on": Style(
-        """
+# ====
+# ---- workers that live on | 18 18 3
 loader = DataLoader(Waiting(), 4, num_workers=2, persistent_workers=True)
 for epoch in range(3):
     for x, y in timed_next(loader):
         train(x, y)
-""",
-        *(18, 18, 3),
-        key="data_wait",
-    ),
-    "an IterableDataset split among workers": Style(
-        """
+# ---- an IterableDataset split among workers | 12 12 2
 class Stream(IterableDataset):
     def __iter__(self):
         worker = torch.utils.data.get_worker_info()
@@ -107,12 +101,29 @@ class Stream(IterableDataset):
 for epoch in range(2):
     for x, y in timed_next(DataLoader(Stream(), 4, num_workers=2)):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "a batch sampler of the script's own": Style(
-        """
+
+# ====
+# ---- an IterableDataset, asked by next | 12 12 2
+class Stream(IterableDataset):
+    def __iter__(self):
+        for _ in range(22):
+            time.sleep(0.002)
+            yield torch.randn(8), torch.randn(1)
+
+iterator = None
+for epoch in range(2):
+    iterator = iter(DataLoader(Stream(), batch_size=4))
+    x, y = next(iterator)
+    while True:
+        train(x, y)
+        started = time.perf_counter()
+        try:
+            x, y = next(iterator)
+        except StopIteration:
+            break
+        truth["data_wait"] += time.perf_counter() - started
+        counts["data_wait"] += 1
+# ---- a batch sampler of the script's own | 12 12 2
 class Buckets:
     def __iter__(self):
         for start in range(0, 24, 4):
@@ -121,12 +132,7 @@ class Buckets:
 for epoch in range(2):
     for x, y in timed_next(DataLoader(Waiting(), batch_sampler=Buckets())):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "a collate function of the script's own": Style(
-        """
+# ---- a collate function of the script's own | 12 12 2
 def collate(samples):
     time.sleep(WAIT_S)
     return torch.utils.data.default_collate(samples)
@@ -134,22 +140,12 @@ def collate(samples):
 for epoch in range(2):
     for x, y in timed_next(make_loader(collate_fn=collate)):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "pinned memory, without a device that needs it": Style(
-        """
+# ---- pinned memory, without a device that needs it | 12 12 2
 warnings.simplefilter("ignore")
 for epoch in range(2):
     for x, y in timed_next(DataLoader(Waiting(), 4, pin_memory=True)):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "no batching: batch_size=None": Style(
-        """
+# ---- no batching: batch_size=None | 12 12 2
 class Batches(Waiting):
     def __getitem__(self, index):
         return super().__getitem__(4 * index)
@@ -159,12 +155,7 @@ class Batches(Waiting):
 for epoch in range(2):
     for x, y in timed_next(DataLoader(Batches(), batch_size=None)):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "a subclass of DataLoader": Style(
-        """
+# ---- a subclass of DataLoader | 12 12 2
 class Loader(DataLoader):
     def __init__(self, dataset, **options):
         super().__init__(dataset, batch_size=4, **options)
@@ -177,31 +168,9 @@ class Loader(DataLoader):
 for epoch in range(2):
     for x, y in timed_next(Loader(Waiting())):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "tqdm around a loader": Style(
-        """
-from tqdm import tqdm
-for epoch in range(2):
-    for number, (x, y) in enumerate(tqdm(DataLoader(Timed(), 4), disable=None)):
-        train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "islice of a loader": Style(
-        """
-for epoch in range(3):
-    for x, y in itertools.islice(DataLoader(Timed(9), 4), 4):
-        train(x, y)
-""",
-        *(12, 12, 3),
-        key="data_wait",
-    ),
-    "an endless sampler, one iterator for all epochs": Style(
-        """
+
+# ====
+# ---- an endless sampler, one iterator for all epochs | 12 12 1
 class Repeat:  # timm's
     def __init__(self, sampler):
         self.sampler = sampler
@@ -228,23 +197,24 @@ for epoch in range(2):
         train(x, y)
 truth["data_wait"] += truth["first_batch"] / 2
 counts["data_wait"] += 1
-""",
-        *(12, 12, 1),
-        key="data_wait",
-    ),
-    "itertools.cycle over a loader": Style(
-        """
+# ---- tqdm around a loader | 12 12 2
+from tqdm import tqdm
+for epoch in range(2):
+    for number, (x, y) in enumerate(tqdm(DataLoader(Timed(), 4), disable=None)):
+        train(x, y)
+# ---- islice of a loader | 12 12 3
+for epoch in range(3):
+    for x, y in itertools.islice(DataLoader(Timed(9), 4), 4):
+        train(x, y)
+# ---- itertools.cycle over a loader | 15 6 1 | passes=6/6
+# The loader makes six batches, which are kept and used again: the other steps come after it.
 batches = itertools.cycle(DataLoader(Timed(), 4))
 for step in range(15):
     x, y = next(batches)
     train(x, y)
-""",
-        *(15, 6, 1),  # the loader makes six batches, which are kept and used again
-        key="data_wait",
-        passes=((6, 6),),  # the other steps come after it
-    ),
-    "two loaders, zipped, one of them endless": Style(
-        """
+
+# ====
+# ---- two loaders, zipped, one of them endless | 12 12 2
 def endless(loader):
     while True:
         yield from loader
@@ -255,12 +225,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         (mse(model(x), y) + model(z).abs().mean()).backward()
         optimizer.step()
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "a loader inside a dataset": Style(
-        """
+# ---- a loader inside a dataset | 6 6 1
 class Stored(Dataset):
     def __init__(self):
         self.inner = iter(DataLoader(Timed(), 4))
@@ -271,12 +236,7 @@ class Stored(Dataset):
 
 for x, y in DataLoader(Stored(), batch_size=None):
     train(x, y)
-""",
-        *(6, 6, 1),
-        key="data_wait",
-    ),
-    "a prefetcher that is one batch ahead": Style(
-        """
+# ---- a prefetcher that is one batch ahead | 12 12 2
 class Ahead:
     def __init__(self, loader):
         self.loader = loader
@@ -293,12 +253,9 @@ class Ahead:
 for epoch in range(2):
     for x, y in Ahead(DataLoader(Timed(), 4)):
         train(x, y)
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "a worker that dies, and another try": Style(
-        """
+
+# ====
+# ---- a worker that dies, and another try | 6 6 1 | key=forward
 import multiprocessing, os
 
 has_died = multiprocessing.Value("b", False)
@@ -318,45 +275,9 @@ for attempt in range(2):
             learn(model, optimizer, x, y)
     except RuntimeError as error:
         assert attempt == 0 and "exited unexpectedly" in str(error)
-""",
-        *(6, 6, 1),
-    ),
-}
-
-# In one process; each of the others needs one of its own, for what it times or lacks.
-TOGETHER = (
-    tuple(f"workers started by {method}" for method in PASSES),
-    ("workers that live on", "an IterableDataset split among workers"),
-    (
-        "a batch sampler of the script's own",
-        "a collate function of the script's own",
-        "pinned memory, without a device that needs it",
-        "no batching: batch_size=None",
-        "a subclass of DataLoader",
-    ),
-    (
-        "an endless sampler, one iterator for all epochs",
-        "tqdm around a loader",
-        "islice of a loader",
-        "itertools.cycle over a loader",
-    ),
-    (
-        "two loaders, zipped, one of them endless",
-        "a loader inside a dataset",
-        "a prefetcher that is one batch ahead",
-    ),
-)
-ALONE = tuple((name,) for name in STYLES if not any(name in names for names in TOGETHER))
-CASES = [
-    pytest.param(
-        one_after_the_other(*(STYLES[name] for name in names)),
-        id=" + ".join(names),
-        marks=[pytest.mark.proves("Loaders", name) for name in names],
-    )
-    for names in (*TOGETHER, *ALONE)
-]
+"""
 
 
-@pytest.mark.parametrize("style", CASES)
+@pytest.mark.parametrize("style", styles_in("Loaders", LOADERS, key="data_wait"))
 def test_counts_and_waits(style: Style, tmp_path: Path) -> None:
     prove(style, tmp_path, preamble=WAITS)

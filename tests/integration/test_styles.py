@@ -8,47 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.styles import PREAMBLE, WITH_COMPILER, Style, one_after_the_other, prove
+from support.styles import PREAMBLE, WITH_COMPILER, Style, prove, styles_in
 
 NEED_COMPILER = ("torch.compile", "torch.utils.checkpoint", "torch.func")
 
-STYLES = {
-    "plain loop with evaluation": Style(
-        """
-model, optimizer = fresh()
-train, validation = make_loader(), make_loader(3)
-for epoch in range(2):
-    for x, y in train:
-        learn(model, optimizer, x, y)
-    model.eval()
-    with torch.no_grad(), timed("evaluation"):
-        total = sum(mse(model(x), y).item() for x, y in validation)
-    model.train()
-""",
-        *(12, 12, 2, 6),
-        key="evaluation",
-        roles=("training", "evaluation"),
-        without=(),
-    ),
-    "evaluation inside the epoch, left by break": Style(
-        """
-model, optimizer = fresh()
-train, validation = make_loader(12), make_loader(9)
-for step, (x, y) in enumerate(train):
-    learn(model, optimizer, x, y)
-    if step % 4 == 3:
-        with torch.no_grad():
-            for number, (x, y) in enumerate(validation):
-                mse(model(x), y)
-                if number == 1:
-                    break
-""",
-        *(12, 12, 1, 6),
-        roles=("training", "evaluation"),
-        without=(),
-    ),
-    "accumulation": Style(
-        """
+# Each of the last ones needs a process of its own, for what it times or lacks.
+LOOPS = """
+# ====
+# ---- accumulation | 4 16 2
 model = make_model()
 optimizer = torch.optim.AdamW(model.parameters())
 for epoch in range(2):
@@ -59,11 +26,7 @@ for epoch in range(2):
         if number % 4 == 3:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step(); optimizer.zero_grad()
-""",
-        *(4, 16, 2),
-    ),
-    "GAN": Style(
-        """
+# ---- GAN | 12 12 2
 g, d = make_model(), nn.Linear(1, 1)
 optimizer_g, optimizer_d = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
 for epoch in range(2):
@@ -75,11 +38,71 @@ for epoch in range(2):
         with timed("forward"):
             score = d(fake)
         optimizer_g.zero_grad(); (-score).mean().backward(); optimizer_g.step()
-""",
-        *(12, 12, 2),
-    ),
-    "GradScaler that skips a step": Style(
-        """
+# ---- several losses, each with its backward | 12 12 2
+model, head = make_model(), nn.Linear(1, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+            q = head(p)
+        optimizer.zero_grad()
+        mse(p, y).backward(retain_graph=True)
+        mse(q, y).backward()
+        optimizer.step()
+# ---- gradient penalty: a backward through a backward | 12 12 2
+model, optimizer = fresh()
+for epoch in range(2):
+    for x, y in make_loader():
+        x.requires_grad_()
+        with timed("forward"):
+            p = model(x)
+        (gradient,) = torch.autograd.grad(p.sum(), x, create_graph=True)
+        optimizer.zero_grad()
+        (mse(p, y) + gradient.norm()).backward()
+        optimizer.step()
+# ---- several updates with each batch (PPO) | 36 12 2
+model = make_model()
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    for x, y in make_loader():
+        for _ in range(3):
+            learn(model, optimizer, x, y)
+# ---- two phases with two optimizers | 18 18 3
+model = make_model()
+for phase, epochs in ((torch.optim.SGD, 1), (torch.optim.AdamW, 2)):
+    optimizer = phase(model.parameters(), lr=0.01)
+    for epoch in range(epochs):
+        for x, y in make_loader():
+            learn(model, optimizer, x, y)
+
+# ====
+# ---- LBFGS | 4 4 1
+model = make_model()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+for x, y in make_loader(4):
+    def closure():
+        optimizer.zero_grad()
+        with timed("forward"):
+            p = model(x)
+        loss = mse(p, y)
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+# ---- optimizer in the backward | 12 12 2
+model = make_model()
+optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+for p in model.parameters():
+    def update(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+    p.register_post_accumulate_grad_hook(update)
+for epoch in range(2):
+    for x, y in make_loader():
+        with timed("forward"):
+            p = model(x)
+        mse(p, y).backward()
+# ---- GradScaler that skips a step | 6 6 1
 model, optimizer = fresh()
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 stepped = 0
@@ -93,90 +116,7 @@ for number, (x, y) in enumerate(make_loader()):
     scaler.step(optimizer)
     scaler.update()
 assert stepped == 5, stepped
-""",
-        *(6, 6, 1),
-    ),
-    "no loader": Style(
-        """
-model, optimizer = fresh()
-x, y = torch.randn(4, 8), torch.randn(4, 1)
-for step in range(10):
-    learn(model, optimizer, x, y)
-    if step in (4, 9):
-        model.eval()
-        with torch.no_grad():
-            model(x)
-        model.train()
-""",
-        *(10, 10, 0),
-        roles=(),
-        without=("data_wait", "first_batch"),
-    ),
-    "LBFGS": Style(
-        """
-model = make_model()
-optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
-for x, y in make_loader(4):
-    def closure():
-        optimizer.zero_grad()
-        with timed("forward"):
-            p = model(x)
-        loss = mse(p, y)
-        loss.backward()
-        return loss
-    optimizer.step(closure)
-""",
-        *(4, 4, 1),
-    ),
-    "optimizer in the backward": Style(
-        """
-model = make_model()
-optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
-for p in model.parameters():
-    def update(p):
-        optimizers[p].step()
-        optimizers[p].zero_grad()
-    p.register_post_accumulate_grad_hook(update)
-for epoch in range(2):
-    for x, y in make_loader():
-        with timed("forward"):
-            p = model(x)
-        mse(p, y).backward()
-""",
-        *(12, 12, 2),
-    ),
-    "activation checkpointing": Style(
-        """
-from torch.utils.checkpoint import checkpoint
-
-class Inner(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = make_model()
-    def forward(self, x):
-        with timed(phase):
-            return self.layer(x)
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = Inner(), nn.Linear(1, 1)
-    def forward(self, x):
-        return self.head(checkpoint(self.inner, x, use_reentrant=False))
-
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for x, y in make_loader():
-    phase = "inside"
-    with timed("forward"):
-        p = model(x)
-    phase = "recompute"
-    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-""",
-        *(6, 6, 1),
-    ),
-    "sharpness-aware: two passes for each update": Style(
-        """
+# ---- sharpness-aware: two passes for each update | 12 12 2
 class SAM(torch.optim.Optimizer):
     def __init__(self, params, base, rho=0.05, **options):
         super().__init__(params, dict(rho=rho, **options))
@@ -211,11 +151,7 @@ for epoch in range(2):
             p = model(x)
         mse(p, y).backward()
         optimizer.second_step()
-""",
-        *(12, 12, 2),
-    ),
-    "a wrapper around an optimizer (Lookahead)": Style(
-        """
+# ---- a wrapper around an optimizer (Lookahead) | 12 12 2
 class Lookahead(torch.optim.Optimizer):
     def __init__(self, base, k=3, alpha=0.5):
         self.base, self.k, self.alpha, self.number = base, k, alpha, 0
@@ -237,32 +173,19 @@ optimizer = Lookahead(torch.optim.Adam(model.parameters()))
 for epoch in range(2):
     for x, y in make_loader():
         learn(model, optimizer, x, y)
-""",
-        *(12, 12, 2),
-    ),
-    "an exponential average of the weights, evaluated": Style(
-        """
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-model = make_model()
-average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader, validation = make_loader(), make_loader(3)
+# ====
+# ---- plain loop with evaluation | 12 12 2 6 | key=evaluation roles=training,evaluation without=
+model, optimizer = fresh()
+train, validation = make_loader(), make_loader(3)
 for epoch in range(2):
-    for x, y in loader:
+    for x, y in train:
         learn(model, optimizer, x, y)
-        average.update_parameters(model)
+    model.eval()
     with torch.no_grad(), timed("evaluation"):
-        for x, y in validation:
-            mse(average(x), y)
-""",
-        *(12, 12, 2, 6),
-        key="evaluation",
-        roles=("training", "evaluation"),
-        without=(),
-    ),
-    "stochastic weight averaging, with batch norms computed at the end": Style(
-        """
+        total = sum(mse(model(x), y).item() for x, y in validation)
+    model.train()
+# ---- stochastic weight averaging, and its batch norms | 18 18 3 6 | key=evaluation without=
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 
 model = nn.Sequential(make_model(), nn.BatchNorm1d(1))
@@ -277,13 +200,67 @@ for epoch in range(3):
     scheduler.step()
 with timed("evaluation"):
     update_bn(loader, average)
-""",
-        *(18, 18, 3, 6),
-        key="evaluation",
-        without=(),
-    ),
-    "functional training with torch.func": Style(
-        """
+
+# ====
+# ---- no loader | 10 10 0 | roles= without=data_wait,first_batch
+model, optimizer = fresh()
+x, y = torch.randn(4, 8), torch.randn(4, 1)
+for step in range(10):
+    learn(model, optimizer, x, y)
+    if step in (4, 9):
+        model.eval()
+        with torch.no_grad():
+            model(x)
+        model.train()
+# ---- rollouts of reinforcement learning | 24 24 0 | roles= without=data_wait,first_batch
+model = make_model(0.001)
+optimizer = torch.optim.Adam(model.parameters())
+for update in range(12):
+    state, seen = torch.zeros(1, 8), []
+    for move in range(5):
+        with torch.no_grad(), timed("forward"):
+            p = model(state)
+        seen.append((state, p))
+        state = torch.tanh(state + 0.1)
+    states = torch.cat([s for s, _ in seen])
+    for repeat in range(2):
+        with timed("forward"):
+            p = model(states)
+        loss = mse(p, torch.ones_like(p))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+
+# ====
+# ---- a peek, statistics, a teacher, and the accuracy on the training set | 12 12 2 12 | without=
+model, teacher = make_model(), make_model()
+teacher.eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = make_loader()
+x, y = next(iter(loader))
+mean = sum(x.mean() for x, _ in loader) / 6
+for epoch in range(2):
+    for x, y in loader:
+        with torch.no_grad(), timed("forward"):
+            goal = teacher(x)
+        with timed("forward"):
+            p = model(x)
+        optimizer.zero_grad(); mse(p, goal).backward(); optimizer.step()
+    with torch.no_grad():
+        for x, y in loader:
+            model(x)
+# ---- evaluation inside the epoch, left by break | 12 12 1 6 | roles=training,evaluation without=
+model, optimizer = fresh()
+train, validation = make_loader(12), make_loader(9)
+for step, (x, y) in enumerate(train):
+    learn(model, optimizer, x, y)
+    if step % 4 == 3:
+        with torch.no_grad():
+            for number, (x, y) in enumerate(validation):
+                mse(model(x), y)
+                if number == 1:
+                    break
+
+# ====
+# ---- functional training with torch.func | 12 12 2 | source=backward
 from torch.func import functional_call, grad_and_value
 
 model = make_model()
@@ -298,12 +275,7 @@ for epoch in range(2):
     for x, y in make_loader():
         gradients, loss = grad_and_value(loss_of)(parameters, x, y)
         parameters = {n: p - 0.01 * gradients[n] for n, p in parameters.items()}
-""",
-        *(12, 12, 2),
-        source="backward",
-    ),
-    "an optimizer of the script's own class": Style(
-        """
+# ---- an optimizer of the script's own class | 12 12 2 | source=backward
 class Descent:
     def __init__(self, parameters, lr):
         self.parameters, self.lr = list(parameters), lr
@@ -320,12 +292,37 @@ optimizer = Descent(model.parameters(), 0.01)
 for epoch in range(2):
     for x, y in make_loader():
         learn(model, optimizer, x, y)
-""",
-        *(12, 12, 2),
-        source="backward",
-    ),
-    "a heir of torch's Optimizer": Style(
-        """
+
+# ====
+# ---- activation checkpointing | 6 6 1
+from torch.utils.checkpoint import checkpoint
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = make_model()
+    def forward(self, x):
+        with timed(phase):
+            return self.layer(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = Inner(), nn.Linear(1, 1)
+    def forward(self, x):
+        return self.head(checkpoint(self.inner, x, use_reentrant=False))
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in make_loader():
+    phase = "inside"
+    with timed("forward"):
+        p = model(x)
+    phase = "recompute"
+    optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
+
+# ====
+# ---- a subclass of torch's Optimizer | 12 12 2 | key=optimizer
 class Signs(torch.optim.Optimizer):
     def __init__(self, parameters, lr):
         super().__init__(parameters, {"lr": lr})
@@ -343,26 +340,9 @@ for epoch in range(2):
     for x, y in make_loader():
         p = model(x)
         optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-""",
-        *(12, 12, 2),
-        key="optimizer",
-    ),
-    "gradients clipped": Style(
-        """
-model, optimizer = fresh()
-for epoch in range(2):
-    for x, y in make_loader():
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        nn.utils.clip_grad_value_(model.parameters(), 0.1)
-        optimizer.step()
-""",
-        *(12, 12, 2),
-    ),
-    "parts of a model compiled": Style(
-        """
+
+# ====
+# ---- parts of a model compiled | 12 12 2 | key=loss without=evaluation,recompute
 class SlowLoss(nn.MSELoss):
     def forward(self, p, y):
         time.sleep(0.004)
@@ -378,69 +358,9 @@ for epoch in range(2):
         with timed("loss"):
             loss = criterion(p, y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
-""",
-        *(12, 12, 2),
-        key="loss",
-        without=("evaluation", "recompute"),
-    ),
-    "a schedule that reads the loss": Style(
-        """
-model, optimizer = fresh()
-schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-for epoch in range(3):
-    for x, y in make_loader():
-        with timed("forward"):
-            p = model(x)
-        loss = mse(p, y)
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-    schedule.step(loss)
-""",
-        *(18, 18, 3),
-    ),
-    "gradient penalty: a backward through a backward": Style(
-        """
-model, optimizer = fresh()
-for epoch in range(2):
-    for x, y in make_loader():
-        x.requires_grad_()
-        with timed("forward"):
-            p = model(x)
-        (gradient,) = torch.autograd.grad(p.sum(), x, create_graph=True)
-        optimizer.zero_grad()
-        (mse(p, y) + gradient.norm()).backward()
-        optimizer.step()
-""",
-        *(12, 12, 2),
-    ),
-    "several updates with each batch (PPO)": Style(
-        """
-model = make_model()
-optimizer = torch.optim.Adam(model.parameters())
-for epoch in range(2):
-    for x, y in make_loader():
-        for _ in range(3):
-            learn(model, optimizer, x, y)
-""",
-        *(36, 12, 2),
-    ),
-    "several losses, each with its backward": Style(
-        """
-model, head = make_model(), nn.Linear(1, 1)
-optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
-for epoch in range(2):
-    for x, y in make_loader():
-        with timed("forward"):
-            p = model(x)
-            q = head(p)
-        optimizer.zero_grad()
-        mse(p, y).backward(retain_graph=True)
-        mse(q, y).backward()
-        optimizer.step()
-""",
-        *(12, 12, 2),
-    ),
-    "a whole step compiled": Style(
-        """
+
+# ====
+# ---- a whole step compiled | 12 12 2 | key=
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -455,13 +375,9 @@ with warnings.catch_warnings():
     for epoch in range(2):
         for x, y in make_loader():
             step(x, y)
-""",
-        *(12, 12, 2),
-        key=None,
-        source="optimizer",
-    ),
-    "parameters updated by hand": Style(
-        """
+
+# ====
+# ---- parameters updated by hand | 12 12 2 | key=loss source=backward
 w = torch.zeros(8, 1, requires_grad=True)
 for epoch in range(2):
     for x, y in make_loader():
@@ -470,41 +386,9 @@ for epoch in range(2):
         (gradient,) = torch.autograd.grad(loss, w)
         with torch.no_grad():
             w -= 0.01 * gradient
-""",
-        *(12, 12, 2),
-        key="loss",
-        source="backward",
-    ),
-    "IterableDataset": Style(
-        """
-class Stream(IterableDataset):
-    def __iter__(self):
-        for _ in range(22):
-            time.sleep(0.002)
-            yield torch.randn(8), torch.randn(1)
 
-model = make_model(0)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-iterator = None
-for epoch in range(2):
-    iterator = iter(DataLoader(Stream(), batch_size=4))
-    x, y = next(iterator)
-    while True:
-        p = model(x)
-        optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
-        started = time.perf_counter()
-        try:
-            x, y = next(iterator)
-        except StopIteration:
-            break
-        truth["data_wait"] += time.perf_counter() - started
-        counts["data_wait"] += 1
-""",
-        *(12, 12, 2),
-        key="data_wait",
-    ),
-    "next(iter(loader)) each step": Style(
-        """
+# ====
+# ---- next(iter(loader)) each step | 12 12 12 2 | roles=training,evaluation without=data_wait
 model, optimizer = fresh()
 loader, validation = make_loader(5, shuffle=True), make_loader(2)
 for step in range(12):
@@ -514,13 +398,9 @@ for step in range(12):
         with torch.no_grad():
             x, y = next(iter(validation))
             model(x)
-""",
-        *(12, 12, 12, 2),
-        roles=("training", "evaluation"),
-        without=("data_wait",),
-    ),
-    "a loader in a prefetch thread": Style(
-        """
+
+# ====
+# ---- a loader in a prefetch thread | 12 12 2 | without=evaluation,data_wait,first_batch
 import queue, threading
 
 def prefetched(loader):
@@ -540,98 +420,17 @@ loader = make_loader()
 for epoch in range(2):
     for x, y in prefetched(loader):
         learn(model, optimizer, x, y)
-""",
-        *(12, 12, 2),
-        without=("evaluation", "data_wait", "first_batch"),
-    ),
-    "two phases with two optimizers": Style(
-        """
-model = make_model()
-for phase, epochs in ((torch.optim.SGD, 1), (torch.optim.AdamW, 2)):
-    optimizer = phase(model.parameters(), lr=0.01)
-    for epoch in range(epochs):
-        for x, y in make_loader():
-            learn(model, optimizer, x, y)
-""",
-        *(18, 18, 3),
-    ),
-    "a peek, statistics, a teacher, and the accuracy on the training set": Style(
-        """
-model, teacher = make_model(), make_model()
-teacher.eval()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = make_loader()
-x, y = next(iter(loader))
-mean = sum(x.mean() for x, _ in loader) / 6
-for epoch in range(2):
-    for x, y in loader:
-        with torch.no_grad(), timed("forward"):
-            goal = teacher(x)
-        with timed("forward"):
-            p = model(x)
-        optimizer.zero_grad(); mse(p, goal).backward(); optimizer.step()
-    with torch.no_grad():
-        for x, y in loader:
-            model(x)
-""",
-        *(12, 12, 2, 12),
-        without=(),
-    ),
-    "inference alone": Style(
-        """
+
+# ====
+# ---- inference alone | 0 0 0 12 | key=evaluation source=none roles=evaluation without=forward
 model = make_model(0.02).eval()  # timed once, with what our log costs at its first loader
 with torch.no_grad(), timed("evaluation"):
     for x, y in make_loader(12):
         model(x)
-""",
-        *(0, 0, 0, 12),
-        key="evaluation",
-        source="none",
-        roles=("evaluation",),
-        without=("forward",),
-    ),
-}
-
-# In one process; each of the others needs one of its own, for what it times or lacks.
-TOGETHER = (
-    (
-        "accumulation",
-        "GAN",
-        "several losses, each with its backward",
-        "gradient penalty: a backward through a backward",
-        "several updates with each batch (PPO)",
-    ),
-    (
-        "LBFGS",
-        "optimizer in the backward",
-        "GradScaler that skips a step",
-        "sharpness-aware: two passes for each update",
-        "a wrapper around an optimizer (Lookahead)",
-    ),
-    (
-        "gradients clipped",
-        "a schedule that reads the loss",
-        "two phases with two optimizers",
-    ),
-    (
-        "plain loop with evaluation",
-        "an exponential average of the weights, evaluated",
-        "stochastic weight averaging, with batch norms computed at the end",
-    ),
-    ("functional training with torch.func", "an optimizer of the script's own class"),
-)
-ALONE = tuple((name,) for name in STYLES if not any(name in names for names in TOGETHER))
-CASES = [
-    pytest.param(
-        one_after_the_other(*(STYLES[name] for name in names)),
-        id=" + ".join(names),
-        marks=[pytest.mark.proves("Updates and loops", name) for name in names],
-    )
-    for names in (*TOGETHER, *ALONE)
-]
+"""
 
 
-@pytest.mark.parametrize("style", CASES)
+@pytest.mark.parametrize("style", styles_in("Updates and loops", LOOPS))
 def test_counts_and_a_planted_cost(style: Style, tmp_path: Path) -> None:
     needs_compiler = any(name in style.script for name in NEED_COMPILER)
     prove(style, tmp_path, preamble=WITH_COMPILER if needs_compiler else PREAMBLE)

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 truth, counts = Counter(), Counter()
 collected = [0.0]  # seconds in the garbage collector, which the ledger holds apart in training
 
-
 def on_collection(phase, info):
     collected[0] += time.perf_counter() * (1 if phase == "stop" else -1)
 
-
 gc.callbacks.append(on_collection)
-
 
 class timed:
     def __init__(self, name):
@@ -77,7 +74,6 @@ class timed:
         truth[self.name] += time.perf_counter() - self.apart[0] - self.started
         counts[self.name] += 1
 
-
 class Slow(nn.Module):  # sleeps in its forward
     def __init__(self, s):
         super().__init__()
@@ -87,30 +83,24 @@ class Slow(nn.Module):  # sleeps in its forward
         time.sleep(self.s)
         return x
 
-
 def make_model(s=0.004):
     return nn.Sequential(nn.Linear(8, 8), Slow(s), nn.Linear(8, 1))
-
 
 def make_loader(batches=6, **options):
     return DataLoader(TensorDataset(torch.randn(4 * batches, 8), torch.randn(4 * batches, 1)),
                       batch_size=4, **options)
 
-
 def fresh():
     model = make_model()
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
-
 
 def learn(model, optimizer, x, y):
     with timed("forward"):
         p = model(x)
     optimizer.zero_grad(); mse(p, y).backward(); optimizer.step()
 
-
 def tell():
     print(json.dumps({"seconds": truth, "counts": counts}))
-
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -126,8 +116,6 @@ class Style:
     """A script and what is true of it.
 
     Attributes:
-        script: Comes after PREAMBLE.
-        steps, iterations, epochs, evaluated: Counts.
         key: Of the ledger, whose seconds are those of the same name in the script's truth; None:
             nothing is timed.
         source: Of the steps.
@@ -179,6 +167,36 @@ def one_after_the_other(*styles: Style) -> Style:
         roles=tuple(dict.fromkeys(role for style in styles for role in style.roles)),
         passes=tuple(epoch for style in styles for epoch in style.each_pass()),
     )
+
+
+def styles_in(section: str, text: str, **usual: Any) -> list[Any]:
+    """Returns a test's parameters: the styles of a text, those of one process made one.
+
+    A line `# ====` begins a process, and `# ---- NAME | COUNTS | FIELDS` a style: its counts in the
+    order of `Style`, and others of its fields: `key=evaluation roles=training,evaluation`.
+    """
+    parameters = []
+    for process in text.split("# ====\n")[1:]:
+        styles = dict(_named_style(part, usual) for part in process.split("# ---- ")[1:])
+        marks = [pytest.mark.proves(section, name) for name in styles]
+        style = one_after_the_other(*styles.values())
+        parameters.append(pytest.param(style, id=" + ".join(styles), marks=marks))
+    return parameters
+
+
+def _named_style(text: str, usual: Mapping[str, Any]) -> tuple[str, Style]:
+    header, script = text.split("\n", 1)
+    name, counts, *written = header.split(" | ")
+    fields: dict[str, Any] = dict(usual)
+    for field_name, _, value in (word.partition("=") for word in " ".join(written).split()):
+        values = tuple(value.split(",")) if value else ()
+        if field_name in ("key", "source"):
+            fields[field_name] = value or None
+        elif field_name == "passes":
+            fields[field_name] = tuple(tuple(map(int, epoch.split("/"))) for epoch in values)
+        else:
+            fields[field_name] = values
+    return name, Style(script, *map(int, counts.split()), **fields)
 
 
 def prove(style: Style, tmp_path: Path, *, preamble: str = PREAMBLE) -> dict[str, Any]:

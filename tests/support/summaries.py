@@ -28,7 +28,7 @@ from trainprof.analysis.summary.run import (
     Verdict,
 )
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.catalogue import RULES, with_traits
+from trainprof.findings.catalogue import RULES, rule_named
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -231,7 +231,9 @@ def finding(**changes: Any) -> Finding:
         of_steps=True,
         is_tried_by_tune=True,
     )
-    return with_traits(replace(plain, **changes))
+    finding = replace(plain, **changes)
+    rule = rule_named(finding.id)
+    return finding if rule is None else replace(finding, traits=rule.traits)
 
 
 def epoch(index: int, seconds: float, data_wait_s: float, **changes: Any) -> Epoch:

@@ -22,7 +22,7 @@ from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.report.text.gain_words import speedup_words, whole_of
+from trainprof.report.page.findings import speedup_words, whole_of
 from trainprof.report.text.safe_text import one_line
 
 _LARGEST_SOURCE_BYTES: Final = 1 << 22

@@ -15,7 +15,6 @@ from typing import Any, Final
 from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import ComparedRun
-from trainprof.compare.stream_batches import are_as_many, are_other_sizes, exceed
 
 # Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
 WORK: Final = "work"  # a step is another amount of work
@@ -39,6 +38,15 @@ _SAME_SAMPLES: Final = 0.02
 # Of a training set that lies in memory nothing like this is read.
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
+# Mean sizes that differ by more than this share are other sizes.
+_OTHER_SIZE: Final = 0.1
+# And by this many standard errors: chance does that in one of a hundred cases.
+_CERTAIN: Final = 2.6
+# Last batches that are not full make no more of a difference.
+_SAME_EPOCH: Final = 0.02
+# Beyond a last batch of each worker, epochs of a stream differ by less where files or samples are
+# shared unevenly. Workers that each yield all of it make an epoch at least twice as long.
+_OTHER_EPOCH: Final = 0.1
 _FILES_NAMED: Final = 3
 # By the manifest's sections: settings that the command names, and what may be imported.
 _FILES: Final = (("settings", SETTING, ""), ("sources", REMARK, " beside the script"))
@@ -310,11 +318,11 @@ def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
     if in_base is None or in_other is None:
         return None
     means, errors = zip(in_base, in_other, strict=True)
-    if not are_other_sizes(means, errors):
+    if not _are_other_sizes(means, errors):
         return None
     passes = [[_ended(run) for run in side] for side in (base, other)]
     if all(ended for side in passes for ended in side):
-        return None if are_as_many(*passes) else means
+        return None if _are_as_many(*passes) else means
     has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
     return None if has_size else means
 
@@ -328,10 +336,36 @@ def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
     if not all(ended) or workers[0] == workers[1]:
         return None
     most = max(workers[0] | workers[1])
-    if not exceed(ended[0], ended[1], most) and not exceed(ended[1], ended[0], most):
+    if not _exceed(ended[0], ended[1], most) and not _exceed(ended[1], ended[0], most):
         return None
     means = [fmean(map(fmean, side)) for side in ended]
     return means[0], means[1]
+
+
+def _are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
+    """Whether batches are of another size, and not by chance."""
+    apart = abs(means[0] - means[1])
+    is_chance = apart <= _CERTAIN * math.hypot(*errors)
+    return not is_chance and apart > _OTHER_SIZE * max(means)
+
+
+def _are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    """Whether the epochs that all runs ended, one at least, have as many batches on both sides."""
+    common = min(map(len, (*base, *other)))
+    means = [fmean(fmean(batches[:common]) for batches in side) for side in (base, other)]
+    return max(means) <= (1 + _SAME_EPOCH) * min(means)
+
+
+def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
+    """Whether all epochs have more batches than usual, by more than `workers` sharing explains."""
+    long = [epochs for epochs in long if epochs]
+    if not long or not usual:
+        return False
+    return all(
+        min(epochs[k] for epochs in long)
+        > (1 + _OTHER_EPOCH) * max(epochs[k] for epochs in usual) + workers
+        for k in range(min(map(len, (*long, *usual))))
+    )
 
 
 def _ended(run: ComparedRun) -> list[int]:

@@ -14,6 +14,9 @@ from trainprof.report.page.findings import (
     beside_findings,
     next_commands,
     nothing_words,
+    speedup_words,
+    together_words,
+    whole_of,
 )
 from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
 from trainprof.report.page.memory import memory_sentences, ran_out
@@ -33,26 +36,23 @@ from trainprof.report.text.ending import (
     progress,
     standstill,
 )
-from trainprof.report.text.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.text.layout import Column, Page
 from trainprof.report.text.ledger import ledger_table
-from trainprof.report.text.loader_tables import (
-    LEGEND,
-    batch_groups,
-    distributions,
-    facts,
-    making,
-    slow_sample_columns,
-    totals,
-    worker_columns,
-)
 from trainprof.report.text.loader_words import (
+    LEGEND,
     UNKNOWN_LIMIT,
+    batch_groups,
+    configuration,
+    distributions,
     faults,
     limit_words,
     makers,
+    making,
     needs_words,
+    slow_sample_columns,
+    totals,
     warnings,
+    worker_columns,
 )
 from trainprof.report.text.safe_text import one_line, with_safe_text
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds, share_of
@@ -145,7 +145,7 @@ def render_loader(summary: RunSummary, index: int) -> str:
     fetch, workers = loader.fetch, worker_columns(loader)
     groups = [
         [] if loader.bound else [f"what bounds it is {UNKNOWN_LIMIT}"],
-        facts(loader),
+        configuration(loader),
         totals(loader),
         making(fetch) if fetch else [],
     ]

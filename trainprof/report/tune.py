@@ -126,13 +126,12 @@ def _is_forecast_met(row: TrialSummary) -> bool:
 def _forecasts_words(rows: Sequence[TrialSummary]) -> list[str]:
     """Says how often forecasts were right, and what the marks in the rows mean."""
     held = [row.held for row in rows if _is_forecast_met(row)]
-    if not held:
-        return []
-    return [
+    words = (
         f"{held.count(True)} right ({_MARKS[True]}: measured wholly inside), "
         f"{held.count(False)} wrong ({_MARKS[False]}: wholly outside), "
         f"{held.count(None)} not told ({_MARKS[None]}: neither)"
-    ]
+    )
+    return [words] if held else []
 
 
 def _what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:

@@ -50,12 +50,9 @@ class HostReader:
         sample.update(memory(self._read("meminfo")))
         sample.update(disk(self._read("diskstats")))
         sample.update(network(self._read("net/dev")))
-        load = [float(word) for word in self._read("loadavg").split()[:3]]
-        if load:
-            sample["load"] = load
-        pressure = self._pressure()
-        if pressure:
-            sample["pressure"] = pressure
+        stalls = {name: stall(read_bytes(x) or b"") for name, x in self._pressure_files.items()}
+        if any(stalls.values()):
+            sample["pressure"] = {name: stalled for name, stalled in stalls.items() if stalled}
         sample.update(shared_memory(self._shared_memory))
         if self._throttle_file is not None:
             sample.update(throttled(read_bytes(self._throttle_file) or b""))
@@ -63,11 +60,6 @@ class HostReader:
             sample.update(clock_rate(self._read("cpuinfo")))
         self._taken += 1
         return sample
-
-    def _pressure(self) -> Sample:
-        files = self._pressure_files.items()
-        stalls = {name: stall(read_bytes(file) or b"") for name, file in files}
-        return {name: stalled for name, stalled in stalls.items() if stalled}
 
     def _read(self, name: str) -> bytes:
         return read_bytes(f"{self._proc}/{name}") or b""
@@ -155,10 +147,8 @@ def disk(diskstats: bytes) -> Sample:
     whole = [sectors[name] for name in sectors if _is_whole_disk(name, sectors)]
     if not whole:
         return {}
-    return {
-        "disk_read_bytes": sum(read for read, _ in whole) * SECTOR_BYTES,
-        "disk_write_bytes": sum(written for _, written in whole) * SECTOR_BYTES,
-    }
+    read, written = (sum(counts) * SECTOR_BYTES for counts in zip(*whole, strict=True))
+    return {"disk_read_bytes": read, "disk_write_bytes": written}
 
 
 def _is_whole_disk(name: str, listed: dict[str, tuple[int, int]]) -> bool:
@@ -184,10 +174,8 @@ def network(net_dev: bytes) -> Sample:
     own = [counts[name] for name in counts if _is_own_traffic(name, counts)]
     if not own:
         return {}
-    return {
-        "network_received_bytes": sum(received for received, _ in own),
-        "network_sent_bytes": sum(sent for _, sent in own),
-    }
+    received, sent = map(sum, zip(*own, strict=True))
+    return {"network_received_bytes": received, "network_sent_bytes": sent}
 
 
 def _is_own_traffic(name: str, listed: dict[str, Any]) -> bool:

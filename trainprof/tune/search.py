@@ -30,7 +30,7 @@ from trainprof.analysis.summary.tune import (
     TOO_FEW_STEPS,
 )
 from trainprof.record.errors import TrainprofError
-from trainprof.tune.candidate import Candidate, Interval, learned, together
+from trainprof.tune.candidate import Candidate, learned, together
 from trainprof.tune.candidates import Plan
 from trainprof.tune.choice import (
     best,
@@ -373,7 +373,10 @@ class Search:
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
-        self.known.predicted[candidate.name] = self._forecast(candidate)
+        tried = self.known.plan.candidates if self.known.plan is not None else ()
+        self.known.predicted[candidate.name] = learned(
+            candidate, tried, lambda other: self.known.speedup(other.trial())
+        )
         self.known.cautions[candidate.name] = candidate.cautions
         self._measure_warm(candidate.trial())
 
@@ -382,10 +385,6 @@ class Search:
         if measured.is_ok and measured.directory in cold_runs(self.known.runs):
             # What it read from disk other trials had in memory, and it has by now.
             self._measure(trial)
-
-    def _forecast(self, candidate: Candidate) -> Interval | None:
-        tried = self.known.plan.candidates if self.known.plan is not None else ()
-        return learned(candidate, tried, lambda other: self.known.speedup(other.trial()))
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
@@ -457,6 +456,7 @@ class Search:
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
         plan = self.known.plan
+        steps = max((run.steps for run in self.known.runs if run.trial.data == "real"), default=0)
         expected = self.known.predicted.get(trial.name)
         if trial.name == CEILING and plan is not None:
             expected = plan.ceiling
@@ -469,12 +469,11 @@ class Search:
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
             times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
-            alone=0 if plan is None else max(self._batches_read(plan), plan.fewest_alone),
+            # As many as training has read.
+            alone=0
+            if plan is None
+            else max(math.ceil(steps / plan.steps_per_batch), plan.fewest_alone),
         )
-
-    def _batches_read(self, plan: Plan) -> int:
-        steps = max((run.steps for run in self.known.runs if run.trial.data == "real"), default=0)
-        return math.ceil(steps / plan.steps_per_batch)
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)

@@ -32,6 +32,16 @@ def in_empty_directory(tmp_path, monkeypatch):
         (["run", "--max-time", "0", "x.py"], 125, "'--max-time': 0 is not at least 0.001 s"),
         (["run", "-o"], 125, "-o"),
         (["run", "--frobnicate", "x.py"], 125, "No such option"),
+        (["lines"], 125, "no script given"),
+        (["lines", "--", "latest"], 127, "no such script: latest"),
+        (["lines", "-u", "fortnight", "x.py"], 125, "'fortnight' is no unit"),
+        (["lines", "-u", "nan", "x.py"], 125, "'nan' is no unit"),
+        (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is none of workers, main"),
+        (["lines", "latest"], 2, "no run at latest"),
+        (["lines", "bare"], 2, "bare has no line times"),
+        (["lines", "bare", "--top", "many"], 2, "'many' is not a whole number"),
+        (["lines", "bare", "more"], 2, "unexpected extra argument"),
+        (["lines", "-f", "x:y", "bare"], 2, "No such option: -f"),
         (["report"], 2, "RUN"),
         (["report", "nowhere"], 2, "no run at nowhere"),
         (["report", ""], 2, "no run named"),
@@ -44,6 +54,8 @@ def in_empty_directory(tmp_path, monkeypatch):
     ],
 )
 def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
+    Path("bare").mkdir()
+    Path("bare/manifest.json").write_text('{"schema_version": 1}')
     assert run_command(arguments) == status
     out, err = capsys.readouterr()
     assert out == ""
@@ -51,7 +63,7 @@ def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
     assert message.startswith("trainprof: ")
     assert part in message
     assert hint.startswith("hint: ")
-    if "see trainprof" in hint and arguments[0] in ("run", "report"):
+    if "see trainprof" in hint and arguments[0] in ("run", "lines", "report"):
         assert hint == f"hint: see trainprof {arguments[0]} --help"
     assert not Path("trainprof-runs").exists()
 
@@ -97,8 +109,6 @@ print([name for name in {HEAVY} if name in sys.modules])
 def test_a_pipe_that_closes_early_is_no_traceback():
     command = [sys.executable, "-m", "trainprof", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
 

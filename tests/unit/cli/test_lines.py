@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from trainprof.cli.app import app, options_with_value, run_command, script_word
+from trainprof.cli.app import app, options_with_value, script_word
 from trainprof.cli.lines import names_saved_run
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -70,27 +70,3 @@ def test_lines_takes_all_that_run_does():
 
     # It finds nothing, and never makes a device wait.
     assert names("run") - {"--lines", "--rule"} <= names("lines") | {"script"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "part"),
-    [
-        (["lines"], 125, "no script given"),
-        (["lines", "--", "latest"], 127, "no such script: latest"),
-        (["lines", "-u", "fortnight", "x.py"], 125, "'fortnight' is no unit"),
-        (["lines", "-u", "nan", "x.py"], 125, "'nan' is no unit"),
-        (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is none of workers, main"),
-        (["lines", "latest"], 2, "no run at latest"),
-        (["lines", "bare"], 2, "bare has no line times"),
-        (["lines", "bare", "--top", "many"], 2, "'many' is not a whole number"),
-        (["lines", "bare", "more"], 2, "unexpected extra argument"),
-        (["lines", "-f", "x:y", "bare"], 2, "No such option: -f"),
-    ],
-)
-def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
-    saved_run("bare")
-    assert run_command(arguments) == status
-    message, hint = capsys.readouterr().err.splitlines()
-    assert part in message
-    if "see trainprof" in hint:
-        assert hint == "hint: see trainprof lines --help"

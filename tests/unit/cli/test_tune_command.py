@@ -48,21 +48,18 @@ def change_runs(monkeypatch, change):
     monkeypatch.setattr(session, "ScriptRunner", Changed)
 
 
-def test_what_is_faster_is_recommended_on_stdout(planted, capsys):
+def test_what_is_faster_is_recommended_on_stdout_and_in_json_as_promised(planted, capsys):
     assert run_command(["tune", "-o", "t", "train.py", "--epochs", "3"]) == 0
     shown = capsys.readouterr()
     assert "trial 4 of about " in shown.err
     assert run_command(["report", "t"]) == 0
     assert capsys.readouterr().out == shown.out
-
-
-def test_the_json_is_the_contracts(planted, capsys):
-    summary = json_of(capsys, "-o", "t", "train.py")
+    summary = json_of(capsys, "-o", "u", "train.py")
     names = [trial["name"] for trial in summary["trials"]]
     assert names[:3] == ["baseline", "ceiling", "loader_alone"]
     assert set(summary["trials"][1]["speedup"]) == {"low", "mid", "high"}
     assert summary["recommended"]["overrides"] == {"num_workers": 2}
-    assert summary == json.loads(Path("t/summary.json").read_text())
+    assert summary == json.loads(Path("u/summary.json").read_text())
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -274,19 +271,26 @@ def refusal(capsys, *words):
 
 
 @pytest.mark.parametrize(
-    "words", [["train.py", "--lr", "2"], ["./train.py", "--lr", "1"], ["-m", "train", "--lr", "1"]]
+    ("first", "how", "words", "said"),
+    [
+        *(
+            ("train.py --lr 1", {}, words, f"the command was train.py --lr 1 and is {words}:")
+            for words in ("train.py --lr 2", "./train.py --lr 1", "-m train --lr 1")
+        ),
+        ("--lr 1", {"module": "train"}, "train.py --lr 1", "was -m train --lr 1"),
+        ("train.py", {}, "--unsandboxed train.py", "--unsandboxed was not given"),
+        ("train.py", {"is_sandboxed": False}, "train.py", "--unsandboxed was given"),
+    ],
 )
-def test_another_command_is_refused_with_the_one_that_was_tuned(planted, capsys, words):
-    begun("train.py", "--lr", "1")
-    said = refusal(capsys, "--resume", "t", *words)
-    assert f"the command was train.py --lr 1 and is {shlex.join(words)}:" in said
+def test_another_command_is_refused_with_the_one_that_was_tuned(
+    planted, capsys, first, how, words, said
+):
+    begun(*first.split(), **how)
+    assert said in refusal(capsys, "--resume", "t", *words.split())
     assert planted == []
-
-
-def test_a_module_is_another_command_than_its_file(planted, capsys):
-    begun("--lr", "1", module="train")
-    assert "was -m train --lr 1" in refusal(capsys, "--resume", "t", "train.py", "--lr", "1")
-    assert run_command(["tune", "-q", "--resume", "t", "-m", "train", "--lr", "1"]) == 0
+    alike = ["--unsandboxed"] if "is_sandboxed" in how else []
+    alike += ["-m", "train"] if "module" in how else []
+    assert run_command(["tune", "-q", "--resume", "t", *alike, *first.split()]) == 0
 
 
 def test_what_the_directory_holds_is_never_executed(planted, capsys):
@@ -321,23 +325,13 @@ def test_the_command_that_the_page_names_goes_on(planted, capsys, monkeypatch):
     assert shlex.split(again)[: len(command)] == command
 
 
-@pytest.mark.parametrize("cwd", [None, "", "/elsewhere"])
-def test_it_goes_on_where_it_was_begun(planted, capsys, cwd):
-    JOURNAL.write_text(json.dumps({**begun("train.py"), "cwd": cwd}))
-    said = refusal(capsys, "--resume", "t", "train.py")
-    assert f"the directory was {cwd or 'not known'} and is {os.getcwd()}" in said
+def test_it_goes_on_where_it_was_begun(planted, capsys):
+    held = begun("train.py")
+    for cwd in (None, "/elsewhere"):
+        JOURNAL.write_text(json.dumps({**held, "cwd": cwd}))
+        said = refusal(capsys, "--resume", "t", "train.py")
+        assert f"the directory was {cwd or 'not known'} and is {os.getcwd()}" in said
     assert planted == []
-
-
-@pytest.mark.parametrize("was_sandboxed", [True, False])
-def test_it_goes_on_as_sandboxed_as_it_was(planted, capsys, was_sandboxed):
-    begun("train.py", is_sandboxed=was_sandboxed)
-    bare = ["--unsandboxed"]
-    shown = refusal(capsys, "--resume", "t", *(bare if was_sandboxed else []), "train.py")
-    assert f"--unsandboxed was {'not given' if was_sandboxed else 'given'}" in shown
-    assert planted == []
-    alike = [] if was_sandboxed else bare
-    assert run_command(["tune", "-q", "--resume", "t", *alike, "train.py"]) == 0
 
 
 def replaced_by(make):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,55 +73,30 @@ def test_planted_steps_are_shown_to_the_nanosecond(tmp_path):
     assert sum(part.other or 0 for part in parts(comparison)) == pytest.approx(step.other)
 
 
-@pytest.mark.parametrize(
-    ("base", "other", "verdict", "outcome"),
-    [
-        pytest.param({}, {}, NO_VISIBLE_DIFFERENCE, PASSED, id="equal"),
-        pytest.param({}, {"forward": 5 * MS}, SLOWER, TRIPPED, id="slower"),
-        pytest.param({"forward": 5 * MS}, {}, FASTER, PASSED, id="faster"),
-        # Workers that are started again for each pass.
-        pytest.param({}, {"start": 40 * MS}, SLOWER, TRIPPED, id="starts"),
-        pytest.param({"start": 40 * MS}, {"start": 38 * MS}, None, PASSED, id="equal starts"),
-        pytest.param(
-            {}, {"forward": 2 * MS, "start": 150 * MS}, SLOWER, TRIPPED, id="starts eat up more"
-        ),
-        pytest.param({}, {"forward": 2 * MS, "start": 60 * MS}, None, None, id="starts eat it up"),
-        pytest.param({}, {"forward": 2 * MS, "start": 5 * MS}, FASTER, PASSED, id="small starts"),
-        pytest.param({"passes": 4}, {"passes": 20}, None, PASSED, id="more passes"),
-        pytest.param(
-            {"passes": 4, "start": 40 * MS},
-            {"passes": 20, "start": 40 * MS},
-            None,
-            PASSED,
-            id="more passes that start alike",
-        ),
-        pytest.param(
-            {"passes": 20, "between": 1000 * MS},
-            {"passes": 1, "steps": 25, "is_cut": True},
-            NO_VISIBLE_DIFFERENCE,
-            PASSED,
-            id="cut before the first checkpoint",
-        ),
-        pytest.param(
-            {"passes": 20, "between": 1000 * MS},
-            {"passes": 1, "steps": 25, "is_cut": True, "forward": 5 * MS},
-            SLOWER,
-            TRIPPED,
-            id="cut and slower",
-        ),
-        pytest.param(
-            {"passes": 20}, {"start": 400 * MS, "is_cut": True}, SLOWER, TRIPPED, id="later starts"
-        ),
-        # The loader tells no length: what a start is of a whole pass nobody knows.
-        pytest.param(
-            {"passes": 1, "steps": 60, "start": 300 * MS},
-            {"passes": 1, "steps": 600, "start": 300 * MS},
-            NO_VISIBLE_DIFFERENCE,
-            PASSED,
-            id="one pass, other lengths",
-        ),
-    ],
-)
+CUT: dict[str, Any] = {"passes": 1, "steps": 25, "is_cut": True}
+CHECKPOINTS: dict[str, Any] = {"passes": 20, "between": 1000 * MS}
+LONE: dict[str, Any] = {"passes": 1, "start": 300 * MS}
+EQUAL = NO_VISIBLE_DIFFERENCE
+PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, str | None]] = {
+    "equal": ({}, {}, EQUAL, PASSED),
+    "slower": ({}, {"forward": 5 * MS}, SLOWER, TRIPPED),
+    "faster": ({"forward": 5 * MS}, {}, FASTER, PASSED),
+    # Workers that are started again for each pass.
+    "starts": ({}, {"start": 40 * MS}, SLOWER, TRIPPED),
+    "equal starts": ({"start": 40 * MS}, {"start": 38 * MS}, None, PASSED),
+    "starts eat up more": ({}, {"forward": 2 * MS, "start": 150 * MS}, SLOWER, TRIPPED),
+    "starts eat it up": ({}, {"forward": 2 * MS, "start": 60 * MS}, None, None),
+    "small starts": ({}, {"forward": 2 * MS, "start": 5 * MS}, FASTER, PASSED),
+    "more passes": ({"passes": 4}, {"passes": 20}, None, PASSED),
+    "cut before the first checkpoint": (CHECKPOINTS, CUT, EQUAL, PASSED),
+    "cut and slower": (CHECKPOINTS, {**CUT, "forward": 5 * MS}, SLOWER, TRIPPED),
+    "later starts": ({"passes": 20}, {"start": 400 * MS, "is_cut": True}, SLOWER, TRIPPED),
+    # The loader tells no length: what a start is of a whole pass nobody knows.
+    "one pass, other lengths": ({**LONE, "steps": 60}, {**LONE, "steps": 600}, EQUAL, PASSED),
+}
+
+
+@pytest.mark.parametrize(("base", "other", "verdict", "outcome"), PLANTED.values(), ids=PLANTED)
 def test_what_is_planted_decides(tmp_path, base, other, verdict, outcome):
     sides = run_of(tmp_path, "a", 1, **base), run_of(tmp_path, "b", 2, **other)
     comparison = compare([sides[0]], [sides[1]], limit=0.05)
@@ -296,7 +272,6 @@ def test_repeated_runs_are_the_units():
     factors = np.array([0.99, 1.0, 1.012])
     half = 2.7764 * math.sqrt(2 * np.var(factors / factors.mean(), ddof=1) / 3)
     speedup = comparison.speedup
-    assert speedup.mid is not None
     assert speedup.high == pytest.approx(speedup.mid * math.exp(half), rel=1e-4)
     assert speedup.chance is None
     assert metric(comparison, "per_step_s.data_wait").change == pytest.approx(-0.9, rel=1e-3)

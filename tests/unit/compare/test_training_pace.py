@@ -65,9 +65,7 @@ def test_starts_that_differ_make_the_mean_less_sure():
     steps_s = np.full(100, 0.002)
 
     def error_s(*starts_s: float) -> float:
-        error = Pace(0.003, steps_s, starts_s=np.array(starts_s)).error()
-        assert error is not None
-        return error * 0.003
+        return 0.003 * Pace(0.003, steps_s, starts_s=np.array(starts_s)).error()
 
     assert error_s(*[0.0, 0.002] * 4) > 1.5 * error_s(*[0.001] * 8) > 0
     # Two tell hardly more than one, and no single one is certain.

@@ -56,15 +56,17 @@ def test_settings_that_the_command_names(tmp_path, monkeypatch):
     plant(tmp_path, "cfg.yaml", "conf/base.toml", "more.json", "words.txt", "model.py", "pic.png")
     plant(tmp_path, "metrics.json", "out.yaml")
     os.mkfifo("pipe.yaml")
-    words = [
-        "train.py",
-        "--config",
-        "cfg.yaml",
-        "--base=conf/base.toml",
-        "x.more=more.json",
+    words = ["train.py", "--config", "cfg.yaml", "--base=conf/base.toml", "x.more=more.json"]
+    words += [
         "@words.txt",
+        "model.py",
+        "pic.png",
+        "gone.yaml",
+        "pipe.yaml",
+        "a\x00.yaml",
+        "@",
+        "conf",
     ]
-    words += ["model.py", "pic.png", "gone.yaml", "pipe.yaml", "a\x00.yaml", "@", "conf"]
     # What the script writes is another file after each run.
     words += ["--metrics-out", "metrics.json", "--save_to=out.yaml"]
     digests = named_settings(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,12 +27,15 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_named
 from trainprof.report import markdown
 from trainprof.report.page.finding_page import render_rule, render_why
-from trainprof.report.page.findings import findings_section, next_commands
-from trainprof.report.text.gain_words import speedup_in_short, speedup_words
+from trainprof.report.page.findings import (
+    findings_section,
+    next_commands,
+    speedup_in_short,
+    speedup_words,
+)
 from trainprof.report.text.layout import Page
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
-Gallery = Callable[[str, Mapping[str, Any]], None]
 
 SLOW, HEALTHY = summaries.slow_loader(), summaries.healthy()
 NOTHING = {"findings": [], "verdict": HEALTHY.verdict, "findings_from": 0.03}
@@ -282,9 +284,7 @@ def test_next_commands(words, changes, commands):
 
 
 def why(name: str, summary: RunSummary = SLOW, width: int = 80, **options: Any) -> str:
-    rule = rule_named(name)
-    assert rule is not None
-    return render_why(summary, rule, Page(width), **options)
+    return render_why(summary, rule_named(name), Page(width), **options)
 
 
 def why_finding(finding: Finding) -> str:

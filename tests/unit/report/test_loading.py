@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 from support import summaries
 
 from trainprof.analysis.summary.loader import (
@@ -24,7 +23,6 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import markdown
 from trainprof.report.page.loading import loading_section, render_loader, wanted_lines
 from trainprof.report.text.layout import Page
-from trainprof.report.text.loader_tables import slow_sample_columns
 from trainprof.report.text.loader_words import (
     busy_words,
     faults,
@@ -91,18 +89,9 @@ def test_what_is_of_most_use_stays_where_there_is_little_room(name):
 def test_training_comes_before_evaluation():
     validation = replace(STARVED.loaders[0], id=1, site="val.py:9", role="evaluation")
     both = replace(STARVED, loaders=[validation, *STARVED.loaders])
-    headings = [line for line in block(both) if line.startswith("Data loading")]
-    sites = [line.split(":")[0].removeprefix("Data loading at ") for line in headings]
-    assert sites == ["cache.py", "val.py"]
-    first_alone = block(both, wanted_lines(both, PAGE))
-    assert sum(line.startswith("Data loading") for line in first_alone) == 1
-
-
-@pytest.mark.parametrize("width", [30, 60, 80, 120])
-@pytest.mark.parametrize("name", ALL)
-def test_no_line_of_a_block_is_wider_than_the_page(name, width):
-    for room in (0, 4, 99):
-        assert all(cell_len(line) <= width for line in block(ALL[name](), room, Page(width)))
+    text = "\n".join(block(both))
+    assert 0 <= text.index("Data loading at cache.py") < text.index("Data loading at val.py")
+    assert "val.py" not in "\n".join(block(both, wanted_lines(both, PAGE)))
 
 
 # A loader in full
@@ -110,7 +99,6 @@ def test_no_line_of_a_block_is_wider_than_the_page(name, width):
 
 def with_workers(rows: list[dict[str, Any]]) -> RunSummary:
     loader = STARVED.loaders[0]
-    assert loader.fetch is not None
     return replace(STARVED, loaders=[replace(loader, fetch=replace(loader.fetch, per_worker=rows))])
 
 
@@ -149,9 +137,7 @@ def loader(workers: int | None = 4, **changes: Any) -> Loader:
 
 
 def fetch_with(**changes: Any) -> Fetch:
-    fetch = loader().fetch
-    assert fetch is not None
-    return replace(fetch, **changes)
+    return replace(loader().fetch, **changes)
 
 
 def run(used_percent: float = 390.0, cores: float = 4) -> RunSummary:
@@ -261,10 +247,3 @@ def test_a_loader_without_trouble_has_no_fault_and_no_warning():
         loader(2, start_method="fork"),
     ):
         assert faults(calm) == []
-
-
-def test_samples_that_are_all_quick_get_no_table():
-    for seconds, has_table in ((0.0009, False), (0.0011, True)):
-        samples = [summaries.slow_sample(7, seconds)]
-        fetch = fetch_with(typical_sample_s=0.0001, slow_samples=samples)
-        assert bool(slow_sample_columns(fetch)) is has_table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +29,6 @@ from trainprof.report.text import ending
 from trainprof.report.text.layout import Page
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
-Gallery = Callable[[str, Mapping[str, Any]], None]
 
 SLOW, HEALTHY, ON_DEVICE = summaries.slow_loader(), summaries.healthy(), summaries.accelerator()
 

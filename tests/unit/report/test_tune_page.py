@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +34,6 @@ from trainprof.report.page import page as terminal
 from trainprof.report.text.layout import Page
 from trainprof.tune.results import summary_of_tune
 
-Gallery = Callable[[str, Mapping[str, Any]], None]
-
 
 def tuned(planted: Planted, **changes: Any) -> RunSummary:
     plan, budget_s = plan_of(workers(2), threads(1)), 600.0
@@ -60,7 +57,6 @@ def ended(how: str, *, failing: int = 0, tried: int = 2, **of_trials: Any) -> Ru
     """Returns what two changes came to that were no faster, of which some failed."""
     names = ("torch_threads=1", "num_workers=2")[:failing]
     summary = tuned(Planted(lambda _: 0.01, failing=dict.fromkeys(names, FAILED)))
-    assert summary.tuning is not None
     rows = [replace(row, **of_trials) if row.overrides else row for row in summary.trials]
     rows = [row for row in rows if tried or not row.overrides]
     return replace(summary, trials=rows, tuning=replace(summary.tuning, ended_by=how))
@@ -77,7 +73,6 @@ def ceiling_words(times, verdict, is_least, is_on_device):
 
 def remark(label: str, **changes: Any) -> str:
     summary = tuned(FASTER)
-    assert summary.tuning is not None
     plain = replace(summary, tuning=replace(summary.tuning, notes=[]))
     assert label not in dict(tune.remarks(plain))
     changed = replace(plain, tuning=replace(summary.tuning, **{"notes": [], **changes}))
@@ -161,14 +156,11 @@ def with_forecasts() -> RunSummary:
         rows[index] = replace(
             row, speedup=speedup, predicted=predicted, held=held, steps_per_s=steps_per_s
         )
-    best, tuning = summary.recommended, summary.tuning
-    assert best is not None
-    assert tuning is not None
     return replace(
         summary,
         trials=rows,
-        tuning=replace(tuning, notes=["how fast it is"], spent_s=80.0),
-        recommended=replace(best, speedup=Times(1.91, 1.98, 2.05)),
+        tuning=replace(summary.tuning, notes=["how fast it is"], spent_s=80.0),
+        recommended=replace(summary.recommended, speedup=Times(1.91, 1.98, 2.05)),
     )
 
 

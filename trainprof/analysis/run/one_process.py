@@ -19,7 +19,6 @@ from trainprof.analysis.distributed.collectives import (
     python_ns,
 )
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
 from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
 from trainprof.analysis.machine.system import system_of
@@ -50,6 +49,7 @@ from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
 from trainprof.analysis.summary.code import Compilation, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.intervals import Coverage

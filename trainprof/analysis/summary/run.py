@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainprof.analysis.machine.free_cores import SharedCpu, shared_cpu
 from trainprof.analysis.summary.device import Energy, Gpu
+from trainprof.analysis.summary.free_cores import SharedCpu, shared_cpu
 from trainprof.record.names import MASK
 
 _MODULE: Final = "-m"

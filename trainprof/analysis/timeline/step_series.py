@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainprof.analysis.device.activity import Overlap, device_overlap
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
@@ -88,14 +87,7 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
     events = process.events
     if len(events) == 0:
         return None
-    timeline = build_timeline(
-        events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=int(events.start[0]),
-        end=int(events.end.max()),
-    )
+    timeline = build_timeline(process, int(events.start[0]), int(events.end.max()))
     has_device = process.metadata.device() is not None
     device = device_overlap(process.details, timeline) if has_device else None
     # As the summary has them: waits for a device apart.

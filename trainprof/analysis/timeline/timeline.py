@@ -14,7 +14,7 @@ from trainprof.analysis.loading.recreated_loaders import (
     rebuilt_loaders,
     renumbered,
 )
-from trainprof.analysis.run.metadata import Metadata
+from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.timeline.evaluation import evaluated, evaluated_stretches
 from trainprof.analysis.timeline.event_rewrites import on_calling_threads, with_unlearnt_as_forwards
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, nest
@@ -99,18 +99,10 @@ class Timeline:
         return [p for p, is_here in pairs if is_here]
 
 
-def build_timeline(
-    events: Events,
-    metadata: Metadata,
-    built: BuiltLoaders,
-    *,
-    main_thread: int | None,
-    start: int,
-    end: int,
-) -> Timeline:
+def build_timeline(process: TrainingProcess, start: int, end: int) -> Timeline:
     """Works out the training thread's timeline; `start` and `end` are the process's."""
-    events = with_first_batches(on_calling_threads(events))
-    thread = training_thread(events, main_thread)
+    events = with_first_batches(on_calling_threads(process.events))
+    thread = training_thread(events, process.main_thread)
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
@@ -119,7 +111,7 @@ def build_timeline(
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
     computed = with_unlearnt_as_forwards(own, nesting)
     loaders = decide_stages(find_iterations(events), computed, nesting, update_ends)
-    first_of = rebuilt_loaders(loaders, metadata)
+    first_of = rebuilt_loaders(loaders, process.metadata)
     if first_of:
         loaders = joined_iterations(loaders, first_of)
         events = replace(events, site=renumbered(events.site, first_of))
@@ -127,7 +119,8 @@ def build_timeline(
         computed = replace(computed, site=own.site)
     loaders_here = set(own.site[own.is_kind(*LOADER_CALLS)].tolist())
     here = [p for p in loaders if p.loader in loaders_here]
-    segments = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
+    built = BuiltLoaders.of(process.details).joined(first_of)
+    segments = evaluated(here, computed, nesting, update_ends, built)
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
     ignore = within(segments, own.start)

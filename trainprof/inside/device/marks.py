@@ -37,11 +37,7 @@ class _Stream:
 
 
 class DeviceMarksProbe:
-    """Makes the clock of phases leave an event in the device's stream at each reading.
-
-    Events are queried later, never waited for. Each has the time since the one before, by the
-    device's clock.
-    """
+    """Makes the clock of phases leave an event in the device's stream at each reading."""
 
     name = "device_marks"
 
@@ -62,10 +58,10 @@ class DeviceMarksProbe:
         os.register_at_fork(after_in_child=self._forget)
         session.phase_now = self._marking_clock(self._mark)
         session.wait_now = self._marking_clock(self._mark_wait)
-        session.mark_copy_begin = patcher.guarded(self._mark_copy_begin)
-        session.mark_copy_end = patcher.guarded(self._mark)
-        session.device_was_waited_for = patcher.guarded(self._record_here)
-        session.at_end.append(patcher.guarded(self._record_here))
+        session.on_copy_begin.subscribe(patcher.guarded(self._mark_copy_begin))
+        session.on_copy_end.subscribe(patcher.guarded(self._mark))
+        session.on_device_wait.subscribe(patcher.guarded(self._record_here))
+        session.on_end.subscribe(patcher.guarded(self._record_here))
 
     def _forget(self) -> None:
         """In a forked child: events of the parent's cannot be used, nor thrown away."""
@@ -126,8 +122,8 @@ class DeviceMarksProbe:
         if self._accelerator.is_capturing(self._kinds):
             return
         thread = get_ident()
-        for (of_thread, device), stream in list(self._streams.items()):
-            if of_thread == thread:
+        for (owner, device), stream in list(self._streams.items()):
+            if owner == thread:
                 self._record_reached(stream, device)
 
     def _begin(self) -> Callable[[], Any] | None:

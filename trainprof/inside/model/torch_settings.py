@@ -15,7 +15,7 @@ from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.patching.patcher import Arguments, Patcher, recorded_after
 from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.process.usage import own_cores
-from trainprof.inside.session import BackwardWatch, Session
+from trainprof.inside.session import Session
 from trainprof.record.schema import Topic
 
 # Whoever looks for a NaN turns it on for a few passes; this many are a habit.
@@ -73,10 +73,10 @@ class TorchSettingsProbe:
         self._worker_code = getattr(loop, "__code__", None)
         make = recorded_after(session.now, patcher.guarded(self._note_threads))
         patcher.around_if_there(make, (torch, "set_num_threads"))
-        session.at_parameters.append(patcher.guarded(self._note_place))
-        session.at_first_step.append(patcher.guarded(self._first_step))
-        session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
-        self._sizing = BackwardWatch(patcher.guarded(self._size_graph), lambda: None)
+        session.on_parameters.subscribe(patcher.guarded(self._note_place))
+        session.on_first_step.subscribe(patcher.guarded(self._first_step))
+        session.on_anomalous_backward.subscribe(patcher.guarded(self._anomalous_backward))
+        self._sizing = patcher.guarded(self._size_graph)
 
     def _size_graph(self, outputs: Any, *_: Any) -> None:
         """Counts the operators since the pass before: autograd numbers those of a thread."""
@@ -90,7 +90,7 @@ class TorchSettingsProbe:
         size, self._last_operator = number - self._last_operator, number
         self._graph_sizes.append(size)
         if len(self._graph_sizes) > _SIZED_PASSES:
-            self._session.watch_backward(self._sizing, is_on=False)
+            self._session.on_backward.unsubscribe(self._sizing)
             middle = sorted(self._graph_sizes[1:])[_SIZED_PASSES // 2]
             self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
 
@@ -119,7 +119,7 @@ class TorchSettingsProbe:
         if self._optimizers > _MOST_OPTIMIZERS:
             return
         if self._optimizers == 1:
-            self._session.watch_backward(self._sizing, is_on=True)
+            self._session.on_backward.subscribe(self._sizing)
         note: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "threads_set_at": self._session.threads_set_at,
@@ -190,7 +190,7 @@ class TorchSettingsProbe:
         if dtype == "float64":
             sites = self._session.sites
             lines = [line for how in _DOUBLE for line in lines_with(sites.is_user_file, how)]
-            numerics["sites"] = [sites.of_line(*line) for line in lines[:_MOST_LINES]]
+            numerics["sites"] = [sites.site_at(*line) for line in lines[:_MOST_LINES]]
         if device == "cpu":
             return numerics
         try:

@@ -47,7 +47,7 @@ class CheckpointProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._patcher, self._session = patcher, session
         self._meets = patcher.guarded(self._meet_libraries)
-        session.at_first_step.append(self._meets)
+        session.on_first_step.subscribe(self._meets)
         for name, kind, writer in (
             ("save", Kind.CHECKPOINT_SAVE, Writer.TORCH),
             ("load", Kind.CHECKPOINT_LOAD, Writer.TORCH),

@@ -57,10 +57,11 @@ class CollectiveProbe:
     def _make_wrapper(
         self, number: int, record: Callable[..., None], session: Session, original: Wrapped
     ) -> Wrapped:
-        inside, now, compiler, modules = self._inside, session.now, session.compiler, sys.modules
+        inside, now, modules = self._inside, session.now, sys.modules
+        is_compiling = session.is_compiling
 
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if COMPILER in modules and compiler.is_compiling():
+            if COMPILER in modules and is_compiling():
                 return original(*args, **kwargs)
             thread = get_ident()
             if thread in inside:

@@ -134,7 +134,7 @@ class FetchProbe:
     def _begin_with(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
         """Called at the first fetch of each fetcher."""
         session, now = self._session, self._session.now
-        session.look_here()
+        session.on_thread()
         info = self._worker._worker_info
         number = 0 if info is None else getattr(info, "id", 254) + 1
         creating = 0 if info is None else self._loader.creating

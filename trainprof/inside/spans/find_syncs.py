@@ -79,7 +79,7 @@ class FindSyncsProbe:
         hook = register(self._hook_of_steps(patcher.guarded(self._stepped)))
         patcher.on_undo(self._stop)
         patcher.on_undo(hook.remove)
-        session.at_end.append(self._stop_anyway)
+        session.on_end.subscribe(self._stop_anyway)
         os.register_at_fork(after_in_child=self._leave)
 
     def _cannot(self, reason: str) -> None:

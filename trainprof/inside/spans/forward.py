@@ -20,7 +20,8 @@ from trainprof.inside.patching.patcher import (
     let_dynamo_skip,
     uncounted,
 )
-from trainprof.inside.session import ModuleCall, ModuleWatch, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 FUNCTIONAL_LOSSES: Final = (
@@ -61,8 +62,7 @@ class ForwardProbe:
         # each call is watched.
         self._classes: dict[int, tuple[int, int] | None] = {}
         self._names: dict[int, tuple[int, int]] = {}
-        self._watches: tuple[ModuleWatch, ...] = ()
-        session.tell_modules = patcher.guarded(self._tell)
+        session.on_module_call.on_switch = patcher.guarded(self._switch)
         let_dynamo_skip(is_training, and_all_below=True)
         loss = getattr(torch.nn.modules.loss, "_Loss", ())
         self._loss_class = loss
@@ -97,7 +97,6 @@ class ForwardProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            output = None
             start = now()
             # A signal handler of the script's may raise wherever a clock is read: no thread is to
             # count as inside before the `try`, nor once the clock is read again.
@@ -106,7 +105,7 @@ class ForwardProbe:
                     others.add(thread)
                 else:
                     first.thread = thread
-                return (output := original(self, *args, **kwargs))
+                return original(self, *args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
@@ -118,7 +117,7 @@ class ForwardProbe:
                 end = now()
                 known = classes.get(id(type(self)))
                 if known is None:
-                    record(self, start, end, output, (args, kwargs))
+                    record(self, start, end, (args, kwargs))
                 else:
                     kind, number = known
                     flags = GRAD if is_grad_enabled() else 0
@@ -146,35 +145,22 @@ class ForwardProbe:
 
         return __call__
 
-    def _tell(self, watch: ModuleWatch, is_on: bool) -> None:
+    def _switch(self) -> None:
         """Has each call go through `_record_call`, or those of new classes alone again."""
-        others = tuple(other for other in self._watches if other != watch)
-        watches = (*others, watch) if is_on else others
-        if self._watches and not watches:
-            for key in list(self._classes):
-                self._classes[key] = self._names.get(key)
-        elif watches and not self._watches:
-            for key in list(self._classes):
-                self._classes[key] = None
-        self._watches = watches
+        is_watched = bool(self._session.on_module_call.watchers)
+        for key in list(self._classes):
+            self._classes[key] = None if is_watched else self._names.get(key)
 
     def _record_call(
-        self,
-        module: Any,
-        start: int,
-        end: int,
-        output: Any,
-        inputs: tuple[tuple[Any, ...], dict[str, Any]],
+        self, module: Any, start: int, end: int, inputs: tuple[tuple[Any, ...], dict[str, Any]]
     ) -> None:
         """Records the first call of a class, which gets its number here."""
         if not hasattr(module, "__dict__"):
             return  # `nn.Module.__call__(1)` has failed by itself
-        self._session.look_here()
-        if self._watches:
+        self._session.on_thread()
+        if self._session.on_module_call.watchers:
             site = self._session.sites.find(sys._getframe(1))
-            call = ModuleCall(module, output, inputs, site, end - start)
-            for tell in self._watches:
-                tell(call)
+            self._session.on_module_call(ModuleCall(module, inputs, site, end - start))
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if is_training(module):
@@ -190,20 +176,20 @@ class ForwardProbe:
             self._names[key] = named
             self._session.keep_track(cls, self._names, key)
             self._session.keep_track(cls, self._classes, key)
-        self._classes[key] = None if self._watches else named
+        self._classes[key] = None if self._session.on_module_call.watchers else named
         return named
 
     def _make_loss(self, name: str, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.phase_now
         first, others = self._first, self._others
-        compiler = self._session.compiler
+        is_compiling = self._session.is_compiling
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
         kind = int(Kind.LOSS)
 
         def loss(*args: Any, **kwargs: Any) -> Any:
             nonlocal number
-            if COMPILER in modules and compiler.is_compiling():
+            if COMPILER in modules and is_compiling():
                 return original(*args, **kwargs)
             thread = get_ident()
             if thread == first.thread or thread in others:

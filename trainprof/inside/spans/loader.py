@@ -19,9 +19,9 @@ from trainprof.inside.patching.patcher import (
     HookPointMissing,
     Patcher,
     Wrapped,
-    heirs,
     hide_our_frame,
     loaded,
+    subclasses,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
@@ -102,8 +102,8 @@ class LoaderProbe:
         base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
         if base is None:
             raise HookPointMissing("torch.utils.data.dataloader has no _BaseDataLoaderIter")
-        for heir in heirs(base):
-            wrap_if_it_sends(heir)
+        for cls in subclasses(base):
+            wrap_if_it_sends(cls)
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
 
     def watch_later_classes(self, wrap: Callable[[type], None]) -> None:
@@ -210,8 +210,8 @@ class LoaderProbe:
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 
         self._watchers.append(patcher.guarded(wrap))
-        for heir in heirs(base):
-            wrap(heir)
+        for cls in subclasses(base):
+            wrap(cls)
 
         def __init_subclass__(cls: type, /, **keywords: Any) -> None:
             super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
@@ -306,7 +306,7 @@ class LoaderProbe:
         session.keep_track(loader, self._numbers, key)
         session.keep_track(loader, self._serials[site], serial)
         now = session.now()
-        session.looked_ns += now - began
+        session.inspection_ns += now - began
         session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
         return number
 

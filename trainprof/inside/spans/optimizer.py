@@ -12,14 +12,13 @@ from typing import Any, Final
 
 from trainprof.inside.patching.patcher import (
     COMPILER,
-    CompilerState,
     Patcher,
     Wrapped,
     called_around,
-    heirs,
     hide_our_frame,
     let_dynamo_skip,
     loaded,
+    subclasses,
     uncounted,
 )
 from trainprof.inside.patching.step_wrapper import (
@@ -58,12 +57,11 @@ class OptimizerProbe:
         # Of those that a gradient scaler has had skip their first steps.
         self._skipped: dict[int, int] = {}
         module = loaded("torch.optim.optimizer")
-        compiler = session.compiler
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
-        self._around = StepAround(compiler.is_compiling, self._make_run(), hide_our_frame)
-        self._watch_steps(module.Optimizer, patcher)
-        session.at_parameters.append(patcher.guarded(self._take_over))
+        self._around = StepAround(session.is_compiling, self._make_run())
+        self._wrap_steps(module.Optimizer, patcher)
+        session.on_parameters.subscribe(patcher.guarded(self._take_over))
         adding = called_around(self._tell_parameters)
         patcher.around_if_there(adding, (module.Optimizer, "add_param_group"))
         self._record_scaler_step = patcher.guarded(self._scaler_stepped)
@@ -82,9 +80,9 @@ class OptimizerProbe:
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            patcher.around_if_there(partial(self._make_timed, kind, compiler), *where)
+            patcher.around_if_there(partial(self._make_timed, kind), *where)
 
-    def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
+    def _wrap_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
 
         torch's own step hooks run inside it, and would leave out 30 us and more of every step.
@@ -97,15 +95,15 @@ class OptimizerProbe:
             return profile_hook_step
 
         patcher.around(make, (optimizer_class, "profile_hook_step"))
-        for cls in heirs(optimizer_class):  # those of which there is an instance already
+        for cls in subclasses(optimizer_class):  # those of which there is an instance already
             step = vars(cls).get("step")
             if getattr(step, "hooked", False):
                 type.__setattr__(cls, "step", self._wrap_step(step))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
     def _tell_parameters(self, *args: Any, **_: Any) -> None:
-        for tell in self._session.at_parameters if args else ():
-            tell(args[0])
+        if args:
+            self._session.on_parameters(args[0])
 
     def _wrap_step(self, hooked: Any) -> Wrapped:
         return step_around(hooked, self._around)
@@ -115,7 +113,7 @@ class OptimizerProbe:
         session = self._session
         emit, now, numbers = session.emit, session.phase_now, self._numbers
         calling, calls_closure, record = self._calling, self._calls_closure, self._record_step
-        countdown = session.countdown
+        on_step = session.on_step
 
         def run(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if len(args) > 1 or kwargs:
@@ -134,11 +132,8 @@ class OptimizerProbe:
                 record(args[0], start, end)
             else:
                 emit(_STEP, start, end, number)
-            countdown[0] -= 1
-            if not countdown[0]:
-                session.at_countdown()
-            for tell in session.step_watches:
-                tell(args[0])
+            for watcher in on_step.watchers:
+                watcher(args[0])
             return result
 
         before_step = session.limit.before_step
@@ -216,11 +211,10 @@ class OptimizerProbe:
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
         """Records an optimizer's first step, which gets its number here."""
         self._session.emit(_STEP, start, end, self._number(optimizer, self._numbers))
-        for tell in self._session.at_first_step:
-            tell(optimizer)
+        self._session.on_first_step(optimizer)
 
     def _unwrap_steps(self, optimizer_class: Any) -> None:
-        for cls in heirs(optimizer_class):
+        for cls in subclasses(optimizer_class):
             step = vars(cls).get("step")
             hooked = hooked_in(step, self._around)
             if hooked is not None:
@@ -272,11 +266,12 @@ class OptimizerProbe:
             number = self._number(optimizer, self._skipped)
         self._session.emit(_SCALER_STEP, start, end, number)
 
-    def _make_timed(self, kind: Kind, compiler: CompilerState, original: Wrapped) -> Wrapped:
+    def _make_timed(self, kind: Kind, original: Wrapped) -> Wrapped:
+        is_compiling = self._session.is_compiling
         emit, now, event = self._session.emit, self._session.phase_now, int(kind)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if COMPILER in modules and compiler.is_compiling():
+            if COMPILER in modules and is_compiling():
                 return original(*args, **kwargs)
             start = now()
             try:

@@ -142,8 +142,8 @@ class SyncProbe:
         host_alone, on_host = self._host_alone, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
         find, this_frame = self._session.sites.find, sys._getframe
-        was_waited_for = self._session.device_was_waited_for
-        leaves_marks = was_waited_for is not None
+        on_device_wait = self._session.on_device_wait
+        leaves_marks = bool(on_device_wait.watchers)
         chain, whose, flag_of = self._chain, self._whose, self._flag_of
 
         def is_on_device(args: tuple[Any, ...]) -> bool:
@@ -211,8 +211,8 @@ class SyncProbe:
                             by = whose.get(id(caller.f_code))
                             by = flag_of(caller) if by is None else by
                             emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
-                            if was_waited_for is not None and not in_chain:
-                                was_waited_for()
+                            if leaves_marks and not in_chain:
+                                on_device_wait()
                     except Exception as error:
                         patcher.fail(error)
 
@@ -253,8 +253,7 @@ class SyncProbe:
     def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flags)
-        if self._session.device_was_waited_for is not None:
-            self._session.device_was_waited_for()
+        self._session.on_device_wait()
 
 
 def _place_of(frame: FrameType | None) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class TransferProbe:
         self._made_there: dict[int, bool] = {}
         observe = patcher.guarded(self._observe)
         self._record_placement = patcher.guarded(self._placed)
-        has_marks = session.mark_copy_begin is not None
+        has_marks = bool(session.on_copy_begin.watchers)
         self._note_placed = patcher.guarded(self._note_device_of) if has_marks else None
         self._device_type = torch.device
         for name, leads_across in (
@@ -79,8 +79,8 @@ class TransferProbe:
         self, patcher: Patcher, leads_across: Callable[[Arguments, Keywords], bool]
     ) -> Callable[..., None] | None:
         """Returns what leaves a mark in the device's stream where a copy begins; None without."""
-        mark_begin, plain = self._session.mark_copy_begin, self.plain_types
-        if mark_begin is None:
+        on_begin, plain = self._session.on_copy_begin, self.plain_types
+        if not on_begin.watchers:
             return None
 
         def before(start: int, args: Arguments, kwargs: Keywords) -> None:
@@ -89,7 +89,7 @@ class TransferProbe:
             if self._modes.depth() or get_ident() in self._placing:
                 return
             if leads_across(args, kwargs):
-                mark_begin(start)
+                on_begin(start)
 
         return patcher.guarded(before)
 
@@ -123,7 +123,7 @@ class TransferProbe:
         session, plain = self._session, self.plain_types
         began = session.copy_now
         # Most calls turn out to copy nothing across: marks are left once that is known.
-        now = session.phase_now if session.mark_copy_end is None else session.now
+        now = session.now if session.on_copy_end.watchers else session.phase_now
 
         def copy(*args: Any, **kwargs: Any) -> Any:
             start = began()
@@ -161,8 +161,7 @@ class TransferProbe:
         if origin == target or "meta" in (origin.type, target.type):
             return
         self._note_device(target if target.type != "cpu" else origin)
-        if self._session.mark_copy_end is not None:
-            self._session.mark_copy_end(end)
+        self._session.on_copy_end(end)
         to_host = TransferFlag.D2H if target.type == "cpu" else TransferFlag.D2D
         flags: int = TransferFlag.H2D if origin.type == "cpu" else to_host
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
@@ -177,8 +176,7 @@ class TransferProbe:
                 flags |= TransferFlag.MADE_THERE
             if self._was_pinned(source, site):
                 flags |= TransferFlag.PINNED
-            for tell in self._session.copy_watches:
-                tell(source)
+            self._session.on_h2d_copy(source)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
 

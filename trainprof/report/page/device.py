@@ -75,10 +75,9 @@ class IdleTable:
 
 def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
     """Returns the table, None where nothing is known of any device."""
-    parts = [(device, _parts(device)) for device in summary.devices or ()]
-    parts = [(device, causes) for device, causes in parts if sum(causes.values()) > 0][
-        :_DEVICES_SHOWN
-    ]
+    known = ((device, _parts(device)) for device in summary.devices or ())
+    parts = [(device, causes) for device, causes in known if sum(causes.values()) > 0]
+    parts = parts[:_DEVICES_SHOWN]
     if not parts:
         return None
     matters = {

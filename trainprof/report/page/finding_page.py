@@ -11,8 +11,7 @@ from rich.text import Text
 from trainprof.analysis.summary.finding import LIKELY, Finding, RuleText, comes_once
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.findings import why_passed_over
-from trainprof.report.text.gain_words import speedup_words, whole_of
+from trainprof.report.page.findings import speedup_words, whole_of, why_passed_over
 from trainprof.report.text.layout import BLANK, Page
 from trainprof.report.text.ledger import label_of, parts_of
 from trainprof.report.text.safe_text import with_safe_text

@@ -21,26 +21,24 @@ from trainprof.report.text.batch_time import (
 )
 from trainprof.report.text.ending import ending
 from trainprof.report.text.layout import BLANK, Page
-from trainprof.report.text.loader_tables import (
-    LEGEND,
-    batch_groups,
-    distributions,
-    facts,
-    making,
-    slow_sample_columns,
-    totals,
-    worker_columns,
-)
 from trainprof.report.text.loader_words import (
+    LEGEND,
     UNKNOWN_LIMIT,
+    batch_groups,
     busy_words,
+    configuration,
+    distributions,
     faults,
     keeps_up,
     limit_words,
     makers,
+    making,
     needs_words,
     ready_words,
+    slow_sample_columns,
+    totals,
     warnings,
+    worker_columns,
 )
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import percent, seconds
@@ -197,7 +195,7 @@ def _in_full(loader: Loader, summary: RunSummary, page: Page) -> list[Text]:
             *page.labelled_rows("Note", notes),
         ],
         [
-            *page.labelled("Facts", facts(loader)),
+            *page.labelled("Facts", configuration(loader)),
             *page.labelled("Run", totals(loader)),
             *(page.labelled("Batches", making(fetch)) if fetch else ()),
         ],

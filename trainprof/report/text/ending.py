@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from trainprof.analysis.summary.levels import number_at
@@ -109,12 +110,8 @@ def _who(group: Sequence[Stood]) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Returns sorted numbers as "0-3, 5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    in_a_row = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in in_a_row]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 

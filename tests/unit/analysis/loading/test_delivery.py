@@ -7,7 +7,7 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.loading.delivery import READY_NS
-from trainprof.analysis.loading.workers import WorkerTable, lost_workers
+from trainprof.analysis.loading.workers import WorkerTable
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 S = 1_000_000_000
@@ -69,22 +69,6 @@ def test_each_loader_has_its_own_and_one_without_workers_none(tmp_path):
     assert (first.blocked_s, first.receive_s) == pytest.approx((0.020, 0.0))
     assert (second.blocked_s, second.receive_s) == pytest.approx((0.0, 0.010))
     assert (third.blocked_s, third.receive_s, third.ready_share) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "signal"),
-    [(0, 0, None), (7, 7, None), (255, 255, None), (-9, None, 9), (-15, None, 15)],
-)
-def test_a_lost_worker_by_status_or_signal(code, status, signal):
-    run = FakeRun()
-    for _ in range(2):  # found more than once
-        run.passes_time(S)
-        run.record(
-            Kind.WORKER_LOST, run.now, run.now, site=1, value=77 | (code & 0xFFFF) << 32, flags=3
-        )
-    assert lost_workers(run.log().details, run.start) == [
-        {"pid": 77, "worker": 2, "status": status, "signal": signal, "at_s": 1.0}
-    ]
 
 
 def test_whose_worker_a_process_was_at_what_time():

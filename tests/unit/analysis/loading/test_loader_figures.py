@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.loading.loader_figures import (
+from trainprof.analysis.run.metadata import known
+from trainprof.analysis.summary.loader import Fetch
+from trainprof.analysis.summary.loader_figures import (
     are_begun_parts,
     unusual_samples,
     worker_totals,
 )
-from trainprof.analysis.run.metadata import known
-from trainprof.analysis.summary.loader import Fetch
 
 
 def fetch(**changes: Any) -> Fetch:

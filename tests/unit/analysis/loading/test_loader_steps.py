@@ -15,8 +15,8 @@ from trainprof.analysis.timeline.step_series import read_recorded_steps
 from trainprof.analysis.timeline.step_table import are_all_fed, shares_of_steps
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import times_without
-from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
 from trainprof.findings.run_context import RunContext
+from trainprof.tune.loader_forecast import LoaderForecast, modelled
 
 ALL_FED = {
     "epochs": "3( i1 20( n1 l ) s1 i2 300( n2 f0 ) s2 )",

@@ -19,7 +19,6 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
 @pytest.mark.parametrize(
     ("notes", "expected"),
     [
-        ([], None),
         ([{"cores": "0-1"}], None),
         ([{"worker_threads": {"torch": 8, "set_at": 7}}], WorkerThreads(8, "train.py:69")),
         ([{"worker_threads": {"torch": 1, "set_at": 0, "opencv": 4}}], WorkerThreads(1)),  # older
@@ -33,7 +32,6 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
         ),
         # Damage.
         (["nothing", {"worker_threads": [8]}], None),
-        ([{"worker_threads": {"torch": "many", "set_at": 7}}], None),
         ([{"worker_threads": {"torch": 0}}], None),
         ([{"worker_threads": {"torch": 8, "set_at": "7"}}], WorkerThreads(8)),
     ],

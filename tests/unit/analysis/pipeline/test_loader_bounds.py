@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from support import summaries
 
-from trainprof.analysis.loading.loader_summary import MAX_BOUNDS, with_bounds
+from trainprof.analysis.loading.loader_summary import with_bounds
 from trainprof.analysis.pipeline.bounds import COMPUTE, LATENCY, PipelineInputs, Setting
 from trainprof.analysis.pipeline.bounds import bound_of as bound_of_pipeline
-from trainprof.analysis.pipeline.fit import MAX_BATCHES, LoaderModel, model_of, shortened
+from trainprof.analysis.pipeline.fit import MAX_BATCHES, model_of, shortened
 from trainprof.analysis.pipeline.model import Pipeline
-from trainprof.analysis.summary.loader import Loader, LoaderBound
+from trainprof.analysis.summary.loader import LoaderBound
 
 
 def inputs(batches=60, passes=1, *, workers=0, fetch_s=0.03, compute_s=0.01, wait_s=0.03, **more):
@@ -83,27 +82,6 @@ def test_a_main_process_that_is_kept_from_the_cores_is_bound_by_them(cores: floa
 )
 def test_when_the_model_is_believed(given: PipelineInputs | None, is_believed: bool) -> None:
     assert (bound_of(given) is not None) is is_believed
-
-
-def test_only_the_loaders_that_were_waited_for_most_are_played() -> None:
-    def loader(number: int, **changes: Any) -> Loader:
-        plain = summaries.loader(f"a.py:{number}", id=number, bound=None)
-        return replace(plain, wait_total_s=float(number), **changes)
-
-    asked: list[int] = []
-
-    def known_of(number: int) -> LoaderModel | None:
-        asked.append(number)
-        return model_of(inputs())
-
-    validation = [loader(number, role="evaluation") for number in range(10, 20)]
-    brief = loader(98, iterations=19)
-    peeked = loader(99, role="other")
-    bounded = with_bounds([*validation, loader(1), brief, peeked], known_of)
-    assert asked == [1, 19, 18, 17]
-    assert len(asked) == MAX_BOUNDS
-    assert sorted(row.id for row in bounded if row.bound) == sorted(asked)
-    assert [row.id for row in bounded] == [*range(10, 20), 1, 98, 99]
 
 
 @pytest.mark.parametrize(

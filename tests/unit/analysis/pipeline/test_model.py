@@ -74,15 +74,6 @@ def test_torchs_own_iterator_hands_out_the_same_batches_at_the_same_times(p):
     assert flow.receive_s == pytest.approx(truth.received)
 
 
-@given(pipelines())
-@settings(max_examples=100, deadline=None)
-def test_cores_that_nobody_misses_change_nothing(p):
-    """The two ways of playing agree: on one core more than are wanted, and on just enough."""
-    alone, shared = simulate(p), simulate(replace(p, cores=p.highest_demand - 1e-9))
-    assert shared.called_s == pytest.approx(alone.called_s, abs=1e-6)
-    assert shared.blocked_s == pytest.approx(alone.blocked_s, abs=1e-6)
-
-
 # Against brute force
 
 

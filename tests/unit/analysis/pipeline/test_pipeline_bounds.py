@@ -156,39 +156,32 @@ def width(interval: Interval) -> float:
     return interval.high / interval.low
 
 
-def test_what_is_known_leaves_the_models_own_error():
-    prediction = with_workers(planted(fetch=40, running=10, compute=5), 2)
-    assert (prediction.step_s.low, prediction.step_s.high) == pytest.approx((0.019, 0.021))
+CPU_OF_THREADS = np.full(BATCHES, 80 * MS)
 
 
-def test_an_unknown_running_part_widens_where_cores_are_few():
-    few = with_workers(planted(fetch=40, running=None, compute=5, cores=1.0), 4)
-    many = with_workers(planted(fetch=40, running=None, compute=5, cores=8.0), 4)
-    assert width(few.step_s) > 3
-    assert width(many.step_s) == pytest.approx(1.05 / 0.95)
-    assert few.step_s.low < 0.011
-    assert few.step_s.high > 0.044
-
-
-@pytest.mark.parametrize(("cores", "widens"), [(8.0, False), (2.0, True)])
-def test_saturated_cores_widen(cores, widens):
-    step_s = with_workers(planted(fetch=40, running=40, compute=5, cores=cores), 4).step_s
-    assert (width(step_s) > 1.2) is widens
-
-
-def test_work_of_torchs_other_threads_may_all_fall_on_a_workers_one():
-    inputs = planted(fetch=20, running=20, compute=1, cpu_s=np.full(BATCHES, 80 * MS))
-    prediction = with_workers(inputs, 2)
-    assert prediction.step_s.low == pytest.approx(0.95 * 10 * MS)
-    assert prediction.step_s.high == pytest.approx(1.05 * 40 * MS)
-    of_workers = replace(inputs, setting=Setting(1))
-    assert ms(with_workers(of_workers, 2).step_s) == pytest.approx(10)
-
-
-def test_large_batches_may_take_longer_to_collate_into_shared_memory():
-    inputs = replace(planted(fetch=20, running=10, compute=1), batch_bytes=40e6)
-    assert with_workers(inputs, 1).step_s.high == pytest.approx(1.05 * 100 * MS)
-    assert predict(inputs).step_s.high == pytest.approx(1.05 * 21 * MS)
+@pytest.mark.parametrize(
+    ("inputs", "workers", "least", "most"),
+    [
+        # What is known leaves the model's own error.
+        (planted(fetch=40, running=10, compute=5), 2, 20, 20),
+        # An unknown running part widens where cores are few: they sleep, or run in turn.
+        (planted(fetch=40, running=None, compute=5), 4, 10, 10),
+        (planted(fetch=40, running=None, compute=5, cores=1.0), 4, 10, 1.25 * 45),
+        # So do saturated cores.
+        (planted(fetch=40, running=40, compute=5), 4, 10, 10),
+        (planted(fetch=40, running=40, compute=5, cores=2.0), 4, 22.5, 1.25 * 22.5),
+        # Work of torch's other threads may all fall on a worker's one, which has its own.
+        (planted(fetch=20, running=20, compute=1, cpu_s=CPU_OF_THREADS), 2, 10, 40),
+        (planted(fetch=20, running=20, compute=1, cpu_s=CPU_OF_THREADS, workers=1), 2, 10, 10),
+        # To collate into shared memory may take longer.
+        (planted(fetch=20, running=10, compute=1, batch_bytes=40e6), 1, 20, 100),
+        (planted(fetch=20, running=10, compute=1, batch_bytes=40e6), 0, 21, 21),
+    ],
+)
+def test_how_far_steps_may_differ_from_the_prediction(inputs, workers, least, most):
+    step_s = with_workers(inputs, workers).step_s
+    assert step_s.low == pytest.approx(0.95 * least * MS, rel=0.03)
+    assert step_s.high == pytest.approx(1.05 * most * MS, rel=0.03)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 6])

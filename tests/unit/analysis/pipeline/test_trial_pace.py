@@ -125,22 +125,11 @@ def value_each_step(run: DeviceRun, copy: int) -> None:
     run.item()
 
 
-def value_now_and_then(run: DeviceRun, copy: int) -> None:
-    full_queue(run, copy)
-    if run.run.yielded[run.loader] % 10 == 0:
-        run.item()
-
-
 def slow_host(run: DeviceRun, copy: int) -> None:
     """The device works while the copy is made; without it, it would while Python runs."""
     run.next(copy)
     run.python(30 * MS)
     run.learn(10 * MS, 8 * MS, 2 * MS)
-
-
-def slow_launches(run: DeviceRun, copy: int) -> None:
-    run.next(copy)
-    run.learn(3 * MS, 6 * MS, 1 * MS, launch=10 * MS, pieces=10)
 
 
 def partly_hidden(run: DeviceRun, copy: int) -> None:
@@ -175,9 +164,7 @@ def steps_and_pace(run: DeviceRun, directory: Path) -> tuple[FreeSteps, float]:
     [
         (full_queue, 0.100),
         (value_each_step, 0.100),
-        (value_now_and_then, 0.100),
         (slow_host, 0.030),
-        (slow_launches, 0.030),
         (partly_hidden, 0.040),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -115,12 +115,6 @@ def test_the_spread_of_runs_is_welchs_interval() -> None:
     assert np.log(ratio.low) == pytest.approx(-np.log(1.05) - half, abs=1e-5)
 
 
-def test_one_run_against_many_takes_their_spread() -> None:
-    base = [Pace(0.1 * factor, None) for factor in (0.97, 1.0, 1.03)]
-    assert speed_up(base, [Pace(0.105, None)]).verdict == NO_VISIBLE_DIFFERENCE
-    assert speed_up(base, [Pace(0.150, None)]).verdict == SLOWER
-
-
 def alone(**met: float) -> Pace:
     return replace(even(0.150), **met)  # type: ignore[arg-type]
 

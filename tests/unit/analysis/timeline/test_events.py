@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.events import FakeRun
 
-from trainprof.analysis.timeline.events import Events, nest, no_events
+from trainprof.analysis.timeline.events import Events, nest
 from trainprof.record.schema import RECORD, Kind
 
 
@@ -77,11 +77,6 @@ def test_the_outer_of_two_that_begin_together_is_the_one_written_later():
     events = run.events()
     assert events.kind.tolist() == [Kind.LOADER_INIT, Kind.LOADER_RESET]
     assert nest(events).parent.tolist() == [-1, 0]
-
-
-def test_no_events_nest_into_nothing():
-    nesting = nest(no_events())
-    assert len(nesting.top()) == len(nesting.parent) == len(nesting.own_ns) == 0
 
 
 def test_holes_torn_records_and_unknown_kinds_are_left_out():

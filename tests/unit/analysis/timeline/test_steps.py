@@ -9,7 +9,6 @@ from support.loops import Loop, unrolled
 
 from trainprof.analysis.timeline.events import nest
 from trainprof.analysis.timeline.timeline import step_boundaries
-from trainprof.record.schema import Kind
 from trainprof.record.step_count import StepCount
 
 
@@ -98,55 +97,6 @@ def test_only_updates_in_turn_are_less_than_steps(turns, steps):
     assert len(ends) == steps
     assert (np.diff(ends) > 0).all()
     assert count.steps == steps, "limits go by another number than the report"
-
-
-def test_a_step_that_the_scaler_skips_is_a_step():
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for step in range(6):
-        run.forward()
-        run.backward()
-        with run.span(Kind.SCALER_STEP, site=optimizer):
-            run.passes_time(3)
-            if step != 2:
-                run.update(optimizer)
-        run.leaf(Kind.SCALER_UPDATE, 4)
-    assert len(boundaries(run).ends) == 6
-
-
-def test_super_step_fires_twice_and_counts_once():
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for _ in range(3):
-        with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
-            run.passes_time(1)
-            run.update(optimizer)
-            run.passes_time(1)
-    assert len(boundaries(run).ends) == 3
-
-
-def test_updates_inside_the_backward_end_with_it():
-    run = FakeRun()
-    optimizers = [run.optimizer(f"SGD#{n}") for n in range(3)]
-    ends = []
-    for _ in range(4):
-        run.forward()
-        with run.span(Kind.BACKWARD):
-            for optimizer in optimizers:
-                run.passes_time(10)
-                run.update(optimizer)
-        ends.append(run.now)
-    assert boundaries(run).ends.tolist() == ends
-
-
-def test_recomputation_inside_a_backward_is_no_step():
-    run = FakeRun()
-    for _ in range(3):
-        run.forward()
-        with run.span(Kind.BACKWARD):
-            run.forward()
-            run.backward()
-    assert len(boundaries(run).ends) == 3
 
 
 def test_without_backwards_batches_end_steps():

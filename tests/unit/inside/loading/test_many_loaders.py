@@ -113,10 +113,10 @@ def test_what_describing_them_took_counts_as_our_cost(recorder: Recorder) -> Non
     session = recorder.start(LoaderProbe())
     loader = DataLoader(Numbers(2))
     first_of(loader)
-    took_ns = session.looked_ns
+    took_ns = session.inspection_ns
     assert took_ns > 0
     first_of(loader)
-    assert session.looked_ns == took_ns
+    assert session.inspection_ns == took_ns
 
 
 def test_a_worker_writes_of_all_loaders_its_own_alone(recorder: Recorder) -> None:

@@ -88,8 +88,7 @@ def start(recorder: Recorder) -> None:
 
 def noted(recorder: Recorder) -> list[Any]:
     """Returns what is noted last of both by the script's end, without damage to the probes."""
-    for finish in recorder.session.at_end:
-        finish()
+    recorder.session.on_end()
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     notes = recording.notes(Topic.ENVIRONMENT)

@@ -232,7 +232,7 @@ def test_each_optimizer_has_its_number_and_many_do_not_fill_the_log(
 def test_tensors_of_the_scripts_own_classes_are_not_asked(recorder: Recorder, noted: Noted) -> None:
     optimizer = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     optimizer.param_groups[0]["params"] = [torch.ones(2).as_subclass(Marked)]
-    recorder.session.at_first_step[0](optimizer)
+    recorder.session.on_first_step.watchers[0](optimizer)
     assert noted("looped_optimizer") == []
 
 

@@ -263,8 +263,7 @@ def test_a_run_that_ends_in_the_window_keeps_what_was_found(
     recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
     train(SKIPPED_STEPS + 7, Script(device).step)
-    for finish in session.at_end:
-        finish()
+    session.on_end()
     recording = recorder.read()
     assert len(found_syncs(recording)) == 7
     assert recording.of(Kind.SYNC_WINDOW)[-1].value == 7

@@ -133,7 +133,7 @@ def test_of_very_many_optimizers_only_the_first_have_texts(recorder: Recorder) -
 def test_a_step_that_a_scaler_skips_is_none(recorder: Recorder) -> None:
     recorder.start(OptimizerProbe())
     first_steps: list[Any] = []
-    recorder.session.at_first_step.append(first_steps.append)
+    recorder.session.on_first_step.subscribe(first_steps.append)
     p = parameter()
     optimizer = torch.optim.SGD([p], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
