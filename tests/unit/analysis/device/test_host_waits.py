@@ -1,4 +1,4 @@
-"""Idle time that syncs leave behind them, compared with the same training without the sync."""
+"""Syncs and emptied caches: what the device idles for them, and what --find-syncs finds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.device_run import DeviceRun, trained
-from support.events import MS, US
+from support.events import MS, US, FakeRun
 
-from trainprof.record.schema import Kind, SyncFlag
+from trainprof.analysis.run.run_part import TOO_FEW_STEPS
+from trainprof.analysis.summary.device import FoundSync, FoundSyncs
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
+from trainprof.record.schema import FoundSyncFlag, Kind, SyncFlag, Topic
 
 STEPS = 120
 Step = Callable[[DeviceRun, bool], None]
@@ -166,3 +170,106 @@ def test_what_torchs_optimizers_ask_for_in_their_step_is_none_of_the_scripts(
     assert (point.held_back_s == [0.0, 0.0]) is is_needed
     ids = [finding.id for finding in summary.findings]
     assert ("exposed_syncs" in ids) is not is_needed
+
+
+def emptying(directory: Path, *, every: int, takes: int, again: int) -> RunSummary:
+    """A training that empties the cache every few steps, after which the forward is slower."""
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for number in range(STEPS):
+        run.next(50 * US)
+        is_after = number > 0 and number % every == 0
+        launch = 2 * MS + again * is_after
+        run.phase(Kind.FORWARD, launch, 500 * US, pieces=20)
+        run.phase(Kind.BACKWARD, 2 * MS, 500 * US, pieces=20)
+        run.phase(Kind.OPTIMIZER_STEP, 200 * US, 10 * US)
+        if number % every == every - 1:
+            with run.doing("host_s"):
+                run.stream.waits()
+                run.run.leaf(Kind.CACHE_EMPTIED, takes, site=here)
+    run.stop()
+    run.run.leaf(Kind.CACHE_EMPTIED, 900 * MS, site=run.run.site(99))
+    return run.run.summary(directory)
+
+
+def test_calls_in_each_step_are_found_and_explain_slow_launches(tmp_path: Path) -> None:
+    summary = emptying(tmp_path, every=1, takes=2 * MS, again=3 * MS)
+    assert summary.emptied_caches[0].site == "train.py:80"
+    assert summary.emptied_caches[0].count == STEPS
+    assert summary.emptied_caches[0].seconds == pytest.approx(STEPS * 2e-3)
+    assert summary.emptied_caches[0].idle_s == pytest.approx(STEPS * 2e-3, rel=0.05)
+    first = summary.findings[0]
+    assert (first.id, first.site) == ("exposed_syncs", "train.py:80")
+    # Without the calls, and what they make later: 4.25 of 9.25 ms.
+    assert first.predicted_speedup[1] >= 9.25 / 4.25
+    assert first.also
+    assert {finding.id for finding in summary.findings}.isdisjoint(
+        {"launch_bound", "python_in_loop"}
+    )
+    assert [
+        finding.root for finding in summary.passed_over if finding.finding.id == "launch_bound"
+    ] == ["exposed_syncs"]
+
+
+def test_what_a_call_waits_for_the_device_costs_nothing(tmp_path: Path) -> None:
+    """The host is ahead by several steps: the device works on meanwhile."""
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for number in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        if number % 5 == 4:
+            waits_ns = max(run.stream.idle_from - run.run.now, 0)
+            with run.doing("host_s"):
+                run.run.leaf(Kind.CACHE_EMPTIED, waits_ns + 50 * US, site=here)
+                run.stream.look()
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (line,) = summary.emptied_caches
+    assert line.seconds > 0.5 * summary.phases.training_s
+    assert line.idle_s < 0.02 * summary.phases.training_s
+    assert summary.findings == []
+
+
+def planted(run: FakeRun) -> None:
+    """A window after 20 steps: line 50 waits twice in each of 3 steps, line 60 once in all."""
+    fifty, sixty, item = run.site(50), run.site(60), run.site(70)
+    optimizer = run.optimizer()
+    began = run.now
+    run.record(Kind.SYNC_WINDOW, began, began, site=20)
+    for step in range(3):
+        lines = [fifty, fifty] + [sixty] * (step == 0)
+        for site in lines:
+            run.record(Kind.FOUND_SYNC, run.now, run.now, site=site)
+        run.record(Kind.FOUND_SYNC, run.now, run.now, site=item, flags=FoundSyncFlag.KNOWN)
+        run.learn(optimizer)
+    run.record(Kind.SYNC_WINDOW, began, run.now, site=20, value=3)
+
+
+def summary_of(run: FakeRun, directory: Path) -> RunSummary:
+    return summarize(run.write(directory, options={"find_syncs": True}))
+
+
+def test_calls_are_counted_by_line(tmp_path: Path) -> None:
+    run = FakeRun()
+    planted(run)
+    summary = summary_of(run, tmp_path)
+    calls = [FoundSync("train.py:50", 6), FoundSync("train.py:60", 1)]
+    assert summary.found_syncs == FoundSyncs(20, 3, calls, known_calls=3)
+    assert "found_syncs" not in summary.not_observed
+    run.records.pop()  # a window that was never closed still tells
+    cut = summary_of(run, tmp_path).found_syncs
+    assert (cut.steps, len(cut.calls)) == (0, 2)
+
+
+def test_why_nothing_was_looked_for(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.learn(run.optimizer())
+    assert summary_of(run, tmp_path).not_observed["found_syncs"] == TOO_FEW_STEPS
+    assert "found_syncs" not in run.summary(tmp_path).not_observed
+    run.text(Topic.ENVIRONMENT, {"no_found_syncs": "this torch knows no device but the CPU"})
+    summary = summary_of(run, tmp_path)
+    assert summary.found_syncs is None
+    assert summary.not_observed["found_syncs"] == "this torch knows no device but the CPU"

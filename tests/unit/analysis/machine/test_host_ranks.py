@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.findings import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
@@ -16,7 +15,7 @@ from trainprof.record.schema import Kind
 STEPS = 40
 
 
-def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
+def serial(pid: int, rank: int | None) -> FakeRun:
     """A process that makes each batch in 20 ms of its core, and computes with it for 21."""
     header = {"ancestors": [1], "rank": None if rank is None else str(rank)}
     run = FakeRun(pid=pid, role="child", header=header)
@@ -25,9 +24,8 @@ def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
     for number in range(STEPS):
         with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
             start, cpu_ns = run.now, 20 * MS
-            run.fetch((20 + delay_ms) * MS, 4)
-            delay_us = delay_ms * 1000
-            run.record(Kind.FETCH_CPU, start, start + cpu_ns, site=delay_us, value=cpu_ns, flags=1)
+            run.fetch(cpu_ns, 4)
+            run.record(Kind.FETCH_CPU, start, start + cpu_ns, value=cpu_ns, flags=1)
         run.learn(optimizer, forward=10 * MS, backward=10 * MS, update=1 * MS)
     run.stop(loader)
     run.mark(Kind.PROCESS_END)
@@ -42,12 +40,8 @@ def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirector
     return RunDirectory(top)
 
 
-def inputs_of(directory: RunDirectory) -> PipelineInputs:
-    return summarize.context_of(directory).feeding[0].inputs
-
-
 def shared(directory: RunDirectory) -> tuple[float, int]:
-    inputs = inputs_of(directory)
+    inputs = summarize.context_of(directory).feeding[0].inputs
     return inputs.cores, inputs.ranks
 
 

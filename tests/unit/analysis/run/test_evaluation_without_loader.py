@@ -103,34 +103,22 @@ def played(
     *,
     updates_first: int = 0,
     has_losses: bool = False,
-    saves_within: bool = False,
-    is_fed: bool = False,
     datasets: tuple[int, ...] = (),
-    passes: int = 1,
 ) -> FakeRun:
-    """In each cycle, moves with `between` ns after each, and then updates.
-
-    With `datasets` those are fed, in each pass by a loader that is built for it: in each cycle of
-    the dataset with that number.
-    """
+    """In each cycle moves, and updates; with `datasets` by a loader built for that number."""
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()
     for _ in range(updates_first):
         run.learn(optimizer)
     for cycle in range(CYCLES):
-        for move in range(MOVES):
+        for _ in range(MOVES):
             run.forward(ROLLOUT, flags=0)
             if has_losses:
                 run.leaf(Kind.LOSS, 1 * US)
-            if saves_within and move == 2:
-                run.leaf(Kind.CHECKPOINT_SAVE, 1 * US)
             run.passes_time(between)
         if datasets:
-            for _ in range(passes):
-                run.mark(Kind.LOADER_BUILT, site=loader, value=datasets[cycle])
-                run.passes_time(US)
-                run.train_pass(loader, optimizer, UPDATES)
-        elif is_fed:
+            run.mark(Kind.LOADER_BUILT, site=loader, value=datasets[cycle])
+            run.passes_time(US)
             run.train_pass(loader, optimizer, UPDATES)
         else:
             for _ in range(UPDATES):
@@ -138,15 +126,7 @@ def played(
     return run
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"saves_within": True},
-        {"datasets": (1, 2, 3, 4)},
-        {"datasets": (1, 2, 3, 4), "passes": 3},
-    ],
-)
+@pytest.mark.parametrize("how", [{}, {"datasets": (1, 2, 3, 4)}])
 def test_what_a_policy_plays_is_no_evaluation(tmp_path: Path, how: dict[str, Any]) -> None:
     summary = played(SLOW, **how).summary(tmp_path)
     assert "evaluation" not in seconds(summary)
@@ -163,13 +143,10 @@ def test_what_a_policy_plays_is_no_evaluation(tmp_path: Path, how: dict[str, Any
     [
         {"updates_first": UPDATES},
         {"has_losses": True},
-        {"is_fed": True},
         {"datasets": (1, 1, 1, 1)},  # a loader is built for each epoch
-        {"datasets": (1, 2, 2, 2)},
         {"datasets": (0, 0, 0, 0)},  # an older recording
         {"datasets": (1, 2, 3, 4), "updates_first": UPDATES},
         {"between": QUICK},  # no environment is at work
-        {"between": QUICK, "datasets": (1, 2, 3, 4)},
     ],
 )
 def test_evaluation_without_a_loader_is_no_rollout(tmp_path: Path, how: dict[str, Any]) -> None:

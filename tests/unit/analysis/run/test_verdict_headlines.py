@@ -8,44 +8,32 @@ from support.events import LEARNS, MS, US, FakeRun
 from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
 
 
-def loop(
-    tmp_path,
-    *,
-    wait=0,
-    compute=1000,
-    python=0,
-    save=0,
-    transfer=0,
-    sync=0,
-    evaluate=0,
-    steps=100,
-    device=None,
-    startup=0,
-    gc=0,
-):
-    """Steps of that many us each; `evaluate` us after each 20th."""
+def loop(tmp_path, *, steps=100, device=None, compute=1000, **parts):
+    """Steps of that many us each, of data, Python and so on; `evaluate` us after each 20th."""
     run = FakeRun()
     loader, validation, optimizer = run.loader(41), run.loader(42), run.optimizer()
-    line = run.site(77)
+    us = {name: microseconds * US for name, microseconds in parts.items()}
     if device:
         run.text(Topic.ENVIRONMENT, {"device": device})
-    run.passes_time(startup * US)
+    run.passes_time(us.get("startup", 0))
     run.iterate(loader, 1)
+
+    def leaf(kind, part, **record):
+        if part in us:
+            run.leaf(kind, us[part], **record)
+
+    line = run.site(77)
     for step in range(steps):
-        run.next(loader, max(1, wait * US))
-        if transfer:
-            run.leaf(Kind.TRANSFER, transfer * US, flags=TransferFlag.H2D, site=line)
+        run.next(loader, us.get("wait", 1))
+        leaf(Kind.TRANSFER, "transfer", flags=TransferFlag.H2D, site=line)
         run.forward(compute * US, flags=LEARNS)
-        if gc:
-            run.leaf(Kind.GC, gc * US)
-        if sync:
-            run.leaf(Kind.SYNC, sync * US, flags=SyncFlag.ITEM, site=line)
-        run.passes_time(python * US)
-        if save:
-            run.leaf(Kind.CHECKPOINT_SAVE, save * US, site=line)
+        leaf(Kind.GC, "gc")
+        leaf(Kind.SYNC, "sync", flags=SyncFlag.ITEM, site=line)
+        run.passes_time(us.get("python", 0))
+        leaf(Kind.CHECKPOINT_SAVE, "save", site=line)
         run.update(optimizer, 1)
-        if evaluate and step % 20 == 10:
-            run.evaluation_pass(validation, 1, wait=1, forward=evaluate * US)
+        if "evaluate" in us and step % 20 == 10:
+            run.evaluation_pass(validation, 1, wait=1, forward=us["evaluate"])
     run.stop(loader, 1)
     return run.summary(tmp_path)
 

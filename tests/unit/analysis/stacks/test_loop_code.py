@@ -223,24 +223,6 @@ def test_what_comes_again_or_later_is_no_matter_of_the_first_steps(
     assert (0 if line is None else line.looks) == looks
 
 
-@pytest.mark.parametrize(
-    ("python_ms", "once_s", "looks"),
-    [
-        pytest.param({0: 4000} | dict.fromkeys(range(1, 24), 40), 3.96, 14, id="and then a phase"),
-        pytest.param({step: 40 * (24 - step) for step in range(24)}, 12.0, 0, id="less and less"),
-        pytest.param(dict.fromkeys(range(8), 400), 3.2, 0, id="in a few steps"),
-    ],
-)
-def test_what_is_set_up_in_the_first_steps_comes_once_however_many_lead_up(
-    tmp_path: Path, python_ms: dict[int, int], once_s: float, looks: int
-) -> None:
-    summary = set_up(FakeRun(), tmp_path, python_ms)
-    assert summary.training.warmup_excluded == max(python_ms) + 1
-    assert summary.once_in_loop_s == pytest.approx(once_s, rel=0.01)
-    line = hottest(summary.part_lines, "other")
-    assert (0 if line is None else line.looks) == looks
-
-
 def test_compiling_comes_once_whenever_it_comes(tmp_path: Path) -> None:
     """Its collections are none of the loop's code, and no second is counted twice."""
     summary = set_up(FakeRun(), tmp_path, {}, {0: 1000, 40: 800}, usual_ms=40)

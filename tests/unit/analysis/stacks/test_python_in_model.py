@@ -28,7 +28,6 @@ def train(
     is_known: bool = False,
     flags: int = 0,
     arrays: int = 0,
-    first_held: int = 0,
     crowded_of: int = 0,
 ) -> RunSummary:
     """Steps of 20 ms of forward, a share of it Python, and 10 of backward, sampled in each."""
@@ -41,7 +40,7 @@ def train(
         run.next(loader, MS)
         with run.span(Kind.FORWARD, flags=LEARNS):
             run.passes_time(10 * MS)
-            is_python = step < first_held or (step % 10) < 10 * python
+            is_python = (step % 10) < 10 * python
             known = StackFlag.KNOWN if is_known or not is_python else 0
             if crowded_of and step % crowded_of == 0:
                 known |= StackFlag.CROWDED
@@ -125,8 +124,6 @@ def test_where_samples_cannot_tell_it_nothing_is_said(tmp_path: Path) -> None:
         assert (summary.python_in_model is None) is (run is not on_device)
         assert "python_in_model" not in [finding.id for finding in summary.findings]
         assert "Python code inside" not in summary.verdict.headline
-    first = train(FakeRun(), tmp_path / "first", python=0.0, first_held=1).python_in_model
-    assert first is None or first.held == 0  # a first forward that imports
 
 
 def train_with_reads(
