@@ -302,15 +302,6 @@ def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
     assert device.idle_because["startup_s"] == pytest.approx(0.5, abs=0.001)
 
 
-def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
-    run = trained(lambda run, n: (starved if n < STEPS // 2 else steady)(run, n), STEPS)
-    directory = run.run.write(tmp_path)
-    first = summarize(directory, steps=(0, STEPS // 2)).devices
-    second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
-    assert first[0].busy_share[1] < 0.3
-    assert second[0].busy_share[0] > 0.9
-
-
 def overhead_of_reads(directory: Path, reads: int) -> Overhead:
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()

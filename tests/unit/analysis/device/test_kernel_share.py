@@ -62,7 +62,6 @@ def test_a_device_is_bounded_from_both_sides() -> None:
     "processes",
     [
         [{"pid": 1, "role": "own"}, {"pid": 2, "role": "other"}],
-        [{"pid": 1, "role": "own"}, {"pid": 2, "role": "own"}],
         [{"pid": 2, "role": "unknown"}, {"pid": 3, "role": "unknown"}],
     ],
 )
@@ -76,13 +75,11 @@ def test_where_others_are_on_the_device_it_tells_nothing_of_the_least(
 @pytest.mark.parametrize(
     "gpus",
     [
-        pytest.param((OTHER, replace(GPU, logical_index=1)), id="another number"),
         pytest.param((OTHER, replace(GPU, mig=[{"uuid": "MIG-1"}])), id="a part of it"),
         pytest.param((OTHER, replace(GPU, is_number_assumed=True)), id="numbers assumed"),
         pytest.param((OTHER, replace(GPU, is_used=False, processes=[OF_OTHER])), id="not used"),
         pytest.param((replace(OTHER, is_used=True), ASSUMED), id="two used"),
         pytest.param((replace(OTHER, logical_index=0), GPU), id="two of a number"),
-        pytest.param((), id="none"),
     ],
 )
 def test_nothing_is_known_where_it_may_be_another_gpu(gpus: tuple[Gpu, ...]) -> None:

@@ -89,10 +89,8 @@ def host_without(*names: str, **changes: Any) -> dict[str, Any]:
     [
         # A quota stays.
         (host_without(usable_cores=1.5, physical_cores=1.5), "0-3", Cores(1.5, 1.5, (0, 1, 2, 3))),
-        (host_without(usable_cores=4.0, physical_cores=4.0), "0,1,4", Cores(3.0, 2.0, (0, 1, 4))),
         # A host that told less.
         (host_without("core_of"), "0-1", Cores(2.0, None, (0, 1))),
-        ({}, "0-1", Cores(2.0, None, (0, 1))),
         ({"usable_cores": 4.0}, "0-5", Cores(4.0, None, tuple(range(6)))),
         ({}, None, Cores()),
     ],

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from trainprof.analysis.machine.processes import (
-    LEAST_GROWTH_BYTES,
     Tick,
     memory_growth,
     room_of,
@@ -54,11 +53,9 @@ def test_what_each_step_keeps():
     [
         500 + 0 * T_S,
         500 + 300 * np.minimum(T_S / 20, 1),  # a cache, filled half-way through
-        500 + 300 * (1 - np.exp(-T_S / 8)),
         500 + 300 * (T_S > 20),  # something loaded once
         500 + 300 * (np.floor(T_S / 8) % 2),  # an evaluation's
         3000 + 7 * T_S,  # a tenth of it would be more
-        100 + 0.9 * LEAST_GROWTH_BYTES / MIB * T_S / T_S[-1],
         900 - 10 * T_S,
     ],
 )

@@ -67,7 +67,6 @@ def ended(tmp_path, *, exception=None, has_end=True, limit=0, **end):
             Exit(1, None, "interrupted", None),
         ),
         ({"signal": signal.SIGINT, "reason": "signal"}, Exit(None, 2, "interrupted", None)),
-        ({"signal": 15, "reason": "signal", "has_end": False}, Exit(None, 15, "signal", None)),
         (
             {"signal": 9, "reason": "killed", "detail": "out of memory: x", "has_end": False},
             Exit(None, 9, "killed", "out of memory: x"),

@@ -8,7 +8,6 @@ import pytest
 from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.run import Statistics
 from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, SyncFlag, TransferFlag
@@ -204,14 +203,9 @@ def test_statistics_of_steps(tmp_path):
         run.forward(900 * US, flags=LEARNS)
         run.update(optimizer, 100 * US)
     step_s = run.summary(tmp_path).training.step_s
-    assert isinstance(step_s, Statistics)
-    assert (step_s.n, step_s.min, step_s.max) == (
-        100,
-        pytest.approx(1001e-6),
-        pytest.approx(1.1e-3),
-    )
-    assert step_s.p50 == pytest.approx(1050.5e-6)
-    assert step_s.mean == pytest.approx(1050.5e-6)
+    assert step_s.n == 100
+    figures = [step_s.min, step_s.max, step_s.p50, step_s.mean]
+    assert figures == pytest.approx([1001e-6, 1.1e-3, 1050.5e-6, 1050.5e-6])
 
 
 def passes_that_begin(tmp_path: Path, drawing: int, making: int, last: int) -> Loader:

@@ -77,11 +77,9 @@ def test_a_run_that_never_began(tmp_path: Path, golden: Any) -> None:
         ({}, 1.0, False),  # at the limit it was about to make a step
         ({"reason": "interrupted", "signal": signal.SIGINT}, 11.0, True),
         ({"reason": "interrupted", "signal": signal.SIGINT}, 9.0, False),
-        ({"reason": "signal", "signal": signal.SIGTERM}, 11.0, True),
         ({"reason": "signal", "signal": signal.SIGSEGV}, 11.0, False),
         ({"reason": "killed", "signal": signal.SIGKILL, "detail": None}, 11.0, True),
         ({"reason": "killed", "signal": signal.SIGKILL, "detail": "out of memory"}, 11.0, False),
-        ({"reason": "completed", "signal": None, "status": 0}, 11.0, False),
         ({"reason": "exception", "signal": None, "status": 1}, 11.0, False),
     ],
 )

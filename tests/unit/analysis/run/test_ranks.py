@@ -110,8 +110,6 @@ def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
     "shared",
     [
         {"sampler": "DistributedSampler"},
-        {"batch_sampler": "BatchSamplerShard"},
-        {"kind": "DataLoaderShard"},
         {"samples_plainly": False},  # so many of them, or drawn by a generator of each rank's
         {"dataset_length": None},
         {"dataset_length": 2000},  # a part of its own

@@ -104,7 +104,6 @@ def test_headlines_are_the_golden_ones(tmp_path, golden):
         ({"wait": 100}, "compute", "moderately"),
         ({"wait": 150, "compute": 400, "python": 140, "save": 130, "gc": 130}, "host", "highly"),
         ({"python": 300}, "host", "highly"),
-        ({"gc": 300}, "host", "highly"),
         ({"save": 300}, "checkpoint", "highly"),
         ({"evaluate": 20 * 300}, "evaluation", "highly"),
         ({}, "compute", "not"),
@@ -116,7 +115,6 @@ def test_headlines_are_the_golden_ones(tmp_path, golden):
         # Start-up is named in long runs where it is most.
         ({"startup": 70_000_000}, "startup", "highly"),
         ({"startup": 50_000_000}, "compute", "not"),
-        ({"startup": 70_000_000, "compute": 2_000_000, "steps": 60}, "compute", "not"),
         # Less than twenty steady steps are not enough.
         ({"wait": 5000, "steps": 20}, "unknown", None),
         ({"wait": 5000, "steps": 21}, "data", "highly"),
@@ -136,12 +134,9 @@ TRAINING = [(20, "train"), (90, "main")]
         (TRAINING, [(40, "evaluate"), (25, "train"), (90, "main")], "train.py:25"),
         (TRAINING, [(40, "evaluate"), (91, "main")], "train.py:91"),
         (TRAINING, [(24, "train"), (90, "main")], "train.py:24"),
-        ([(20, "run"), (90, "main")], [(20, "run"), (92, "main")], "train.py:92"),
         # Of a framework's, that calls for both.
         ([(90, "main")], [(90, "main")], None),
-        (TRAINING, [(40, "evaluate"), (3, "serve")], None),
         ([], [(40, "evaluate"), (91, "main")], None),
-        (TRAINING, [], None),
     ],
 )
 def test_evaluation_is_where_the_code_that_trains_calls_for_it(

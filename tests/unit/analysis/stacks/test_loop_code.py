@@ -104,10 +104,8 @@ def train(
         # Elsewhere than before a backward it is no loss.
         ({"step": behind_the_update}, 1.0, 0.0),
         # What computes with arrays made of tensors is not torch.
-        ({"reads": (ITEM_ON_CPU,)}, 1.0, 1.0),  # a value to be shown
         ({"reads": (ITEM_ON_CPU,) * 8}, 0.0, 0.0),  # a loop over elements
         ({"reads": (NUMPY,)}, 0.0, 0.0),
-        ({"reads": (SyncFlag.TOLIST | SyncFlag.ON_CPU,)}, 0.0, 0.0),
         # Nor what sleeps, or holds the GIL.
         ({"flags": StackFlag.KNOWN}, 0.0, 0.0),
         ({"flags": StackFlag.KNOWN | StackFlag.RUNS}, 0.0, 0.0),  # a library without torch

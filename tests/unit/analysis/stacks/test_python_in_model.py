@@ -28,7 +28,6 @@ def train(
     is_known: bool = False,
     flags: int = 0,
     arrays: int = 0,
-    crowded_of: int = 0,
 ) -> RunSummary:
     """Steps of 20 ms of forward, a share of it Python, and 10 of backward, sampled in each."""
     loader, optimizer = run.loader(), run.optimizer()
@@ -42,8 +41,6 @@ def train(
             run.passes_time(10 * MS)
             is_python = (step % 10) < 10 * python
             known = StackFlag.KNOWN if is_known or not is_python else 0
-            if crowded_of and step % crowded_of == 0:
-                known |= StackFlag.CROWDED
             if is_python:
                 sample(run, here, late=held_ns, held_ns=held_ns, flags=known | flags | arrays)
             else:
@@ -101,7 +98,6 @@ def test_python_in_the_forward_has_its_share_and_line(
         {"held_ns": 60 * US},  # as between two of torch's operators
         {"python": 0.1},  # by so few looks that it may be chance
         {"flags": StackFlag.CROWDED},  # another thread may have been the one
-        {"crowded_of": 10},  # and at the other looks, before it went to wait
     ],
 )
 def test_what_a_model_of_torchs_operators_does_is_no_finding(
@@ -109,8 +105,7 @@ def test_what_a_model_of_torchs_operators_does_is_no_finding(
 ) -> None:
     summary = train(FakeRun(), tmp_path, **healthy)
     assert summary.findings == []
-    if "crowded_of" in healthy:  # of each step's two looks one in ten is
-        assert summary.beside_share == pytest.approx(0.05, abs=0.01)
+    assert summary.beside_share == (1.0 if "flags" in healthy else 0.0)
     assert "Python code inside" not in summary.verdict.headline
 
 
