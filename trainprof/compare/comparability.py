@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
@@ -287,59 +287,45 @@ def _have_short_ends(runs: Runs) -> bool:
 
 
 def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
-    """Streams that make batches of their own, or whose workers each have one that is not full."""
-    sizes = _other_batches(base, other)
-    if sizes is None:
-        return []
-    changed = " -> ".join(f"{size / 1024:,.4g} KiB" for size in sizes)
-    text = f"a batch is {changed} on average, and its samples are not counted"
-    return [Difference(BATCH_BYTES, WORK, text, is_between=True)]
-
-
-def _epochs(base: Runs, other: Runs) -> list[Difference]:
-    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs."""
-    batches = _other_epochs(base, other)
-    if batches is None:
-        return []
-    changed = _changed("batches an epoch", WORK, *(f"{mean:,.4g}" for mean in batches))
-    return [replace(changed, text=f"{changed.text}: workers share the stream differently")]
-
-
-def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns the bytes of both sides' mean batches, where a step is other work by that.
+    """Streams that make batches of their own, or whose workers each have one that is not full.
 
     None where samples are counted, and where batches may hold other numbers, but as many samples:
     passes have as many of them, or there is one batch size and no pass that ended.
     """
     runs = [*base, *other]
-    if any(run.summary.training.samples for run in runs):
-        return None
-    in_base, in_other = _batch_bytes(base), _batch_bytes(other)
-    if in_base is None or in_other is None:
-        return None
-    means, errors = zip(in_base, in_other, strict=True)
+    sizes = [_batch_bytes(base), _batch_bytes(other)]
+    if any(run.summary.training.samples for run in runs) or None in sizes:
+        return []
+    means, errors = zip(*filter(None, sizes), strict=True)
     if not _are_other_sizes(means, errors):
-        return None
+        return []
     passes = [[_ended(run) for run in side] for side in (base, other)]
     if all(ended for side in passes for ended in side):
-        return None if _are_as_many(*passes) else means
-    has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
-    return None if has_size else means
+        is_alike = _are_as_many(*passes)
+    else:
+        is_alike = any(feeder.batch_size for run in runs if (feeder := run.feeder()))
+    changed = " -> ".join(f"{mean / 1024:,.4g} KiB" for mean in means)
+    text = f"a batch is {changed} on average, and its samples are not counted"
+    return [] if is_alike else [Difference(BATCH_BYTES, WORK, text, is_between=True)]
 
 
-def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns how many batches an epoch of a stream has on both sides, where it is other data."""
+def _epochs(base: Runs, other: Runs) -> list[Difference]:
+    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs.
+
+    None where the sides have equal numbers of workers, or no run ended an epoch.
+    """
     loaders = [[run.feeder() for run in side] for side in (base, other)]
     streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
     ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
     workers = [{x.num_workers or 0 for x in side} for side in streams]
     if not all(ended) or workers[0] == workers[1]:
-        return None
+        return []
     most = max(workers[0] | workers[1])
     if not _exceed(ended[0], ended[1], most) and not _exceed(ended[1], ended[0], most):
-        return None
-    means = [fmean(map(fmean, side)) for side in ended]
-    return means[0], means[1]
+        return []
+    changed = " -> ".join(f"{fmean(map(fmean, side)):,.4g}" for side in ended)
+    text = f"batches an epoch {changed}: workers share the stream differently"
+    return [Difference("batches an epoch", WORK, text, is_between=True)]
 
 
 def _are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:

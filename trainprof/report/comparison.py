@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, replace
+from typing import Any, Final, NamedTuple
 
 from rich.text import Text
 
@@ -55,8 +55,7 @@ _GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold ye
 _TITLES: Final = ("", "BASE", "OTHER", "change", "95 % sure", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line of the table; `verdict` is a key of VERDICT_WORDS."""
 
     label: str
@@ -198,14 +197,12 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     for label, sentence in listed:
         lines += page.labelled(label, page.shortened(sentence, REMARK_CELLS).split(", "))
     shown = rows(comparison, verbose=page.verbose)
-    columns = [
-        Column("", [row.label for row in shown], is_number=False, gives_way=True),
-        Column("BASE", [row.base for row in shown]),
-        Column("OTHER", [row.other for row in shown]),
-        Column("change", [row.change for row in shown]),
-        Column("95 % sure", [row.interval for row in shown], dropped=2),
-        Column("", [VERDICT_WORDS[row.verdict] for row in shown], is_number=False, dropped=1),
-    ]
+    labels, *figures, verdicts = map(list, zip(*shown, strict=True))
+    columns = [Column("", labels, is_number=False, gives_way=True)]
+    columns += map(Column, _TITLES[1:4], figures)
+    columns.append(Column(_TITLES[4], figures[-1], dropped=2))
+    words = [VERDICT_WORDS[verdict] for verdict in verdicts]
+    columns.append(Column("", words, is_number=False, dropped=1))
     styles = [_STYLES.get(row.verdict, "").removeprefix("bold ") for row in shown]
     return [*lines, *BLANK, *page.table(columns, styles)]
 
@@ -219,8 +216,8 @@ def _comment(comparison: Comparison, *, verbose: bool) -> str:
     gate = None if comparison.gate is None else gate_line(comparison.gate)
     sentences = (warning(comparison), headline(comparison), gate)
     cells = [
-        (*(x.label.strip(), x.base, x.other, x.change, x.interval), VERDICT_WORDS[x.verdict])
-        for x in rows(comparison, verbose=verbose)
+        (row.label.strip(), *row[1:-1], VERDICT_WORDS[row.verdict])
+        for row in rows(comparison, verbose=verbose)
     ]
     blocks = [
         *(f"**{escaped(sentence)}**" for sentence in sentences if sentence),

@@ -8,7 +8,7 @@ from typing import Final
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.device import idle_columns, idle_table
+from trainprof.report.page.device import idle_columns
 from trainprof.report.page.findings import (
     FINDINGS_SHOWN,
     beside_findings,
@@ -87,7 +87,7 @@ def render(summary: RunSummary) -> str:
         price_of_measuring(summary) or "",
         _ending(summary),
         _standstill(summary),
-        _columns(idle_columns(idle_table(summary))),
+        _columns(idle_columns(summary)),
         _findings(summary),
         _ledger(summary),
         _steps(summary),

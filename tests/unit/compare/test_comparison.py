@@ -224,46 +224,37 @@ def test_one_run_against_three_keeps_what_it_met(tmp_path, others_percent, verdi
     assert (comparison.verdict, gate_of(comparison)) == (verdict, outcome)
 
 
+def chances(cpu, threads=8, device="cpu", busy_share=None, **host):
+    base = summaries.healthy()
+    devices = None if device == "cpu" else [Device(0, device, busy_share, {}, {}, None, None, 1000)]
+    run = replace(base.run, device=device)
+    system = summaries.system(cpu=cpu)
+    loaders = [replace(loader, num_workers=0) for loader in base.loaders]
+    of_run = {"run": run, "devices": devices, "system": system, "loaders": loaders}
+    run = made_up(replace(base, torch_threads=threads, **of_run), "b", host=host)
+    return run.disturbance(), run.wandering()
+
+
 def test_what_other_processes_and_virtual_cores_may_change():
-    def chances(cpu, threads=8, **host: bool | None):
-        summary = replace(
-            summaries.slow_loader(), torch_threads=threads, system=summaries.system(cpu=cpu)
-        )
-        run = made_up(summary, "b", host=host)
-        return run.disturbance(), run.wandering()
-
-    cpu: dict[str, object] = {
-        "host_percent": {"mean": 90.0},
-        "tree_percent": {"mean": 100.0},
-        "per_core_percent": [90.0, 90.0],
-    }
-    assert chances({**cpu, "pressure_some_share": 0.0}) == (pytest.approx(0.08), 0)
-    assert chances({**cpu, "pressure_some_share": 0.2})[0] == pytest.approx(0.8**-3 - 1)
-    assert chances({**cpu, "pressure_some_share": 0.7})[0] == pytest.approx(0.6**-3 - 1)
+    cpu = {"host_percent": {"mean": 90.0}, "per_core_percent": [90.0, 90.0]}
+    cpu |= {"tree_percent": {"mean": 100.0}}
     # A single thread waits for no other.
-    assert chances({**cpu, "pressure_some_share": 0.7}, 1)[0] == pytest.approx(0.6**-2 - 1)
-    busy: dict[str, object] = {"tree_percent": {"mean": 350.0}}
-    sleeping: dict[str, object] = {"tree_percent": {"mean": 25.0}}
-    assert chances(busy, is_virtual=True)[1] == chances(busy, is_virtual=None)[1] == 0.5
-    assert chances(busy, 1, is_virtual=True)[1] == 0.35
-    assert chances(sleeping, is_virtual=True)[1] == pytest.approx(0.125)
-    assert chances(busy, is_virtual=False)[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("busy_share", "expected"), [([0.9, 0.95], 0.05), ([0.2, 0.3], 0.4), (None, 0.5)]
-)
-def test_where_a_device_works_the_host_changes_nothing(busy_share, expected):
-    training = summaries.healthy()
-    device = Device(0, "cuda:0", busy_share, {}, {}, None, None, 1000)
-    summary = replace(
-        training,
-        run=replace(training.run, device="cuda:0"),
-        devices=[device],
-        system=summaries.system(cpu={"tree_percent": {"mean": 100.0}}),
-    )
-    run = made_up(summary, "a", host={"is_virtual": True})
-    assert run.wandering() == pytest.approx(expected)
+    for waited, threads, share in ((0, 8, 0.08), (0.2, 8, 0.8**-3 - 1), (0.7, 1, 0.6**-2 - 1)):
+        disturbance, _ = chances({**cpu, "pressure_some_share": waited}, threads)
+        assert disturbance == pytest.approx(share)
+    for percent, threads, is_virtual, share in (
+        (350.0, 8, True, 0.5),
+        (350.0, 8, None, 0.5),
+        (350.0, 1, True, 0.35),
+        (25.0, 8, True, 0.125),
+        (350.0, 8, False, 0.0),
+    ):
+        _, wandering = chances({"tree_percent": {"mean": percent}}, threads, is_virtual=is_virtual)
+        assert wandering == pytest.approx(share)
+    # Where a device works the host changes nothing.
+    for busy, share in (([0.9, 0.95], 0.05), ([0.2, 0.3], 0.4), (None, 0.5)):
+        cpu = {"tree_percent": {"mean": 100.0}}
+        assert chances(cpu, 8, "cuda:0", busy, is_virtual=True)[1] == pytest.approx(share)
 
 
 def test_repeated_runs_are_the_units():

@@ -350,12 +350,11 @@ def test_what_devices_did(gallery):
 
 
 def test_an_idle_table_adds_up_to_the_training_phase():
-    table = device.idle_table(on_device())
-    *rows, total = table.seconds
-    assert sum(map(float, rows)) == float(total) == 100.0  # 60 s idle are 60 %
-    for _, (*shares, whole) in table.shares:
-        assert whole == "100.0 %"
-        assert round(sum(float(share.split()[0]) for share in shares), 6) == 100.0
+    _, seconds, shares = device.idle_columns(on_device())
+    *rows, total = map(float, seconds.cells)
+    assert sum(rows) == total == 100.0  # 60 s idle are 60 %
+    *rows, total = (float(cell.split()[0]) for cell in shares.cells)
+    assert round(sum(rows), 6) == total == 100.0
 
 
 def test_what_cannot_be_has_no_idle_table():
@@ -367,7 +366,7 @@ def test_what_cannot_be_has_no_idle_table():
         gpu(low=float("nan")),
         replace(gpu(), idle_because=None),
     ):
-        assert device.idle_table(on_device(odd)) is None
+        assert device.idle_columns(on_device(odd)) == []
         assert "cuda:0" in terminal.render(on_device(odd), Page(80))
 
 

@@ -24,8 +24,7 @@ class FetchTable:
     """Fetches of all processes, shape (n,). What was not measured is NaN.
 
     Attributes:
-        loader: Id, 0 where it is not known.
-        thread: Its number in the log.
+        loader: 0 where it is not known.
         worker: Its number + 1, 0 in the process that trains.
         samples: Asked for; 1 where the index is no list.
         waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.

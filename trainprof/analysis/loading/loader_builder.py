@@ -20,14 +20,11 @@ class BuilderSettings:
         call: What is called; subclasses end in the same name.
         prefix: Of each argument's name there.
         arguments: Of a DataLoader, which it takes.
-        evaluates: What evaluates less often.
         keeps_workers: persistent_workers=True is its default.
-        copies: What copies batches with non_blocking.
+        evaluates, copies, checks, quiet, fuses: What evaluates less often, copies batches with
+            non_blocking, checks no step's loss, logs less in the loop, fuses its AdamW.
         compiles: The prefix of the arguments that compile the model: PREFIX itself is True,
             PREFIX_mode is as torch.compile's.
-        checks: What checks no step's loss.
-        quiet: What shows and logs less in the loop.
-        fuses: What fuses the AdamW that it builds.
     """
 
     call: str
@@ -87,9 +84,7 @@ def settings_of(package: str | None) -> BuilderSettings | None:
 def builder_of(metadata: Mapping[str, Any]) -> str | None:
     """Returns the package that takes the arguments, None where the user's own line does.
 
-    Args:
-        metadata: Of a loader or an optimizer: `built_by`, and `built_at` and `site` as ids of
-            lines, equal where a package's line had to be named because none is the user's.
+    `built_at` and `site` are equal where a package's line is named because none is the user's.
     """
     package = metadata.get("built_by")
     if not isinstance(package, str):

@@ -63,13 +63,11 @@ class BatchMaking:
     """What is known of how batches were prepared and delivered, for all loaders.
 
     Attributes:
-        fetches, slow: Of all processes.
         details: Of the process that trains.
         samples: Of the process that trains and of workers, by pid.
         slow_samples: How many of them to list.
         stack_samples: Of threads that fetch, with the names of lines, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
-        threads, streams: What processes recorded, by pid.
     """
 
     fetches: FetchTable

@@ -1,7 +1,6 @@
-"""What bounds a loader's throughput, and what other settings of it would give.
+"""What bounds a loader's throughput, and what other settings of it would give: intervals.
 
-The recorded fetches and computations are played through torch's pipeline again. What a recording
-does not tell is an interval of what it may be, and so the answer is an interval too.
+The recorded fetches and computations are played through torch's pipeline again.
 """
 
 from __future__ import annotations
@@ -81,25 +80,17 @@ class PipelineInputs:
     """The recording of one loader; arrays of shape (n,), in s, epoch after epoch.
 
     Attributes:
-        setting: It was recorded with.
         batches: Per epoch.
         left: That an epoch would go on with, were it not left after those, by `break` say.
-        fetch_s: Of each batch, in the sampler's order.
-        running_s: Part of it on a core; NaN where not measured, None where nowhere.
-        runnable_s: Part of it spent waiting for a core; likewise.
-        cpu_s: CPU time of all threads of the process meanwhile; likewise.
-        reading_s: Part of it spent waiting for storage; likewise.
-        compute_s: From being handed the k-th batch to asking for the next.
-        wait_s: Inside the `next` that gave the k-th batch.
+        fetch_s: Of each batch, in the sampler's order; `running_s`, `runnable_s` and `reading_s`
+            are parts of it, `cpu_s` is of all threads meanwhile: NaN where not measured.
+        compute_s, wait_s: Behind the k-th batch, and inside the `next` that gave it.
         workers_busy: The mean number of workers that fetched while the k-th was computed with.
         receive_s, sampler_s, turnaround_s, spawn_s, boot_s, compute_cores, others: As in
             `Pipeline`; without workers `sampler_s` is all of `next` but the fetch.
-        reset_s: Resuming persistent workers for another epoch.
-        end_s: The end of an epoch: workers shut down.
+        reset_s, end_s: Resuming persistent workers, and shutting down others.
         cores: That can be used; of several ranks on a host, what each has of them, one at least.
         ranks: That share the host's cores, this one among them.
-        ranks_per_core: Over 1 where there are more ranks than cores.
-        read_bytes: Of all fetches, from storage.
         batch_bytes: Of the tensors and arrays of a mean batch.
         taken_cores: Of `cores`, those that other programs kept busy, as sampled.
         fetch_slowdown, main_slowdown: What fetches and the main process took longer because cores

@@ -30,10 +30,7 @@ class Pipeline:
         compute_s: From being handed the k-th batch to asking for the next, with cores to spare.
         receive_s: IPC transfer in the main process (unpickling).
         compute_cores: Cores that the main process keeps busy while it computes.
-        sampler_s: Drawing the indices of one batch.
         turnaround_s: From having an index and being free until the fetch begins.
-        workers: 0 where the main process fetches.
-        prefetch: Batches ahead per worker.
         others: Threads of other processes that want a core all the time.
         spawn_s: Starting one worker, in the main process.
         boot_s: From its start until a worker can take an index.
@@ -73,10 +70,8 @@ class Flow:
 
     Attributes:
         called_s, handed_s: When the k-th `next` began and returned.
-        blocked_s: Part of it with no batch to take.
-        receive_s: Part of it spent receiving batches.
-        fetch_s: What the fetches took, in the sampler's order.
-        ended_s: When the loop was done with the last batch.
+        blocked_s, receive_s: Parts of it with no batch to take, and receiving batches.
+        fetch_s: In the sampler's order.
     """
 
     called_s: Float64

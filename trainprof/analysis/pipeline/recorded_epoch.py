@@ -36,11 +36,10 @@ class RecordedEpoch:
         number: In the loader's `LoaderIterations`.
         boot_ns: From when its workers were started until each had begun a fetch; None without any.
         starts, ends: Of each `next` that gave a batch.
-        wait_ns: What each took, without garbage collection.
+        wait_ns, fetch_ns: Without garbage collection.
         compute_ns: From its end to the following call, without that and evaluation in between.
         drawn_ns: Part of each spent drawing indices.
         fetch: Rows of the fetch table, in the sampler's order.
-        fetch_ns: What each took; in the main process without garbage collection.
     """
 
     number: int
@@ -133,9 +132,7 @@ def recorded_epochs(
 def skipped_first(nexts: Events, computing: Int64) -> int:
     """Returns how many of an epoch's first batches were skipped, as resumed training does.
 
-    Args:
-        nexts: The epoch's calls that gave a batch, in order of time.
-        computing: Starts of forwards, backwards and updates of the same thread, in order, ns.
+    Computing are starts of forwards, backwards and updates of the same thread, in order.
     """
     if len(nexts) < 2:
         return 0

@@ -121,10 +121,7 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     """Returns the seconds from batch to batch of a loader that ran alone, None for too few.
 
     Without the start of each epoch; of short epochs only without that of the first.
-
-    Args:
-        sites: The loader's line, `train.py:84`, any without; of several loaders the one with most
-            batches counts.
+    Of several loaders at the `sites` (anywhere without) the one with most batches counts.
     """
     recording = first_recording(directory)
     process = training_processes(recording)[0]

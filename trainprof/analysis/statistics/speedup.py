@@ -55,8 +55,8 @@ class Pace:
         mean_s: Of its steady steps, with what starts of epochs add.
         steps_s: Each of them in order of time; None where only the mean is left.
         cycle: Steps after which waits repeat.
-        disturbance: Share by which other processes may have made the run longer.
-        wandering: Share by which its virtual cores may have changed their pace.
+        disturbance, wandering: Shares by which other processes, or virtual cores that changed
+            their pace, may have made the run longer.
         starts_s: What each start of an epoch adds to a step.
     """
 

@@ -116,13 +116,11 @@ class ProcessLog:
     """What one process recorded.
 
     Attributes:
-        events: Kinds from LOADER_INIT on.
         details: Kinds from FETCH_CPU on, as written, of `RECORD_DTYPE`.
         texts: Id to (topic, text).
         marks: Bookkeeping records (THREAD, TORCH_IMPORT, LIMIT, PROCESS_END).
         main_thread: Number of the main thread in `events.thread`, or None.
         records: Written records, bookkeeping included.
-        stopped_ns, stopped_errno: When and why recording stopped early.
         impossible: Events left out, whose times cannot be.
     """
 

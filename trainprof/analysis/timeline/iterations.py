@@ -39,14 +39,11 @@ class LoaderIterations:
         last_next: Start of the last `next` that gave a batch (or of the iteration).
         is_ended: A StopIteration was seen.
         is_resumed: Its iterator was there before, with persistent workers.
-        batches: Taken.
-        init_ns: Creating or resetting the iterator.
         first_ns: The first `next`, without garbage collection; -1 where there was none.
         wait_ns: All later ones together, likewise.
         end_ns: The `next` that raised StopIteration.
         overlaps: It began while an earlier iteration went on, which took further batches then.
-        stage: training|evaluation|other per iteration.
-        role: Of the loader as a whole.
+        stage, role: training|evaluation|other, per iteration and of the loader as a whole.
     """
 
     loader: int

@@ -25,7 +25,6 @@ class StepSeries:
     Attributes:
         steps: The number of all, warm-up and starts of epochs too.
         parts_s: Ledger key to each steady step's time under it.
-        steps_of_epochs: Steps of each epoch, the last one maybe cut short.
         starts_s: What loaders took at each epoch's border beyond steady steps.
     """
 
@@ -68,8 +67,7 @@ def series_of(steps: StepTable) -> StepSeries:
 def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
     """Sums up, by epoch, a part of steps that are not steady beyond that of steady ones.
 
-    Those fed from a full buffer wait less. What follows an evaluation within an epoch is no start
-    of it.
+    What follows an evaluation within an epoch is no start of it.
     """
     steady = steps.steady.mask
     borders = np.cumsum(steps.border)

@@ -45,8 +45,8 @@ class StepTable:
     """Columns of shape (n_steps,), in ns.
 
     Attributes:
-        wall_ns: Of each step, without evaluation.
-        per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`.
+        per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`, which is
+            without evaluation.
         candidates: Steps that may be outliers: after warm-up and off the borders of epochs.
         epoch_of: 0-based epoch, -1 where there is none.
         border: Those in which an epoch begins or evaluation ran.

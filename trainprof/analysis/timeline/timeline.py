@@ -58,10 +58,7 @@ class Timeline:
     """What the training thread did, in order.
 
     Attributes:
-        thread: Its number.
-        events, nesting: Its own.
         all_events: Of every thread.
-        loaders: The iterations over each.
         on_thread: Per entry of `loaders`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
         step_starts: The end of the step before; of the first, the loop's start.
@@ -190,13 +187,10 @@ def _window(
 
 
 def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64) -> int:
-    """Returns when the first step begins where no loader feeds it, ns.
+    """Returns when the first step begins where no loader feeds it, by events outside evaluation.
 
     Modules are called for other things before: for the size of an output, to transform all files.
     None of that comes again between later updates.
-
-    Args:
-        outside: Events that do not belong to evaluation.
     """
     computing = np.flatnonzero(events.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside)
     starts = events.start[computing]
@@ -272,11 +266,9 @@ def update_mask(events: Events, nesting: Nesting) -> Bool:
 def step_boundaries(
     events: Events, nesting: Nesting, *, ignore: Bool, batch_ends: Int64
 ) -> Boundaries:
-    """Finds the ends of the training thread's steps (HOOKS.md section 5).
+    """Finds the ends of the training thread's steps (HOOKS.md section 5) but evaluation's.
 
-    Args:
-        ignore: Events that belong to evaluation.
-        batch_ends: Ends of the training loaders' `next` calls, the last resort.
+    The last resort are `batch_ends`, of the training loaders' `next` calls.
     """
     updates = np.flatnonzero(update_mask(events, nesting) & ~ignore)
     if len(updates):

@@ -48,11 +48,9 @@ class TimelinePart:
     Attributes:
         account: The ledger of the whole run.
         spent_s: Seconds per ledger key inside the training phase.
-        checkpoints: Of the training phase.
         settled_ns: When warm-up was over; the first step is always part of it.
         backwards: Runs of the autograd engine in training, a closure's too.
         full_collections: How often the garbage collector walked all objects in training.
-        clips_gradients: By torch.nn.utils.
     """
 
     attribution: Attribution
@@ -126,11 +124,7 @@ def _backwards(timeline: Timeline) -> int:
 
 
 def epochs_of(timeline: Timeline, *, origin_ns: int, threshold_ns: int) -> list[Epoch]:
-    """Lists the epochs of the loaders that feed training, and those that evaluate, in order.
-
-    Args:
-        threshold_ns: Waits from here on are slow.
-    """
+    """Lists the epochs of the loaders that feed training, and those that evaluate, in order."""
     loaders, on_thread = timeline.loaders, timeline.on_thread
     learning, step_ends = timeline.learning(), timeline.steps.ends
     epochs_by_start: list[tuple[int, Epoch]] = []

@@ -16,7 +16,6 @@ from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
     called_around,
-    let_dynamo_skip,
     recorded_after,
 )
 from trainprof.inside.session import Session
@@ -76,11 +75,11 @@ class DeviceMemoryProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         if session.accelerator is None:  # nothing that knows of devices, or none can be there
             return
-        self._torch, self._patcher, self._session = torch, patcher, session
+        self._torch, self._session = torch, session
         self._accelerator: Accelerator = session.accelerator
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
-        session.phase_now = self._reading_clock(session.phase_now)
+        session.phase_now = patcher.clock(session.phase_now, self._read_when_due)
         session.on_end.subscribe(patcher.guarded(self._read_at_end))
         self._watch_resets(torch, patcher)
 
@@ -92,22 +91,9 @@ class DeviceMemoryProbe:
         self._due_ns = self._began_ns = self._burst_ns = 0
         self._left = FIRST_BURST
 
-    def _reading_clock(self, inner: Callable[[], int]) -> Callable[[], int]:
-        patcher, read = self._patcher, self._read_when_due
-
-        def phase_now() -> int:
-            at = inner()
-            if at >= self._due_ns and not patcher.is_silent:
-                try:
-                    read(at)
-                except Exception as error:
-                    patcher.fail(error)
-            return at
-
-        let_dynamo_skip(phase_now, and_all_below=True)
-        return phase_now
-
     def _read_when_due(self, at: int) -> None:
+        if at < self._due_ns:
+            return
         if self._reader is None and not self._begin():
             self._due_ns = max(self._due_ns, at + _ASKED_EVERY_NS)
             return

@@ -167,14 +167,18 @@ class GradientUseProbe:
             self._calls = Counter()
 
     def _judge(self) -> None:
-        spent = sum((backward.calls for backward in self._passes), Counter[_Call]())
-        now = {id(p): _place_of(p) for p in self._parameters()}
-        both = [(key, self._grads.get(key), grad) for key, grad in now.items() if grad]
+        grads = {id(p): grad for p in self._parameters() if (grad := _place_of(p))}
+        before = {key: self._grads.get(key) or (-1, 0) for key in grads}
         # At the same address and written since: whoever uses it would set it back.
-        kept = {key for key, was, grad in both if was and was[0] == grad[0] and was[1] < grad[1]}
-        if kept - self._owners.keys() and any(key in self._owners for key, _, _ in both):
-            unused = self._shares_of(kept - self._owners.keys(), spent)
-            self._session.note_state({"unused_gradients": unused})
+        kept = {
+            key
+            for key, (address, version) in grads.items()
+            if before[key][0] == address and before[key][1] < version
+        }
+        unused = kept - self._owners.keys()
+        if unused and not self._owners.keys().isdisjoint(grads):
+            note = self._shares_of(unused, _calls_of(self._passes))
+            self._session.note_state({"unused_gradients": note})
         lines = {backward.line for backward in self._passes}
         discarded = [record for line in lines if (record := self._discarded(line))]
         if discarded:
@@ -187,7 +191,7 @@ class GradientUseProbe:
         if not lost:
             return None
         reached = lost.union(*(backward.used for backward in passes))
-        calls = sum((backward.calls for backward in passes), Counter[_Call]())
+        calls = _calls_of(passes)
         for earlier in reversed(self._passes):  # what they go through may be called ahead of others
             known = {module for module, _, _ in calls}
             calls += Counter(
@@ -232,6 +236,10 @@ class GradientUseProbe:
             "model": most[1],
             "model_site": most[2],
         }
+
+
+def _calls_of(passes: list[_Pass]) -> Counter[_Call]:
+    return sum((backward.calls for backward in passes), Counter[_Call]())
 
 
 def _is_lost(number: int, passes: list[_Pass]) -> bool:

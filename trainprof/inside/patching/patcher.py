@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, cast
@@ -64,6 +65,47 @@ def recorded_after(
                 raise
             finally:
                 record(start, now(), sys._getframe().f_back, (args, kwargs))
+
+        return call
+
+    return make
+
+
+def recorded_outermost(
+    now: Callable[[], int],
+    record: Callable[[int, FrameType | None, Arguments], None],
+    inside: set[int],
+    is_compiling: Callable[[], bool] | None = None,
+) -> Callable[[Wrapped], Wrapped]:
+    """Returns what wraps a function so that each thread's outermost call is recorded.
+
+    `record` is guarded, and called once the call is over, before the clock is read. Functions may
+    share `inside`, the threads that are in such a call. In a call that torch.compile traces
+    through, nothing of ours is.
+    """
+
+    def make(original: Wrapped) -> Wrapped:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling is not None and COMPILER in sys.modules and is_compiling():
+                return original(*args, **kwargs)
+            thread = get_ident()
+            if thread in inside:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+            start = now()
+            # A signal handler of the script's may raise wherever a clock is read.
+            try:
+                inside.add(thread)
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                inside.discard(thread)
+                record(start, sys._getframe().f_back, (args, kwargs))
 
         return call
 
@@ -225,6 +267,21 @@ class Patcher:
 
         let_dynamo_skip(call, and_all_below=True)
         return call
+
+    def clock(self, now: Callable[[], int], at_reading: Callable[[int], None]) -> Callable[[], int]:
+        """Returns a clock each reading of which `at_reading` gets, guarded."""
+
+        def read() -> int:
+            at = now()
+            if not self.is_silent:
+                try:
+                    at_reading(at)
+                except Exception as error:
+                    self.fail(error)
+            return at
+
+        let_dynamo_skip(read, and_all_below=True)
+        return read
 
     def fail(self, error: BaseException) -> None:
         """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing.

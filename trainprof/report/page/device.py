@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from rich.text import Text
@@ -60,67 +60,50 @@ _PLACES_SHOWN: Final = 3
 _FIELD: Final = "found_syncs"
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTable:
-    """Why devices were idle, in rows that add up to the training phase, the total last.
+def idle_columns(summary: RunSummary, *, fold: bool = True) -> list[Column]:
+    """Returns why devices were idle, in rows that add up to the training phase, the total last.
 
-    `seconds` are of the one device, [] where there are several; `shares` have a column for each.
+    With a column of shares for each device, and of seconds for a single one; none where nothing is
+    known of any. `fold`: causes under `FOLD_BELOW_SHARE` on every device share a row.
     """
-
-    labels: list[str]
-    unit: str
-    seconds: list[str]
-    shares: list[tuple[str, list[str]]]
-
-
-def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
-    """Returns the table, None where nothing is known of any device."""
     known = ((device, _parts(device)) for device in summary.devices or ())
     parts = [(device, causes) for device, causes in known if sum(causes.values()) > 0]
     parts = parts[:_DEVICES_SHOWN]
     if not parts:
-        return None
+        return []
     matters = {
         label: max(causes.get(label, 0.0) / sum(causes.values()) for _, causes in parts)
-        for label in (*_CAUSES.values(), _REST, _MAYBE, _AT_WORK)
+        for label in (*_CAUSES.values(), _REST)
     }
-    kept = sorted(
-        (x for x in matters if x not in (_MAYBE, _AT_WORK) and matters[x] > 0),
-        key=lambda label: -matters[label],
-    )
+    kept = sorted((x for x in matters if matters[x] > 0), key=lambda label: -matters[label])
     if fold:
         kept = [label for label in kept if matters[label] >= FOLD_BELOW_SHARE and label != _REST]
-    left_out = [x for x in (*_CAUSES.values(), _REST) if x not in kept and matters[x] > 0]
-    labels = [*kept, *([_REST] if left_out else []), _MAYBE, _AT_WORK]
-    columns = []
+    left_out = [label for label in matters if label not in kept and matters[label] > 0]
+    rows = [*kept, *([_REST] if left_out else []), _MAYBE, _AT_WORK]
+    shares = []
     for device, causes in parts:
-        values = {label: causes.get(label, 0.0) for label in labels}
-        if left_out:
-            values[_REST] = sum(causes.get(label, 0.0) for label in left_out)
-        columns.append((device, [values[label] for label in labels]))
-    unit, written = _in_seconds(columns[0][1]) if len(columns) == 1 else ("", [])
-    shares = [(device.name, _in_percent(values)) for device, values in columns]
+        rest_s = sum(causes.get(label, 0.0) for label in left_out)
+        by_row = causes | ({_REST: rest_s} if left_out else {})
+        values = [by_row.get(label, 0.0) for label in rows]
+        tenths = rounded_parts([value / sum(values) * 100 for value in values], 1)
+        cells = [f"{number / 10:.1f} %" for number in (*tenths, sum(tenths))]
+        shares.append(Column(device.name, cells))
     # Its driver tells what marks do not: very likely, and no more sure.
     if any(is_known(device.kernel_share) for device, _ in parts):
-        labels[-1] = _AT_LEAST
-    return IdleTable([*labels, _TOTAL], unit, written, shares)
-
-
-def idle_columns(table: IdleTable | None) -> list[Column]:
-    """Returns the table for a page; no column where there is none."""
-    if table is None:
-        return []
-    columns = [Column("GPU idle because", table.labels, is_number=False, gives_way=True)]
-    if table.seconds:
-        (_, shares) = table.shares[0]
-        seconds = Column(LONG_UNITS[table.unit], table.seconds, dropped=1)
-        return [*columns, seconds, Column("% of training", shares)]
-    return columns + [Column(name, shares) for name, shares in table.shares]
+        rows[-1] = _AT_LEAST
+    labels = Column("GPU idle because", [*rows, _TOTAL], is_number=False, gives_way=True)
+    if len(shares) > 1:
+        return [labels, *shares]
+    scale = run_scale(sum(values))
+    whole = rounded_parts([value / scale.factor for value in values], scale.decimals)
+    in_all = [scale.written(number) for number in (*whole, sum(whole))]
+    seconds = Column(LONG_UNITS[scale.unit], in_all, dropped=1)
+    return [labels, seconds, replace(shares[0], header="% of training")]
 
 
 def idle_section(summary: RunSummary, page: Page) -> list[Text]:
     """Why the GPU was idle, in training."""
-    return page.table(idle_columns(idle_table(summary, fold=not page.verbose)))
+    return page.table(idle_columns(summary, fold=not page.verbose))
 
 
 def devices_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -187,18 +170,6 @@ def _parts(device: Device) -> dict[str, float]:
     by_label[_REST] = sum(s for cause, s in because.items() if cause not in known)
     by_label[_AT_WORK] = (idle_s - because.get("warmup_s", 0.0)) * low / (1 - low)
     return by_label
-
-
-def _in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    scale = run_scale(sum(values))
-    whole = rounded_parts([value / scale.factor for value in values], scale.decimals)
-    return scale.unit, [scale.written(number) for number in (*whole, sum(whole))]
-
-
-def _in_percent(values: Sequence[float]) -> list[str]:
-    whole = sum(values)
-    tenths = rounded_parts([value / whole * 100 for value in values], 1)
-    return [f"{number / 10:.1f} %" for number in (*tenths, sum(tenths))]
 
 
 def transfers_section(summary: RunSummary, page: Page) -> list[Text]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from trainprof.analysis.summary.run import LEDGER_KEYS
@@ -65,7 +64,6 @@ _INDENT: Final = "  "
 _GAP: Final = "  "
 _BAR_STYLE: Final = "cyan"
 _DEVICE_TITLE: Final = "s on device"
-_PERCENT_CELLS: Final = len("100.0 %")
 _WIDEST_BAR: Final = 60
 _SHORTEST_BAR: Final = 4
 
@@ -267,77 +265,50 @@ def _in_order(keys: set[str]) -> list[str]:
     return known + sorted(keys.difference(LEDGER_KEYS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Widths:
-    """Cells of each column; 0 where it is left out."""
-
-    label: int
-    bar: int
-    seconds: int
-    step: int
-    device: int
-
-
 def ledger_lines(
     table: LedgerTable, page: Page, *, headline_keys: tuple[str, ...], headline_style: str
 ) -> list[Text]:
     """Returns heading, rows and total; bars of `headline_keys` carry `headline_style`."""
-    widths = _widths(table, page)
-    longest = max(row.share for row in table.rows)
-    lines = [_heading(table, widths, page)]
-    for row in table.rows:
-        is_named = bool(row.keys) and set(row.keys) <= set(headline_keys)
-        style = headline_style if is_named else _BAR_STYLE
-        drawing = page.text(bar(row.share / longest, widths.bar), style)
-        lines.append(_ledger_line(row, drawing, widths, page))
-    total = _ledger_line(table.total, page.text(""), widths, page)
-    total.stylize("bold")
-    return [*lines, total]
-
-
-def _widths(table: LedgerTable, page: Page) -> _Widths:
     rows = [*table.rows, table.total]
-    label = max(page.text(row.label).cell_len for row in rows)
-    seconds = max(len(LONG_UNITS[table.run_unit]), *(len(row.seconds) for row in rows))
-    step = max(len(_step_title(table)), *(len(row.per_step) for row in rows))
-    room = page.width - len(_INDENT) - label - len(_GAP) - seconds - len(_GAP) - _PERCENT_CELLS
-    if table.step_unit is None or room < len(_GAP) + step:
-        step = 0
-    room -= len(_GAP) + (len(_GAP) + step if step else 0)
-    device = max(len(_DEVICE_TITLE), *(len(row.on_device) for row in rows))
-    if not table.has_device or room < len(_GAP) + device:
-        device = 0
-    room -= len(_GAP) + device if device else 0
-    length = min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0
-    return _Widths(label, length, seconds, step, device)
-
-
-def _heading(table: LedgerTable, widths: _Widths, page: Page) -> Text:
-    title_cells = len(_INDENT) + widths.label + (len(_GAP) + widths.bar if widths.bar else 0)
+    label_cells = max(page.text(row.label).cell_len for row in rows)
+    columns = [
+        [LONG_UNITS[table.run_unit], *(row.seconds for row in rows)],
+        ["% wall", *(row.percent for row in rows)],
+    ]
+    room = page.width - len(_INDENT) - label_cells - sum(map(_cells, columns))
+    per_step = [f"{table.step_unit} a step", *(row.per_step for row in rows)]
+    if table.step_unit and room >= _cells(per_step):
+        columns.append(per_step)
+        room -= _cells(per_step)
+    room -= len(_GAP)
+    on_device = [_DEVICE_TITLE, *(row.on_device for row in rows)]
+    if table.has_device and room >= _cells(on_device):
+        columns.append(on_device)
+        room -= _cells(on_device)
+    bar_cells = min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0
+    numbers = [
+        "".join(text.rjust(_cells(column)) for text, column in zip(texts, columns, strict=True))
+        for texts in zip(*columns, strict=True)
+    ]
+    title_cells = len(_INDENT) + label_cells + (len(_GAP) + bar_cells if bar_cells else 0)
     of_ranks = f"{_TITLE}, mean of {table.ranks} ranks"
     title = of_ranks if table.ranks > 1 and len(of_ranks) <= title_cells else _TITLE
-    return page.text(
-        title.ljust(title_cells)
-        + _numbers(LONG_UNITS[table.run_unit], "% wall", _step_title(table), _DEVICE_TITLE, widths),
-        "bold",
-    )
+    lines = [page.text(title.ljust(title_cells) + numbers[0], "bold")]
+    longest = max(row.share for row in table.rows)
+    for row, text in zip(rows, numbers[1:], strict=True):
+        is_named = bool(row.keys) and set(row.keys) <= set(headline_keys)
+        share = 0.0 if row is table.total else row.share / longest
+        drawing = page.text(bar(share, bar_cells), headline_style if is_named else _BAR_STYLE)
+        line = Text.assemble(_INDENT, page.text(row.label))
+        line.pad_right(len(_INDENT) + label_cells - line.cell_len)
+        if bar_cells:
+            line = Text.assemble(line, _GAP, drawing)
+            line.pad_right(title_cells - line.cell_len)
+        lines.append(line + page.text(text.rstrip()))
+    lines[-1].stylize("bold")
+    return lines
 
 
-def _ledger_line(row: LedgerRow, drawing: Text, widths: _Widths, page: Page) -> Text:
-    label = page.text(row.label)
-    line = page.text(_INDENT) + label + page.text(" " * (widths.label - label.cell_len))
-    if widths.bar:
-        padding = " " * (widths.bar - cell_len(drawing.plain))
-        line = line + page.text(_GAP) + drawing + page.text(padding)
-    numbers = _numbers(row.seconds, row.percent, row.per_step, row.on_device, widths)
-    return line + page.text(numbers.rstrip() if widths.device else numbers)
-
-
-def _numbers(seconds: str, percent: str, per_step: str, device: str, widths: _Widths) -> str:
-    numbers = f"{_GAP}{seconds:>{widths.seconds}}{_GAP}{percent:>{_PERCENT_CELLS}}"
-    numbers += f"{_GAP}{per_step:>{widths.step}}" if widths.step else ""
-    return numbers + (f"{_GAP}{device:>{widths.device}}" if widths.device else "")
-
-
-def _step_title(table: LedgerTable) -> str:
-    return f"{table.step_unit} a step" if table.step_unit else ""
+def _cells(column: Sequence[str]) -> int:
+    """The widest text's, and a gap."""
+    return len(_GAP) + max(map(len, column))

@@ -46,13 +46,8 @@ class Counted(Dataset[torch.Tensor]):
 
 
 class Stream(IterableDataset[torch.Tensor]):
-    def __init__(self) -> None:
-        self.made = multiprocessing.get_context("fork").Value("i", 0)
-
     def __iter__(self) -> Iterator[torch.Tensor]:
-        for number in range(14):
-            self.made.value += 1
-            yield torch.tensor(float(number))
+        yield from torch.arange(14.0)
 
 
 class Drawing(Sampler[int]):
@@ -208,20 +203,19 @@ def test_a_loader_rebuilt_for_each_epoch_goes_on_free(recorder: Recorder) -> Non
 
 
 @pytest.mark.parametrize("way", WAYS[:2])
-def test_a_stream_is_as_long_as_its_first_pass(recorder: Recorder, way: dict[str, Any]) -> None:
-    start_trial(recorder, data="free", sites=(HERE,), pass_batches=99)
-    dataset = Stream()
-    loader = made(dataset, **way)
-    assert [len(list(loader)) for _ in range(3)] == [4, 4, 4]
-    assert dataset.made.value == 14
-
-
-@pytest.mark.usefixtures("keep_two")
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_else_as_long_as_it_is_told(recorder: Recorder, way: dict[str, Any]) -> None:
-    start_trial(recorder, data="free", sites=(HERE,), pass_batches=6)
+@pytest.mark.parametrize(("kept", "asked", "length"), [(64, 99, 4), (2, 6, 6)])
+def test_a_stream_is_as_long_as_its_first_whole_pass_else_as_it_is_told(
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    way: dict[str, Any],
+    kept: int,
+    asked: int,
+    length: int,
+) -> None:
+    monkeypatch.setattr(free_data, "MOST_KEPT", kept)
+    start_trial(recorder, data="free", sites=(HERE,), pass_batches=asked)
     loader = made(Stream(), **way)
-    assert [len(list(loader)) for _ in range(3)] == [6, 6, 6]
+    assert [len(list(loader)) for _ in range(3)] == [length] * 3
 
 
 # How much is kept
