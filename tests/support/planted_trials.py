@@ -18,7 +18,7 @@ from trainprof.analysis.timeline.step_table import Paces, SeenSteps, StepTable
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.candidates import Plan
 from trainprof.tune.search import Search
-from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, TrialRunner
+from trainprof.tune.trial import Limits, Measured, Trial, TrialRunner
 
 
 @dataclass
@@ -27,12 +27,9 @@ class Planted:
 
     Attributes:
         step_s: By what is changed, {} being the script as it is.
-        free_s: With data that is free.
-        alone_s: A batch of the loader alone.
+        free_s, alone_s: With data that is free; a batch of the loader alone.
         spread: Of runs of the same setting, as a share (standard deviation).
-        steps: Of a trial.
-        start_up_s: Of each process.
-        slow_starts: Of the processes of some trials, by name.
+        start_up_s, slow_starts: Of each process; of those of some trials, by name.
         failing: Names of trials that fail.
         starts_s: What starts of passes add to each step, by what is changed.
         interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
@@ -193,17 +190,3 @@ def workers(count: int, low: float = 1.5, high: float = 2.5) -> Candidate:
 
 def threads(count: int) -> Candidate:
     return Candidate("threads", {"torch_threads": count}, None)
-
-
-__all__ = [
-    "WARM_UP",
-    "FakeRunner",
-    "Planted",
-    "base_summary",
-    "paces_of",
-    "plan_of",
-    "search_of",
-    "seen_steps",
-    "threads",
-    "workers",
-]
